@@ -1,4 +1,4 @@
-"""`aoq status`, `explain`, `verify`: what is there, what its key is made of, whether it is whole."""
+"""`aoq status`, `explain`, `verify`: artefacts, their keys and their integrity."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from functools import partial
 from typing import Any
 
 import click
-from rich.table import Column, Table
+from rich.table import Column
 
 from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.cli.naming import STAGE, to_make
-from aoq.pipeline.cli.options import as_json, experiment_chain
-from aoq.pipeline.cli.output import Console, counted, echo, echo_json, echo_next, styled
+from aoq.pipeline.cli.options import STAGE, as_json, experiment_chain
+from aoq.pipeline.cli.output import counted, echo, echo_json, echo_next, say, show_rows, styled, to_make
 from aoq.pipeline.digests import file_sha256, known_sha256
 from aoq.pipeline.inputs import SAMPLED
 from aoq.pipeline.manifest import MANIFEST, content_of, read_manifest
@@ -33,19 +32,17 @@ def status(chain: Chain, as_json: bool) -> None:
     if as_json:
         echo_json([{"stage": name, **_state(artifact)} for name, artifact in all_stages(chain).items()])
         return
-    columns = (Column(name, no_wrap=True) for name in ("stage", "state", "made", "took", "size", "key"))
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    rows = []
     for name, artifact in all_stages(chain).items():
         about = _state(artifact)
+        style = {"done": "", "begun": "yellow"}.get(about["state"], "dim")
+        cells: list[Any] = [styled((about["state"], style)), "", "", ""]
         if about["state"] == "done":
-            made = about["finished"][5:16].replace("T", " ")
-            row = (styled("done"), made, f"{about['seconds']:.0f} s", f"{about['bytes'] / 1e6:.1f} MB")
-        else:
-            row = (styled((about["state"], "yellow" if about["state"] == "begun" else "dim")), "", "", "")
-        table.add_row(name, *row, artifact.key)
-    console = Console()
-    console.print_table(table)
-    console.print(f"below {chain['dataset'].root}")
+            finished = about["finished"][5:16].replace("T", " ")
+            cells[1:] = [finished, f"{about['seconds']:.0f} s", f"{about['bytes'] / 1e6:.1f} MB"]
+        rows.append([name, *cells, artifact.key])
+    show_rows([Column(name, no_wrap=True) for name in ("stage", "state", "made", "took", "size", "key")], rows)
+    say(f"below {chain['dataset'].root}")
     missing = [stage for stage, artifact in chain.stages.items() if not artifact.exists()]
     if missing:
         wanted = next(stage for stage in ("second_round", "hard_negatives", *missing) if stage in missing)
@@ -53,7 +50,7 @@ def status(chain: Chain, as_json: bool) -> None:
 
 
 def _state(artifact: Artifact) -> dict[str, Any]:
-    """Say whether an artefact is done, begun or missing; when it was finished and how large it is, if it is done."""
+    """Describe an artefact: done, begun or missing; and, if it is done, when it was finished and how large it is."""
     about = {"key": artifact.key, "path": str(artifact.path)}
     if not artifact.exists():
         return {**about, "state": "begun" if artifact.work.is_dir() else "missing"}
@@ -102,27 +99,27 @@ def verify(chain: Chain, as_json: bool) -> None:
     and artefacts that are there. The exit code is 1 if anything is wrong.
     """
     stages = [_checked(name, artifact) for name, artifact in all_stages(chain).items()]
-    of_data = changed_data(chain)
-    problems = [*(f"{one['stage']}: {sentence}" for one in stages for sentence in one["problems"]), *of_data]
+    changed = changed_data(chain)
+    problems = [*(f"{one['stage']}: {sentence}" for one in stages for sentence in one["problems"]), *changed]
     if as_json:
-        echo_json({"stages": stages, "dataset": {"path": str(chain.folder), "problems": of_data}})
+        echo_json({"stages": stages, "dataset": {"path": str(chain.folder), "problems": changed}})
         sys.exit(bool(problems))
     for one in stages:
         if one["state"] == "missing":
             echo(f"{one['stage']}: not made yet")
-        for direction, said in one["not_exact"].items():
-            echo(f"{one['stage']}: {direction} is {said}")
+        for direction, guarantee in one["not_exact"].items():
+            echo(f"{one['stage']}: {direction} is {guarantee}")
     for sentence in problems:
         echo(sentence, err=True)
     if problems:
-        found = counted(len(problems), "problem")
-        raise ValueError(f"{found}; delete the artefacts named and run again to remake them.")
-    made = sum(one["state"] == "whole" for one in stages)
-    echo("1 artefact is whole." if made == 1 else f"{made} artefacts are whole.")
+        count = counted(len(problems), "problem")
+        raise ValueError(f"{count}; delete the artefacts named and run again to remake them.")
+    whole = sum(one["state"] == "whole" for one in stages)
+    echo(counted(whole, "artefact is whole.", "artefacts are whole."))
 
 
 def _checked(name: str, artifact: Artifact) -> dict[str, Any]:
-    """An artefact and what is wrong with it; its state is missing, changed or whole."""
+    """Describe an artefact and its problems; its state is missing, changed or whole."""
     is_made = artifact.exists()
     problems = _problems(artifact) if is_made else []
     state = "missing" if not is_made else "changed" if problems else "whole"
@@ -137,7 +134,7 @@ def _checked(name: str, artifact: Artifact) -> dict[str, Any]:
 
 
 def all_stages(chain: Chain) -> dict[str, Artifact]:
-    """The chain's artefacts, after its members' and those of its teacher's table, by names that say whose they are."""
+    """Return the artefacts of the chain by name, preceded by those of its members and of its teacher."""
     stages = {f"{member.asked} {member.stage}": member.artifact for member in chain.members}
     if chain.teacher is not None:
         name, of_student = chain.teacher.experiment.name, ("screen", "control", "second_round", "evaluation")
@@ -147,14 +144,14 @@ def all_stages(chain: Chain) -> dict[str, Artifact]:
 
 
 def changed_data(chain: Chain) -> list[str]:
-    """One sentence for each file of the dataset folder that is not what was read of it.
+    """Return a sentence for each file of the dataset folder that was changed since it was read.
 
-    Keys rest on a sample of the large arrays; this reads them whole.
+    Keys depend on a sample of the large arrays; this reads them whole.
     """
     recorded: dict[str, str] = {}
     for stage in ("dataset", "evaluation"):
         if stage in chain.stages and chain[stage].exists():
-            with suppress(ValueError):  # which is one of the problems already
+            with suppress(ValueError):  # reported as a problem already
                 recorded |= chain[stage].manifest().get("folder_sha256", {})
     return [
         f"dataset: {chain.folder / name} is not the file that was read; everything made from it is stale"
@@ -164,7 +161,7 @@ def changed_data(chain: Chain) -> list[str]:
 
 
 def _leaves(value: Any, place: str = "") -> dict[str, Any]:
-    """A nested recipe as {"ingredients.training.epochs": 12, "upstream.dataset": "3f…", "upstream.dataset 2": …}."""
+    """Flatten a recipe: {"ingredients.training.epochs": 12, "upstream.dataset": "3f…", "upstream.dataset 2": …}."""
     if place == "upstream":
         stages = [stage for stage, _ in value]
         times = (stages[: n + 1].count(stage) for n, stage in enumerate(stages))
@@ -176,9 +173,9 @@ def _leaves(value: Any, place: str = "") -> dict[str, Any]:
 
 
 def _nearest(artifact: Artifact) -> tuple[str | None, dict[str, tuple[Any, Any]]]:
-    """The key of the artefact of this stage that differs least, and in what; None if there is no other."""
-    made = [path.parent for path in artifact.path.parent.glob(f"[!.]*/{MANIFEST}")]
-    differences = {folder.name: _difference(artifact.recipe, read_manifest(folder)["recipe"]) for folder in made}
+    """Find the artefact of this stage that differs least: its key, or None, and the differences."""
+    others = [path.parent for path in artifact.path.parent.glob(f"[!.]*/{MANIFEST}")]
+    differences = {folder.name: _difference(artifact.recipe, read_manifest(folder)["recipe"]) for folder in others}
     if not differences:
         return None, {}
     nearest = min(differences, key=lambda key: (len(differences[key]), key))
@@ -186,25 +183,25 @@ def _nearest(artifact: Artifact) -> tuple[str | None, dict[str, tuple[Any, Any]]
 
 
 def _difference(recipe: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The places where two recipes differ, with the value of each."""
+    """Return the places where two recipes differ, with both values."""
     ours, theirs = _leaves(recipe), _leaves(other)
     both = {place: (ours.get(place, "nothing"), theirs.get(place, "nothing")) for place in {*ours, *theirs}}
     return {place: (here, there) for place, (here, there) in both.items() if here != there}
 
 
 def _problems(artifact: Artifact) -> list[str]:
-    """One sentence for each of its files that was changed, and for each input that is another now."""
+    """Return a sentence for each of its files that was changed, and for each input that is another one now."""
     sentences: list[str] = []
     for search in (artifact.changed_files, partial(_other_inputs, artifact)):
         try:
             sentences += search()
-        except ValueError as error:  # a manifest, its own or that of an input
+        except ValueError as error:  # a damaged manifest: its own, or that of an input
             sentences.append(str(error))
     return list(dict.fromkeys(sentences))
 
 
 def _inexact(artifact: Artifact) -> Iterator[tuple[str, str]]:
-    """The guarantee of each direction of a table that is not exact; a damaged one is a problem already."""
+    """Yield the guarantee of each direction that is not exact; damaged tables are reported as problems already."""
     if artifact.stage == "hard_negatives":
         from aoq.pipeline.tables.files import directions_of, read_manifest, said_of
 
@@ -226,7 +223,7 @@ def _other_inputs(artifact: Artifact) -> Iterator[str]:
         if name in inputs:
             data |= read_manifest(folder).get("folder_sha256", {})
             is_other = content_of(read_manifest(folder)) != inputs[name]
-        else:  # made before manifests named their inputs, or not read
+        else:  # not read, or made before manifests named their inputs
             is_other = manifest["upstream_manifests"].get(name) != file_sha256(folder / MANIFEST)
         if is_other:
             yield f"made from another copy of {name} than the one that is there"

@@ -1,4 +1,4 @@
-"""`aoq import-checkpoint`: official checkpoints as weights this project reads."""
+"""`aoq import-checkpoint`: official checkpoints as weights of aoq's models."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from aoq.pipeline.cli.options import PATH
 from aoq.pipeline.cli.output import echo
 from aoq.pipeline.scratch import scratch_beside
 
@@ -28,8 +29,8 @@ It cannot mine: it compares fragments, and a search index needs one vector an im
 
 
 @click.command("import-checkpoint")
-@click.argument("checkpoint", type=click.Path(path_type=Path))
-@click.argument("output", type=click.Path(path_type=Path))
+@click.argument("checkpoint", type=PATH)
+@click.argument("output", type=PATH)
 @click.option(
     "--model", "name", metavar="NAME", help="Which model it is, where the weights fit several: vsepp, scan, bfan, naaf."
 )

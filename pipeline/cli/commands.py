@@ -1,18 +1,22 @@
-"""The commands by what they are for, each imported when it is asked for: help and usage errors need none of them."""
+"""The group of all commands; help and usage errors import none of them."""
 
 from __future__ import annotations
 
+import platform
+import re
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import click
 
-from aoq.pipeline.cli.naming import EXPERIMENT
+from aoq.pipeline.cli.options import EXPERIMENT
 from aoq.pipeline.cli.output import echo
 from aoq.pipeline.near_names import did_you_mean
 from aoq.pipeline.terminal import escape_what_the_terminal_lacks, visible
@@ -55,37 +59,37 @@ GROUPS = {
         "publish": "Write a table with a data card.",
     },
 }
-"""A line each, uncropped at 60 columns; a test holds it against the command's own."""
+"""Each command's line fits 60 columns; a test compares it with the command's own."""
 
-HOMES = {"study": "run", "evaluate": "run", "list": "listing", "import-checkpoint": "checkpoint"}
-HOMES |= {"status": "artifacts", "verify": "artifacts", "explain": "artifacts"}
-HOMES |= dict.fromkeys(("audit", "stats", "diff", "drift", "screen"), "tables")
-HOMES |= {"export": "exchange", "import-table": "exchange", "browse": "pages", "report": "pages"}
-"""The modules of commands that have none of their own name."""
+MODULES = {"study": "run", "evaluate": "run", "list": "listing", "import-checkpoint": "checkpoint", "embed": "prepare"}
+MODULES |= {"status": "artifacts", "verify": "artifacts", "explain": "artifacts", "to-judge": "screen"}
+MODULES |= dict.fromkeys(("audit", "stats", "diff", "drift"), "tables") | {"browse": "pages", "report": "pages"}
+MODULES |= dict.fromkeys(("export", "import-table", "publish"), "exchange")
+"""Modules of the commands that have none of their own name."""
 
-HIDDEN = {"plan": "estimate"}
-"""Old names."""
+OLD_NAMES = {"plan": "estimate"}
 TYPED = "aoq.typed"
-"""What was typed, from the command on."""
-NAMES = {name: group for group, listed in GROUPS.items() for name in listed}
+"""Key of the words that were typed, from the command on."""
+NAMES = {name: group for group, commands in GROUPS.items() for name in commands}
 
 
 class Commands(click.Group):
-    """Mistakes of input end as one line and exit code 1; bugs keep their traceback."""
+    """User errors print one line and exit with 1; bugs keep their traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(NAMES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        name = HIDDEN.get(cmd_name, cmd_name)
+        name = OLD_NAMES.get(cmd_name, cmd_name)
         if name not in NAMES:
             return None
-        home = import_module(f"aoq.pipeline.cli.{HOMES.get(name, name.replace('-', '_'))}")
-        found: click.Command = getattr(home, "list_" if name == "list" else name.replace("-", "_"))
-        if cmd_name in HIDDEN:
-            found = copy(found)
-            found.hidden = True
-        return found
+        attribute = name.replace("-", "_")
+        module = import_module(f"aoq.pipeline.cli.{MODULES.get(name, attribute)}")
+        command: click.Command = getattr(module, "list_" if name == "list" else attribute)
+        if cmd_name in OLD_NAMES:
+            command = copy(command)
+            command.hidden = True
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -97,20 +101,19 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """A section a group, with one column for all of them."""
         width = max(map(len, NAMES))
-        for group, listed in GROUPS.items():
+        for group, commands in GROUPS.items():
             with formatter.section(group):
-                formatter.write_dl([(name.ljust(width), line) for name, line in listed.items()])
+                formatter.write_dl([(name.ljust(width), line) for name, line in commands.items()])
 
     def make_context(self, *given: Any, **options: Any) -> click.Context:
         escape_what_the_terminal_lacks()
-        with _visible_usage():
+        with _visible_usage_errors():
             return super().make_context(*given, **options)
 
     def invoke(self, ctx: click.Context) -> object:
         try:
-            with _visible_usage():
+            with _visible_usage_errors():
                 return super().invoke(ctx)
         except (ValueError, OSError, ImportError) as error:
             echo(f"error: {error}", err=True)
@@ -118,27 +121,79 @@ class Commands(click.Group):
 
 
 @contextmanager
-def _visible_usage() -> Iterator[None]:
+def _visible_usage_errors() -> Iterator[None]:
     """Escape click's messages about wrong arguments, which click prints itself."""
     try:
         yield
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption) and error.option_name == "--override":
-            _name_the_other_way(error)
+            _suggest_at_sign(error)
         vars(error)["message"] = visible(error.message)  # click types it as final
         raise
 
 
-def _name_the_other_way(error: click.NoSuchOption) -> None:
-    """Say how a command that takes EXPERIMENT@OVERRIDE is given an override."""
+def _suggest_at_sign(error: click.NoSuchOption) -> None:
+    """Show the command line with the override after the experiment's @, if the command takes an experiment."""
     context = error.ctx
     if context is None or not any(option.type is EXPERIMENT for option in context.command.params):
         return
-    command, *typed = context.meta[TYPED]
-    experiment = "EXPERIMENT" if typed[0].startswith("-") else typed[0]
-    given = next(n for n, word in enumerate(typed) if word.startswith("--override"))
-    _, is_joined, change = typed[given].partition("=")
-    change = change if is_joined else " ".join(typed[given + 1 : given + 2]) or "seed=1"
-    whole = shlex.join(["aoq", command, f"{experiment}{', ' if '@' in experiment else '@'}{change}"])
-    vars(error)["message"] = f"{command} has no --override; write it as {whole}"
+    command, *words = context.meta[TYPED]
+    experiment = "EXPERIMENT" if words[0].startswith("-") else words[0]
+    place = next(n for n, word in enumerate(words) if word.startswith("--override"))
+    _, is_joined, change = words[place].partition("=")
+    change = change if is_joined else " ".join(words[place + 1 : place + 2]) or "seed=1"
+    line = shlex.join(["aoq", command, f"{experiment}{', ' if '@' in experiment else '@'}{change}"])
+    vars(error)["message"] = f"{command} has no --override; write it as {line}"
     vars(error)["possibilities"] = None
+
+
+def _show_versions(context: click.Context, _: click.Parameter, is_wanted: bool) -> None:
+    """Print aoq, Python, torch and FAISS, with the devices of the latter two, as a bug report needs them."""
+    if not is_wanted or context.resilient_parsing:
+        return
+    import torch  # not above: all other commands start without it
+
+    from aoq.pipeline.search.faiss_flat import gpus, has_faiss, load_faiss
+
+    devices = [_processor(), *map(torch.cuda.get_device_name, range(torch.cuda.device_count()))]
+    faiss = 'is not installed: pip install "aoq[cpu]", or "aoq[gpu]"'
+    if has_faiss():
+        count = gpus()
+        faiss = f"{load_faiss().__version__} on CPU" + (f", {count} GPU{'s' if count > 1 else ''}" if count else "")
+    echo(f"aoq {version('aoq')}\nPython {platform.python_version()}")
+    echo(f"torch {torch.__version__} on {', '.join(devices)}\nFAISS {faiss}")
+    context.exit()
+
+
+def _processor() -> str:
+    """Name the processor as Linux does; elsewhere its architecture."""
+    name = None
+    with suppress(OSError):
+        name = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+    return f"CPU ({name[1].strip() if name else platform.machine()})"
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_versions,
+    help="Show the versions and devices of aoq, Python, torch and FAISS.",
+)
+def main() -> None:
+    """Offline hard negatives for image-text retrieval.
+
+    \b
+    aoq run demo                    both rounds, made-up data
+    aoq mine IMAGES CAPTIONS TABLE  a table of your vectors
+    aoq inspect TABLE --image 17    its hardest negatives
+
+    Where a command takes TABLE, give an experiment or a table's folder.
+    """
+    from aoq.pipeline.console import log_to_console
+    from aoq.pipeline.settings import read_shipped_settings  # Luigi's, which help does not need
+
+    read_shipped_settings()
+    log_to_console()

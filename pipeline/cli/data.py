@@ -1,4 +1,4 @@
-"""`aoq data check`: everything that is wrong with a dataset folder, at once."""
+"""`aoq data`: check and annotate dataset folders."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
-from aoq.pipeline.cli.options import as_json
+from aoq.pipeline.cli.options import PATH, as_json, with_default
 from aoq.pipeline.cli.output import counted, echo, echo_json, echo_next
 
-split_option = click.option("--split", default="testall", show_default=True, help="The split with COCO's test images.")
+test_split = with_default("--split", default="testall", help="The split with COCO's test images.")
 
 
 @click.group()
@@ -20,7 +20,7 @@ def data() -> None:
 
 
 @data.command()
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=PATH)
 @as_json
 def check(folder: Path, as_json: bool) -> None:
     """Check every split of a folder.
@@ -32,13 +32,13 @@ def check(folder: Path, as_json: bool) -> None:
     from aoq.pipeline.data.flaws import total
     from aoq.pipeline.data.learnable import check_defaults
 
-    found, by_default = examine_folder(folder), [*check_defaults(folder)]
-    flaws = [*found.flaws, *(replace(flaw, severity="warning") for flaw in by_default)]
+    examined, by_default = examine_folder(folder), [*check_defaults(folder)]
+    flaws = [*examined.flaws, *(replace(flaw, severity="warning") for flaw in by_default)]
     errors, warnings = total(flaws, "error"), total(flaws, "warning")
     if as_json:
-        echo_json({"folder": str(folder), "splits": [*map(asdict, found.facts)], "flaws": [*map(asdict, flaws)]})
+        echo_json({"folder": str(folder), "splits": [*map(asdict, examined.facts)], "flaws": [*map(asdict, flaws)]})
         sys.exit(bool(errors))
-    for line in [*found.facts, *flaws]:
+    for line in [*examined.facts, *flaws]:
         echo(line)
     if errors:
         echo(f"{counted(errors, 'error')}, {counted(warnings, 'warning')}", err=True)
@@ -49,8 +49,8 @@ def check(folder: Path, as_json: bool) -> None:
 
 
 @data.command()
-@click.argument("folder", type=click.Path(path_type=Path))
-@split_option
+@click.argument("folder", type=PATH)
+@test_split
 def relevance(folder: Path, split: str) -> None:
     """Add what ECCV Caption and CxC call right.
 
@@ -66,9 +66,9 @@ def relevance(folder: Path, split: str) -> None:
 
 
 @data.command()
-@click.argument("folder", type=click.Path(path_type=Path))
-@click.argument("instances", type=click.Path(path_type=Path))
-@split_option
+@click.argument("folder", type=PATH)
+@click.argument("instances", type=PATH)
+@test_split
 def classes(folder: Path, instances: Path, split: str) -> None:
     """Add the objects of COCO's images.
 

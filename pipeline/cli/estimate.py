@@ -1,4 +1,4 @@
-"""`aoq estimate`: what mining will take, before it is begun."""
+"""`aoq estimate`: the time and the memory that mining will take."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
-from click.core import ParameterSource
 from jaxtyping import Integer
-from rich.table import Table
 
-from aoq.pipeline.cli.naming import EXPERIMENT, to_make, with_override
-from aoq.pipeline.cli.options import as_json, mining_options, roots
-from aoq.pipeline.cli.output import Console, echo_json
-from aoq.pipeline.cli.vectors import divides, given_ids, pair_vectors, require_pairing
+from aoq.pipeline.cli.options import EXPERIMENT, as_json, roots, with_override
+from aoq.pipeline.cli.output import echo_json, say, show_rows, to_make
+from aoq.pipeline.cli.vector_options import (
+    has_unit_norms,
+    is_typed,
+    mining_options,
+    pair_vectors,
+    read_ids_of_sides,
+    require_pairing,
+)
+from aoq.pipeline.engine import Engine
+from aoq.pipeline.mining.depths import Fitting
 from aoq.pipeline.planning.chain import Chain, table_depths, table_owner
 from aoq.pipeline.planning.planner import plan as plan_chain
 from aoq.pipeline.progress import show_progress
@@ -28,13 +34,12 @@ from aoq.pipeline.vectors import open_vectors
 
 if TYPE_CHECKING:
     from aoq.pipeline.config.training import Training
-    from aoq.pipeline.mining.depths import Fitting
     from aoq.pipeline.mining.estimate import Estimate, IndexEstimate
 
 DEMO_CAPTIONS = 5
 DAY = 86_400
-OF_ENGINE = {"threads": "threads", "memory_mb": "mining_memory_mb"}
-"""Options that for an experiment stand in luigi.cfg; the others stand in its file."""
+ENGINE_KEYS = {"threads": "threads", "memory_mb": "mining_memory_mb"}
+"""Options that an experiment has in luigi.cfg; it has the others in its own file."""
 
 
 @click.command()
@@ -70,51 +75,52 @@ def estimate(
     """
     if (images is None) != (experiment is not None):
         raise click.UsageError("give IMAGES and CAPTIONS, or --experiment NAME")
-    source_of = click.get_current_context().get_parameter_source
     for name in ["override"] if experiment is None else options:
-        if source_of(name) is ParameterSource.COMMANDLINE:
-            where = f"[engine] {OF_ENGINE[name]} in luigi.cfg" if name in OF_ENGINE else "[mining]"
-            whose = "an --experiment" if experiment is None else f"IMAGES and CAPTIONS; an experiment has {where}"
+        if is_typed(name):
+            key = f"[engine] {ENGINE_KEYS[name]} in luigi.cfg" if name in ENGINE_KEYS else "[mining]"
+            whose = "an --experiment" if experiment is None else f"IMAGES and CAPTIONS; an experiment has {key}"
             raise click.UsageError(f"--{name.replace('_', '-')} is for {whose}.")
+    steps: dict[str, int] = {}
+    drawing: list[str] = []
+    mining: Estimate | None
     if experiment is None:
-        given = {"images": images, "captions": captions}
-        found: Estimate | None = _of_vectors({side: file for side, file in given.items() if file is not None}, options)
-        steps: dict[str, int] = {}
-        drawing: list[str] = []
+        files = {"images": images, "captions": captions}
+        mining = _of_vectors({side: file for side, file in files.items() if file is not None}, options)
     else:
         experiment, override = with_override(experiment, override)
         chain = plan_chain(experiment, override=override, data_root=data_root, artifact_root=artifact_root)
-        found, steps, drawing = _of_experiment(chain)
+        mining, steps, drawing = _of_experiment(chain)
     if as_json:
-        total = sum(found.seconds.values()) if found else 0
-        about = asdict(found) if found else {}
+        total = sum(mining.seconds.values()) if mining else 0
+        about = asdict(mining) if mining else {}
         echo_json({**about, "total_seconds": total or None, "steps": steps, "drawing": drawing})
         return
-    _show(found, steps)
+    rows = _mining_rows(mining) if mining else []
+    show_rows(("", ""), [*rows, *((name, f"{count:,} steps of training") for name, count in steps.items())])
+    if mining is not None and mining.index is not None:
+        _show_index(mining.index, at_length=mining.search == "ivf" or mining.index.asked.exact_seconds > DAY)
     for sentence in drawing:
-        Console().print(sentence, soft_wrap=True)
+        say(sentence)
 
 
 def _of_vectors(files: Mapping[str, str], options: Mapping[str, Any]) -> Estimate:
-    from aoq.pipeline.engine import Engine
     from aoq.pipeline.mining.estimate import estimate
 
     require_pairing(options, one_set="captions" not in files)
     Engine(device="cpu", threads=options["threads"]).torch_device()
-    copies = {side: fetch_given(given, configured_path("cache_root")) for side, given in files.items()}
+    copies = {side: fetch_given(file, configured_path("cache_root")) for side, file in files.items()}
     with TemporaryDirectory() as folder:
         sides = {
-            side: open_vectors(copy, Path(folder) / f"{side}.npy", normalise=divides(options))
+            side: open_vectors(copy, Path(folder) / f"{side}.npy", normalise=has_unit_norms(options))
             for side, copy in copies.items()
         }
-        problem = pair_vectors(sides, options, given_ids(options))
+        problem = pair_vectors(sides, options, read_ids_of_sides(options))
         with show_progress("estimating") as report:
             return estimate(problem, options["search"], progress=lambda done, total: report(done, total, "pieces"))
 
 
 def _of_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int], list[str]]:
     """Estimate the mining, if the table is searched for, count the steps, and describe the draws."""
-    from aoq.pipeline.mining.depths import Fitting
     from aoq.pipeline.produce.drawing import forecast
 
     experiment = chain.experiment
@@ -124,23 +130,23 @@ def _of_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int], list[
     source = table_owner(chain)
     images, captions, positives = _training_data(source or chain)
     if source is None:
-        networks = 2 * _steps(experiment.student, captions)
-        said = "co-taught networks draw from no table; their steps after the warm-up are of pairs selected as clean"
-        return None, {"co-teaching, at most": networks}, [said]
+        steps = {"co-teaching, at most": 2 * _steps(experiment.student, captions)}
+        note = "co-taught networks draw from no table; their steps after the warm-up are of pairs selected as clean"
+        return None, steps, [note]
     rounds = {"round one": source.experiment.first_round, "round two": experiment.student}
     steps = {name: _steps(training, captions) for name, training in rounds.items() if training is not None}
     depths = table_depths(chain)
     fitting = Fitting.to(positives, images, captions, **depths.named("h"))
     drawing = [fitting.said] if fitting.said else []
-    found = None
+    mining = None
     if source.table is None:
-        found = _of_mining(source, fitting, images, captions, positives)
+        mining = _of_mining(source, fitting, images, captions, positives)
     else:
         steps.pop("round one", None)  # that of a member
         drawing.append(f"the table is made of {_makers(source)}, which is not counted here; estimate these too")
     if chain.trains_on_table and experiment.student.loss.draws_offline:
         drawing += forecast(chain, (images, captions), fitting.by_direction)
-    return found, steps, drawing
+    return mining, steps, drawing
 
 
 def _makers(chain: Chain) -> str:
@@ -174,7 +180,7 @@ def _of_mining(
     from aoq.pipeline.prepare.encoders import open_encoder
 
     settings, mining = configured_engine(), source.experiment.mining
-    assert mining is not None  # else it would have no table
+    assert mining is not None  # it has a table
     settings.torch_device()
     encoder = source.experiment.teacher_encoder
     dimensions = open_encoder(encoder).images.dims if encoder else source.experiment.model.dimensions
@@ -185,61 +191,42 @@ def _of_mining(
         return estimate(problem, mining.search, piece, lambda done, total: report(done, total, "pieces"))
 
 
-def _show(found: Estimate | None, steps: Mapping[str, int]) -> None:
-    rows = Table(box=None, pad_edge=False, show_header=False)
-    if found is not None:
-        _add_mining(rows, found)
-    for name, count in steps.items():
-        rows.add_row(name, f"{count:,} steps of training")
-    Console().print_table(rows)
-    if found is not None and found.index is not None:
-        _show_index(found.index, at_length=found.search == "ivf" or found.index.asked.exact_seconds > DAY)
-
-
-def _add_mining(rows: Table, found: Estimate) -> None:
-    shape = found.shape
+def _mining_rows(one: Estimate) -> list[tuple[str, str]]:
+    shape = one.shape
+    vectors, lists = "{images:,} of one set, {dimensions} dimensions", "{h_captions} others for each"
     if shape["h_images"]:
-        rows.add_row("vectors", "{images:,} images, {captions:,} captions, {dimensions} dimensions".format(**shape))
-        rows.add_row("lists", "{h_captions} captions an image, {h_images} images a caption".format(**shape))
-    else:
-        rows.add_row("vectors", "{images:,} of one set, {dimensions} dimensions".format(**shape))
-        rows.add_row("lists", "{h_captions} others for each".format(**shape))
-    rows.add_row("search", f"{found.search}: {found.why}")
-    if found.operations is not None:
-        rows.add_row("operations", f"{found.operations:.3g}")
-    for name, seconds in found.seconds.items():
-        rows.add_row(f"  {name}", _duration(seconds))
-    total = sum(found.seconds.values())
-    rows.add_row("time, about", _duration(total) if found.seconds else "not known; mine a part and see")
-    rows.add_row("memory", f"at most {_size(found.memory_bytes)}, and {_size(found.vector_bytes)} of mapped vectors")
-    rows.add_row("disk", f"{_size(found.work_bytes)} while it runs, {_size(found.table_bytes)} for the table")
+        vectors = "{images:,} images, {captions:,} captions, {dimensions} dimensions"
+        lists = "{h_captions} captions an image, {h_images} images a caption"
+    rows = [("vectors", vectors.format(**shape)), ("lists", lists.format(**shape))]
+    rows.append(("search", f"{one.search}: {one.why}"))
+    if one.operations is not None:
+        rows.append(("operations", f"{one.operations:.3g}"))
+    rows += [(f"  {name}", _duration(seconds)) for name, seconds in one.seconds.items()]
+    total = _duration(sum(one.seconds.values())) if one.seconds else "not known; mine a part and see"
+    memory = f"at most {_size(one.memory_bytes)}, and {_size(one.vector_bytes)} of mapped vectors"
+    disk = f"{_size(one.work_bytes)} while it runs, {_size(one.table_bytes)} for the table"
+    return [*rows, ("time, about", total), ("memory", memory), ("disk", disk)]
 
 
-def _show_index(found: IndexEstimate, *, at_length: bool) -> None:
-    """Say when an exact search takes more than a day, and what an index would take; its arithmetic if it is long."""
+def _show_index(one: IndexEstimate, *, at_length: bool) -> None:
+    """Print when an exact search takes more than a day, and what an index would take; at length its arithmetic too."""
     from aoq.pipeline.mining.estimate import BREADTH
 
-    console, here = Console(), found.asked
-    console.print(
-        f"an exact search takes a day at about {found.affordable_images:,} images in this shape; here "
-        f"{_duration(here.exact_seconds)}, and an index (--search ivf) {_duration(here.index_seconds)}.",
-        soft_wrap=True,
+    say(
+        f"an exact search takes a day at about {one.affordable_images:,} images in this shape; here "
+        f"{_duration(one.asked.exact_seconds)}, and an index (--search ivf) {_duration(one.asked.index_seconds)}."
     )
     if not at_length:
         return
-    columns = ("images", "captions", "exact", "ivf", "its indexes", "--memory-mb")
-    rows = Table(*columns, box=None, pad_edge=False)
-    for scale in found.larger:
+    rows = []
+    for scale in one.larger:
         times = _duration(scale.exact_seconds), _duration(scale.index_seconds)
-        needed = f"{scale.building_bytes // 10**6 + 1:,}"
-        rows.add_row(f"{scale.images:,}", f"{scale.captions:,}", *times, _size(scale.index_bytes), needed)
-    console.print_table(rows)
-    console.print(
-        f"the last row, if {BREADTH} cells are enough (a run measures it) and vectors and indexes fit in memory:",
-        soft_wrap=True,
-    )
-    for line in found.arithmetic:
-        console.print(f"  {line}", soft_wrap=True)
+        memory = f"{scale.building_bytes // 10**6 + 1:,}"
+        rows.append((f"{scale.images:,}", f"{scale.captions:,}", *times, _size(scale.index_bytes), memory))
+    show_rows(("images", "captions", "exact", "ivf", "its indexes", "--memory-mb"), rows)
+    say(f"the last row, if {BREADTH} cells are enough (a run measures it) and vectors and indexes fit in memory:")
+    for line in one.arithmetic:
+        say(f"  {line}")
 
 
 def _duration(seconds: float) -> str:

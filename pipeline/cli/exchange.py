@@ -1,9 +1,8 @@
-"""`aoq export` and `aoq import-table`: negative tables in other programs' formats, and lists that these mined."""
+"""`aoq export`, `import-table` and `publish`: tables in the formats of other programs, and lists from them."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -13,30 +12,19 @@ import click
 import numpy as np
 from jaxtyping import Integer
 
-from aoq.pipeline.cli.ids import read_ids
-from aoq.pipeline.cli.looking import Looked, takes_tables, texts_of
-from aoq.pipeline.cli.options import (
-    COUNT,
-    PATH,
-    caption_ids,
-    data,
-    image_ids,
-    image_root,
-    normalise,
-    pairing_options,
-    refuse_beside_data,
-    roots,
-    split,
-    texts_or_captions,
-)
+from aoq.pipeline.cli.options import COUNT, PATH, roots
 from aoq.pipeline.cli.output import counted, echo, echo_next
-from aoq.pipeline.cli.vectors import open_sides, pair_in_order, require_true_pairs
+from aoq.pipeline.cli.table_options import NamedTable, RowFiles, row_options, takes_tables
+from aoq.pipeline.cli.vector_options import normalise, open_sides, pair_in_order, pairing_options, require_true_pairs
 from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.data.folder import open_split, split_fingerprint
 from aoq.pipeline.digests import file_sha256
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.search.problem import Direction
+from aoq.pipeline.tables.files import directions_of, read_manifest
+from aoq.pipeline.tables.ids import write_ids
 from aoq.pipeline.tables.pair_files import Known, read_pairs
+from aoq.pipeline.tables.writing import made_whole
 from aoq.pipeline.vector_files import Given
 
 SCORES = {"exact": "exact scores", "source": "the source's scores", "none": "no scores"}
@@ -49,12 +37,7 @@ SCORES = {"exact": "exact scores", "source": "the source's scores", "none": "no 
 @click.option("--direction", type=click.Choice(["i2t", "t2i"]), help="Anchors are images (i2t) or captions (t2i).")
 @click.option("--num-negatives", type=COUNT, help="At most this many of each list; default: all.")
 @click.option("--scores", is_flag=True, help="Write scores, if the format has a place for them.")
-@data
-@split
-@texts_or_captions
-@image_ids
-@caption_ids
-@image_root
+@row_options("data", "split", "texts or captions", "image_ids", "caption_ids", "image_root")
 @click.option("--caption-root", type=PATH, help="Pictures in the captions' place, where both sides are images.")
 @click.option("--pack", is_flag=True, help="Put the pictures into the export, not their paths.")
 @click.option("--image-texts", type=PATH, help="A text file with a line in place of each image.")
@@ -62,18 +45,13 @@ SCORES = {"exact": "exact scores", "source": "the source's scores", "none": "no 
 @click.option("--view", type=PATH, help="A view made by `aoq screen`; leave out what it flags.")
 @roots
 def export(
-    table: Looked,
+    table: NamedTable,
     output: Path,
     name: str,
     direction: Direction | None,
     num_negatives: int | None,
     scores: bool,
-    data: Path | None,
-    split: str,
-    texts: Path | None,
-    image_ids: str | None,
-    caption_ids: str | None,
-    image_root: Path | None,
+    files: RowFiles,
     caption_root: Path | None,
     pack: bool,
     image_texts: Path | None,
@@ -112,61 +90,55 @@ def export(
     table keeps the lowest score of an anchor's positives alone, so the scores of several positives (--scores; pylate)
     need --vectors.
     """
-    from aoq.pipeline.produce.photographs import photograph_files
     from aoq.pipeline.tables.exchange.export import Said, Stand, export_table
     from aoq.pipeline.tables.exchange.formats import find_format
-    from aoq.pipeline.tables.files import directions_of, read_manifest
-    from aoq.pipeline.tables.screens.view import read_view
-    from aoq.pipeline.tables.writing import made_whole
 
-    form = find_format(name)
+    form, manifest = find_format(name), read_manifest(table.folder)
+    is_one_set = len(directions_of(manifest)) == 1
     if form.directions != "one" and direction is not None:
         raise click.UsageError(f"{name} has both directions; leave out --direction")
-    manifest = read_manifest(table.folder)
-    if form.directions == "one" and direction is None and len(directions_of(manifest)) > 1:
+    if form.directions == "one" and direction is None and not is_one_set:
         raise click.UsageError("say whose lists: --direction i2t (of images) or t2i (of captions)")
     if scores and form.scores in ("never", "of negatives"):
         raise click.UsageError(f"{name} has no place for positives' scores; leave out --scores")
     if vectors and not (scores or form.scores == "always"):
         raise click.UsageError("--vectors give the positives' scores; ask for them with --scores")
-    refuse_beside_data(data, texts=texts, image_ids=image_ids, caption_root=caption_root)
-    if data is not None and len(directions_of(manifest)) == 1:
+    files.require_either(**{"caption-root": caption_root})
+    if files.data is not None and is_one_set:
         raise click.UsageError(
             "--data has images and captions, and the table is of one set; give --image-texts, --image-ids or "
-            "--image-root in its place"
+            "--image-root instead"
         )
-    opened = table.captioned(data, split)
-    lines, stand_ins = texts_of(texts, opened), None if image_texts is None else read_lines(image_texts)
-    ids, other_ids = (None if file is None else read_ids(file) for file in (image_ids, caption_ids))
-    pictures: Path | Sequence[str] | None = image_root
-    ids = opened.ids if opened is not None and ids is None else ids
-    folder = table.data_folder(data)
+    split = table.split_of(files)
+    names, texts = files.read(split), None if image_texts is None else read_lines(image_texts)
     with made_whole(output) as made:
-        if opened and folder and image_root is None and image_texts is None and form.images in ("path", "lookup"):
-            unpacked = made.parent / "pictures" if pack else None
-            pictures = photograph_files(folder, opened.name, opened.image_count, unpacked)
+        pictures: Any = files.image_root
+        if pictures is None and texts is None and form.images in ("path", "lookup"):
+            pictures = table.photographs(files, split, made.parent / "pictures" if pack else None)
+        images, captions = (
+            Stand(names.image_ids, texts, pictures),
+            Stand(names.caption_ids, names.captions, caption_root),
+        )
         teacher = manifest.get("teacher")
-        said = teacher.get("normalised") if isinstance(teacher, dict) else False
-        normalised = [str(side) for side in said] if isinstance(said, list) else bool(said)
+        divided = teacher.get("normalised") if isinstance(teacher, dict) else False
+        divided = divided if isinstance(divided, list) else bool(divided)
         with show_progress("exporting") as report:
             written = export_table(
                 table.folder,
                 made,
                 name,
-                said=Said(Stand(ids, stand_ins, pictures), Stand(other_ids, lines, caption_root), pack),
+                said=Said(images, captions, pack),
                 direction=direction,
                 num_negatives=num_negatives,
                 scores=scores,
-                vectors=open_sides(*vectors, made.parent, normalise=normalised) if vectors else None,
-                view=read_view(view, manifest) if view else None,
-                progress=lambda done, total, what: report(done, total, f"anchors, {what}"),
+                vectors=open_sides(*vectors, made.parent, normalise=divided) if vectors else None,
+                view=table.read_view(view),
+                progress=lambda done, total, part: report(done, total, f"anchors, {part}"),
             )
-    for one, about in written.items():
-        lacking = "without a positive or with too few negatives"
-        left_out = (
-            f"; left out: {counted(about.anchors_left_out, 'anchor')} {lacking}" if about.anchors_left_out else ""
-        )
-        echo(f"{one}: {counted(about.rows, 'row')}{left_out}")
+    for part, about in written.items():
+        reason = "without a positive or with too few negatives"
+        rest = f"; left out: {counted(about.anchors_left_out, 'anchor')} {reason}" if about.anchors_left_out else ""
+        echo(f"{part}: {counted(about.rows, 'row')}{rest}")
     echo(f"{output}: {output / 'README.md'} has the lines that load it")
 
 
@@ -175,24 +147,17 @@ def export(
 @click.argument("output", type=PATH)
 @pairing_options
 @click.option("--data", type=PATH, help="The dataset folder that has the true pairs.")
-@split
-@image_ids
-@caption_ids
+@row_options("split", "image_ids", "caption_ids")
 @click.option("--vectors", nargs=2, metavar="IMAGES CAPTIONS", help="To score every pair exactly, as `aoq mine` does.")
 @normalise
 def import_table(
     source: Path,
     output: Path,
-    pairs: Path | None,
-    min_grade: float | None,
-    per_image: int | None,
-    unpaired: bool,
     data: Path | None,
-    split: str,
-    image_ids: str | None,
-    caption_ids: str | None,
+    files: RowFiles,
     vectors: tuple[str, str] | None,
     normalise: bool,
+    **pairing: Any,
 ) -> None:
     """Make a table of others' lists.
 
@@ -204,52 +169,75 @@ def import_table(
     Own positives are taken out. With --vectors, scores are exact and lists are sorted by them. Without, scores are
     those of the run, and lists of the official code have none.
     """
-    require_true_pairs(pairs, per_image, unpaired, min_grade, **{"--data FOLDER": data})
+    from aoq.pipeline.tables.exchange.incoming import find_files, import_lists, open_foreign_lists
+
+    require_true_pairs(pairing, **{"--data FOLDER": data})
     if normalise and not vectors:
         raise click.UsageError("--normalise is about --vectors; give them, or leave it out")
-    from aoq.pipeline.tables.exchange.incoming import find_files, import_lists, open_foreign_lists
-    from aoq.pipeline.tables.ids import write_ids
-    from aoq.pipeline.tables.writing import made_whole
-
-    files = find_files(source)
-    ids, other_ids = (None if given is None else read_ids(given) for given in (image_ids, caption_ids))
-    positives: Integer[np.ndarray, "*shape"] | None = None
-    if data is not None:
-        opened = open_split(data, split)
-        ids, positives = ids or opened.ids, opened.image_of
-    images, captions = (
-        Known(noun, None if given is None else len(given), given)
-        for noun, given in (("image", ids), ("caption", other_ids))
-    )
-    if pairs is not None:
-        positives = read_pairs(pairs, images, captions, min_grade)
-    if captions.count is None and positives is not None and positives.ndim == 1:
-        captions = replace(captions, count=len(positives))
-    elif captions.count is None and ids and per_image:
-        captions = replace(captions, count=len(ids) * per_image)
-    # Whose lists these are: all that is known is what they look like.
-    teacher: dict[str, Any] = {"lists_sha256": {direction: file_sha256(path) for direction, path in files.items()}}
+    lists, per_image = find_files(source), pairing["per_image"]
+    split = None if data is None else open_split(data, files.split)
+    names = files.read(split)
+    images = Known("image", None if names.image_ids is None else len(names.image_ids), names.image_ids)
+    captions = Known("caption", None if names.caption_ids is None else len(names.caption_ids), names.caption_ids)
+    pairs: Integer[np.ndarray, "*shape"] | None = None if split is None else split.image_of
+    if pairing["pairs"] is not None:
+        pairs = read_pairs(pairing["pairs"], images, captions, pairing["min_grade"])
+    if captions.count is None and pairs is not None and pairs.ndim == 1:
+        captions = replace(captions, count=len(pairs))
+    elif captions.count is None and images.count and per_image:
+        captions = replace(captions, count=images.count * per_image)
+    # All that is known of the teacher is its lists.
+    teacher: dict[str, Any] = {"lists_sha256": {direction: file_sha256(path) for direction, path in lists.items()}}
     if vectors:
-        hashes = [Given.of(given).sha256 for given in vectors]
+        hashes = [Given.of(file).sha256 for file in vectors]
         teacher |= {"vectors_sha256": dict(zip(("images", "captions"), hashes, strict=True)), "normalised": normalise}
     with made_whole(output) as made:
-        raw = open_foreign_lists(files, images, captions, made.parent)
-        if positives is None:
-            positives = pair_in_order(len(raw["i2t"].ids), len(raw["t2i"].ids), per_image)
-        named = {} if data is None else {"dataset": split_fingerprint(data, split)}
+        raw = open_foreign_lists(lists, images, captions, made.parent)
+        if pairs is None:
+            pairs = pair_in_order(len(raw["i2t"].ids), len(raw["t2i"].ids), per_image)
+        dataset = {} if data is None else {"dataset": split_fingerprint(data, files.split)}
         manifest = import_lists(
             raw,
-            positives,
+            pairs,
             open_sides(*vectors, made.parent, normalise=normalise) if vectors else None,
-            provenance={**named, "teacher": teacher, "tool": "aoq", "tool_version": version("aoq")},
+            provenance={**dataset, "teacher": teacher, "tool": "aoq", "tool_version": version("aoq")},
             output=made,
         )
-        given_ids = {"images": ids if image_ids else None, "captions": other_ids}
-        write_ids(made, {side: names for side, names in given_ids.items() if names is not None})
-    for direction, found in manifest["directions"].items():
-        own, empty = found["own_positives_left_out"], found["anchors_without_negatives"]
-        said = f"{found['anchors']} lists of {found['h']}, {SCORES[found['scores']]}"
-        left_out = f"; left out: {counted(own, 'own positive')}" if own else ""
-        without = f"; without a negative: {counted(empty, 'anchor')}" if empty else ""
-        echo(f"{direction}: {said}{left_out}{without}")
+        ids = {"images": names.image_ids if files.image_ids else None, "captions": names.caption_ids}
+        write_ids(made, {side: own for side, own in ids.items() if own is not None})
+    for direction, about in manifest["directions"].items():
+        line = f"{direction}: {about['anchors']} lists of {about['h']}, {SCORES[about['scores']]}"
+        if own := about["own_positives_left_out"]:
+            line += f"; left out: {counted(own, 'own positive')}"
+        if empty := about["anchors_without_negatives"]:
+            line += f"; without a negative: {counted(empty, 'anchor')}"
+        echo(line)
     echo_next(shlex.join(["aoq", "inspect", str(output), "--image", "0"]))
+
+
+@click.command()
+@takes_tables("table")
+@click.argument("output", type=PATH)
+@click.option("--view", type=PATH, help="A view made by `aoq screen`, to go along.")
+@row_options("data", "split", "image_ids", "caption_ids")
+@click.option("--license", "licence", help="For the data card, as the hub names it: cc-by-4.0, mit, …")
+@roots
+def publish(table: NamedTable, output: Path, view: Path | None, files: RowFiles, licence: str | None) -> None:
+    """Write a table with a data card.
+
+    TABLE is an experiment or a table's folder. It is checked and written to the new folder OUTPUT, with flags (--view),
+    ids and a README.md as the Hugging Face hub wants it; without pictures and texts. OUTPUT is a table, for all
+    commands. --data is compared with the table: other data, or another order, is refused.
+
+    \b
+    hf upload YOU/NAME OUTPUT --repo-type dataset
+    """
+    from aoq.pipeline.tables.exchange.publishing import publish_table
+
+    files.require_either()
+    names = files.read(table.split_of(files))
+    ids = {"image_ids": names.image_ids, "caption_ids": names.caption_ids}
+    with made_whole(output) as made:
+        written = publish_table(table.folder, made, view=view, licence=licence, **ids)
+    echo(f"{output}: {', '.join(written)}")
+    echo_next(f"hf upload YOU/NAME {shlex.quote(str(output))} --repo-type dataset")

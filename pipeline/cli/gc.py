@@ -1,4 +1,4 @@
-"""`aoq gc`: artefacts and interrupted work that nothing needs."""
+"""`aoq gc`: artefacts and interrupted work that nothing uses."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from filelock import FileLock, Timeout
 
 from aoq.pipeline.build import UNITS, Build
 from aoq.pipeline.cli.artifacts import all_stages
-from aoq.pipeline.cli.naming import typed
 from aoq.pipeline.cli.options import as_json
-from aoq.pipeline.cli.output import counted, echo, echo_json
+from aoq.pipeline.cli.output import counted, echo, echo_json, typed
 from aoq.pipeline.config.named_files import names_in
 from aoq.pipeline.manifest import MANIFEST, read_manifest
 from aoq.pipeline.planning.planner import plan
@@ -36,42 +35,42 @@ def gc(delete: bool, unfinished: bool, data_root: str, artifact_root: str, as_js
     their tables were searched by. Interrupted work is that of stages, and what killed commands left as .OUTPUT.work in
     the current directory or in the cache.
     """
-    root = configured_path("artifact_root", artifact_root)
-    needed = _needed(root, configured_path("data_root", data_root), runs_root(artifact_root))
-    made = sorted(path.parent for path in root.glob(f"*/[!.]*/{MANIFEST}"))
-    unneeded, begun = [path for path in made if path not in needed], []
+    root, runs = configured_path("artifact_root", artifact_root), runs_root(artifact_root)
+    needed = _needed(root, configured_path("data_root", data_root), runs)
+    artefacts = sorted(path.parent for path in root.glob(f"*/[!.]*/{MANIFEST}"))
+    unneeded, interrupted = [path for path in artefacts if path not in needed], []
     if unfinished:
-        scratch = scratch_in(Path.cwd(), configured_path("cache_root"), *runs_root(artifact_root).glob("*"))
-        begun = [*sorted(root.glob("*/.*.work")), *scratch]
-    found = []
-    for path in (*unneeded, *begun):
-        found.append(_freed(path, delete=delete, is_finished=path in unneeded))
-        if not as_json:
-            _show(found[-1])
+        scratch = scratch_in(Path.cwd(), configured_path("cache_root"), *runs.glob("*"))
+        interrupted = [*sorted(root.glob("*/.*.work")), *scratch]
+    folders: list[dict[str, Any]] = []
+    for path in (*unneeded, *interrupted):
+        size = _size(path)
+        state = "in use" if _is_in_use(path) else "there"
+        if delete and state == "there":
+            state = "deleted" if _delete(path) else "in use"
+        folders.append({"path": str(path), "finished": path in unneeded, "bytes": size, "state": state})
+        if as_json:
+            continue
+        if state == "in use":
+            echo(f"{path} is being worked on; left alone")
+        else:
+            echo(f"{'deleted ' if state == 'deleted' else ''}{path}  {size / 1e6:.1f} MB")
     if as_json:
-        echo_json({"artefacts": len(made), "unneeded": found})
+        echo_json({"artefacts": len(artefacts), "unneeded": folders})
         return
-    free = [one for one in found if one["state"] != "in use"]
+    free = [one for one in folders if one["state"] != "in use"]
     if not free:
         echo("nothing to free")
         return
     parts = sum(not one["finished"] for one in free)
-    count = f"{len(free) - parts} of {counted(len(made), 'artefact')}" + (f", {parts} unfinished" if parts else "")
+    count = f"{len(free) - parts} of {counted(len(artefacts), 'artefact')}" + (f", {parts} unfinished" if parts else "")
     command = typed("aoq", "gc", "--delete", *["--unfinished"] * unfinished)
-    said = "freed" if delete else f"could be freed: {command}"
-    echo(f"{count}, {sum(one['bytes'] for one in free) / 1e6:.1f} MB {said}")
-
-
-def _freed(path: Path, *, delete: bool, is_finished: bool) -> dict[str, Any]:
-    """Delete what is there, if asked to; say what became of it."""
-    size = _size(path)
-    is_free = _delete(path) if delete else not _is_in_use(path)
-    state = "in use" if not is_free else "deleted" if delete else "there"
-    return {"path": str(path), "finished": is_finished, "bytes": size, "state": state}
+    outcome = "freed" if delete else f"could be freed: {command}"
+    echo(f"{count}, {sum(one['bytes'] for one in free) / 1e6:.1f} MB {outcome}")
 
 
 def _size(folder: Path) -> int:
-    """The bytes below a folder; a run may take files away meanwhile."""
+    """Count the bytes below a folder, from which a run may remove files meanwhile."""
     size = 0
     for place, _, names in os.walk(folder):
         for name in names:
@@ -81,7 +80,7 @@ def _size(folder: Path) -> int:
 
 
 def _is_in_use(path: Path) -> bool:
-    """True if a run holds the lock of an artefact, a work directory or scratch."""
+    """Return whether a run holds the lock of an artefact, a work directory or scratch."""
     lock = _lock_of(path)
     if not lock.exists():
         return False
@@ -92,7 +91,7 @@ def _is_in_use(path: Path) -> bool:
     except PermissionError:  # another user's: --delete says that it may not be deleted
         return False
     with suppress(FileNotFoundError):
-        lock.touch()  # versions of filelock remove it, and scratch is known by it
+        lock.touch()  # some versions of filelock remove it, and scratch is recognised by it
     return False
 
 
@@ -102,20 +101,13 @@ def _lock_of(path: Path) -> Path:
     return path.with_name(f".{path.name.removeprefix('.').removesuffix('.work')}.lock")
 
 
-def _show(one: dict[str, Any]) -> None:
-    if one["state"] == "in use":
-        echo(f"{one['path']} is being worked on; left alone")
-    else:
-        echo(f"{'deleted ' if one['state'] == 'deleted' else ''}{one['path']}  {one['bytes'] / 1e6:.1f} MB")
-
-
 def _needed(root: Path, data_root: Path, runs: Path) -> set[Path]:
     needed: set[Path] = set()
     for name in names_in():
         try:
             chain = plan(name, data_root=data_root, artifact_root=root)
         except (ValueError, OSError):
-            continue  # its data is not here, so neither is anything made from it, unless a link below says so
+            continue  # without its data nothing was made from it, unless a link leads there
         needed |= {artifact.path for artifact in all_stages(chain).values()}
     linked = [link.resolve() for link in runs.glob("*/*") if link.is_symlink() and (link / MANIFEST).exists()]
     while linked:
@@ -127,17 +119,14 @@ def _needed(root: Path, data_root: Path, runs: Path) -> set[Path]:
 
 
 def _indexes(root: Path, needed: Iterable[Path]) -> set[Path]:
-    """Indexes that the needed tables were searched by; all indexes while a table is being searched by one."""
+    """Find the indexes that searched the needed tables; all of them while one is searching a table."""
     from aoq.pipeline.tables.files import read_manifest as read_table_manifest
 
     if any(root.glob(f"hard_negatives/.*.work/{UNITS}/index-*.unit")):
         return set(root.glob("index/*"))
-    found = set()
-    for made in needed:
-        if made.parent.name == "hard_negatives" and (made / MANIFEST).exists():
-            directions = read_table_manifest(made / "table")["directions"].values()
-            found |= {root / "index" / about["index"]["key"] for about in directions if "index" in about}
-    return found
+    tables = (path / "table" for path in needed if path.parent.name == "hard_negatives" and (path / MANIFEST).exists())
+    directions = (about for table in tables for about in read_table_manifest(table)["directions"].values())
+    return {root / "index" / about["index"]["key"] for about in directions if "index" in about}
 
 
 def _delete(path: Path) -> bool:
@@ -147,7 +136,7 @@ def _delete(path: Path) -> bool:
     lock = FileLock(_lock_of(path))
     try:
         with writing_in(path.parent), lock.acquire(timeout=0):
-            (path / MANIFEST).unlink(missing_ok=True)  # first: what has no manifest is no artefact
+            (path / MANIFEST).unlink(missing_ok=True)  # first: a folder without a manifest is no artefact
             Build(path).clear()
             path.rmdir()
             Path(lock.lock_file).unlink(missing_ok=True)

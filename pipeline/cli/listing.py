@@ -1,4 +1,4 @@
-"""`aoq list`: the names that other commands take."""
+"""`aoq list`: the names of experiments, studies, stages and searches."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
-from rich.table import Column, Table
+from rich.table import Column
 
 from aoq.pipeline.cli.options import as_json
-from aoq.pipeline.cli.output import Console, echo_json, echo_next
+from aoq.pipeline.cli.output import echo_json, echo_next, say, show_rows
 from aoq.pipeline.config.dataset import Dataset
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.load import load_experiment
@@ -30,18 +30,14 @@ def list_(kind: str | None, as_json: bool) -> None:
     Listed are those of ./configs and those that aoq brings, or those of one KIND. `aoq list searches` describes the
     searches that `aoq mine --search` and [mining] take.
     """
-    found = {name: list(LISTS[name]()) for name in ([kind] if kind else SHOWN)}
+    lists = {name: list(LISTS[name]()) for name in ([kind] if kind else SHOWN)}
     if as_json:
-        echo_json(found)
+        echo_json(lists)
         return
-    console = Console()
-    for name, rows in found.items():
+    for name, rows in lists.items():
         first, *others = rows[0] if rows else [name]
-        table = Table(Column(first, no_wrap=True), *others, box=None, pad_edge=False, header_style="bold")
-        for row in rows:
-            table.add_row(*map(str, row.values()))
-        console.print_table(table)
-        console.print()
+        show_rows([Column(first, no_wrap=True), *others], [[str(value) for value in row.values()] for row in rows])
+        say()
     if kind is None:
         echo_next("aoq run EXPERIMENT", "aoq study STUDY")
 
@@ -50,7 +46,7 @@ def _experiments() -> Rows:
     for name in names_in():
         try:
             yield {"experiment": name, **_about(name)}
-        except (ValueError, OSError) as error:  # one wrong file of the user's own hides no other
+        except (ValueError, OSError) as error:  # a broken file hides no other
             yield {"experiment": name, "data": "", "model": "", "table": str(error)}
 
 

@@ -1,4 +1,4 @@
-"""`aoq mine`: a negative table of anybody's vectors."""
+"""`aoq mine`: a negative table of any vectors."""
 
 from __future__ import annotations
 
@@ -18,9 +18,15 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from aoq.pipeline.cli.options import PATH, cluster_options, mining_options
+from aoq.pipeline.cli.options import PATH, cluster_options
 from aoq.pipeline.cli.output import echo, echo_next
-from aoq.pipeline.cli.vectors import divides, given_ids, pair_vectors, require_pairing
+from aoq.pipeline.cli.vector_options import (
+    has_unit_norms,
+    mining_options,
+    pair_vectors,
+    read_ids_of_sides,
+    require_pairing,
+)
 from aoq.pipeline.digests import digest, file_sha256
 from aoq.pipeline.hub import is_of_hub
 from aoq.pipeline.progress import show_progress
@@ -68,7 +74,6 @@ def mine(
 
     Give the same command again to resume a run that was cut short.
     """
-
     _require_sides(captions, output, options)
     require_pairing(options, one_set=not captions)
     memory_mb = options["memory_mb"]
@@ -82,8 +87,8 @@ def mine(
     for direction, about in manifest["directions"].items():
         echo(f"{direction}: {about['anchors']} lists of {about['h']}, {describe_guarantee(about)}")
         if "index" in about:
-            kept = configured_path("artifact_root") / "index" / about["index"]["key"]
-            echo(f"  its index is kept for other depths and pairs, until `aoq gc --delete`: {kept}")
+            index = configured_path("artifact_root") / "index" / about["index"]["key"]
+            echo(f"  its index is kept for other depths and pairs, until `aoq gc --delete`: {index}")
     echo(output)
     echo_next(shlex.join(["aoq", "inspect", str(output), "--image", "0"]), shlex.join(["aoq", "stats", str(output)]))
 
@@ -98,18 +103,18 @@ def _require_sides(captions: tuple[str, ...], output: Path, options: Mapping[str
 
 
 def _has_lists(build: Path) -> bool:
-    """True if a next run can use what was mined."""
+    """Return whether the next run can resume."""
     return any(build.glob("shards/*.unit"))
 
 
 def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mapping[str, Any]) -> None:
-    copies = {side: fetch_given(given, configured_path("cache_root")) for side, given in files.items()}
+    copies = {side: fetch_given(file, configured_path("cache_root")) for side, file in files.items()}
     opened = {side: Given.of(copy) for side, copy in copies.items()}
-    matrices, converted = {side: found.open() for side, found in opened.items()}, build / "vectors"
+    matrices, converted = {side: one.open() for side, one in opened.items()}, build / "vectors"
     converted.mkdir(exist_ok=True)
     with ThreadPoolExecutor() as pool:
-        hashing = {side: pool.submit(getattr, found, "sha256") for side, found in opened.items()}
-        read = partial(read_vectors, normalise=divides(options))
+        hashing = {side: pool.submit(getattr, one, "sha256") for side, one in opened.items()}
+        read = partial(read_vectors, normalise=has_unit_norms(options))
         reading = {
             side: pool.submit(read, matrix, copies[side], converted / f"{side}.npy")
             for side, matrix in matrices.items()
@@ -122,11 +127,9 @@ def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mappin
 
     plan_threads(engine.threads or len(os.sched_getaffinity(0)))
     addresses = {
-        found.path.resolve(): files[side].partition("::")[0]
-        for side, found in opened.items()
-        if is_address(files[side])
+        opened[side].path.resolve(): file.partition("::")[0] for side, file in files.items() if is_address(file)
     }
-    run, ids = choose_runner(engine, partial(ship_problem, fetched=addresses)), given_ids(options)
+    run, ids = choose_runner(engine, partial(ship_problem, fetched=addresses)), read_ids_of_sides(options)
     vectors = {side: future.result() for side, future in reading.items()}
     problem = replace(pair_vectors(vectors, options, ids), device=engine.device)
     hashes = {side: future.result() for side, future in hashing.items()}
@@ -134,17 +137,17 @@ def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mappin
     shaped = {**{key: options[key] for key in named}, "ids": {side: digest(names) for side, names in ids.items()}}
     pairs = options["pairs"] and file_sha256(options["pairs"])
     job = json.dumps({"vectors": hashes, "given": files, "pairs": pairs, **shaped, "version": version("aoq")}).encode()
-    seen = build / "job.json"
-    if not seen.is_file() or seen.read_bytes() != job:
-        for old in (build / "shards", build / "table"):  # of another command
+    begun = build / "job.json"
+    if not begun.is_file() or begun.read_bytes() != job:
+        for old in (build / "shards", build / "table"):  # left by another command
             shutil.rmtree(old, ignore_errors=True)
-        write_atomically(seen, job)
-    if len(set(hashes.values())) < len(files) and len({given.partition("::")[2] for given in files.values()}) == 1:
+        write_atomically(begun, job)
+    if len(set(hashes.values())) < len(files) and len({file.partition("::")[2] for file in files.values()}) == 1:
         _require_own_rows(problem)
     provenance = {
         **({"sides": list(options["sides"])} if options["sides"] else {}),
         "dataset": pairing_sha256(problem.positives, len(problem.captions)),
-        "teacher": {"vectors_sha256": hashes, "metric": options["metric"], "normalised": divides(options)},
+        "teacher": {"vectors_sha256": hashes, "metric": options["metric"], "normalised": has_unit_norms(options)},
         "tool": "aoq",
         "tool_version": version("aoq"),
     }
@@ -165,9 +168,9 @@ def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mappin
 
 
 def _require_own_rows(problem: Problem) -> None:
-    """Refuse a row that is not paired with itself: both sides are the same vectors, so it would be its own negative."""
-    itself = problem.positives[problem.positives[:, 0] == problem.positives[:, 1], 0]
-    if len(alone := np.setdiff1d(np.arange(len(problem.images)), itself)):
+    """Refuse rows that would be their own negatives: with the same vectors on both sides each is paired with itself."""
+    paired = problem.positives[problem.positives[:, 0] == problem.positives[:, 1], 0]
+    if len(alone := np.setdiff1d(np.arange(len(problem.images)), paired)):
         raise ValueError(
             f"IMAGES and CAPTIONS are the same vectors, and row {alone[0]} is not paired with itself, so it would be "
             "its own negative; give IMAGES alone as one set, or pair every row with itself."

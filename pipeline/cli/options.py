@@ -1,70 +1,117 @@
-"""The arguments that commands share."""
+"""Options that commands share, and names that the shell completes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial, reduce, wraps
 from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from aoq.pipeline.cli.looking import table_folder
-from aoq.pipeline.cli.naming import EXPERIMENT, with_override
+from aoq.pipeline.cli.output import ROUNDS
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
+STAGES = (
+    "world",
+    "prepared",
+    "dataset",
+    "first_round",
+    "embeddings",
+    "hard_negatives",
+    "screen",
+    "control",
+    "second_round",
+    "evaluation",
+)
+MANIFEST = "manifest.json"
+
+
+class Completed(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 alone
+    """A text that the shell completes to one of these names, or to a file."""
+
+    name = "text"
+
+    def __init__(self, names: Callable[[], Iterable[str]]) -> None:
+        self.names = names
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        fitting = [CompletionItem(name) for name in self.names() if name.startswith(incomplete)]
+        return fitting or [CompletionItem(incomplete, type="file")]
+
+
+def _experiments() -> Iterable[str]:
+    from aoq.pipeline.config.named_files import names_in
+
+    return names_in()
+
+
+def _studies() -> Iterable[str]:
+    from aoq.pipeline.config.named_files import names_in
+    from aoq.pipeline.config.study import STUDIES
+
+    return names_in(STUDIES)
+
+
+EXPERIMENT, STUDY, STAGE = Completed(_experiments), Completed(_studies), Completed(lambda: STAGES)
+ROUND = Completed(lambda: (*ROUNDS, *STAGES))
 PATH = click.Path(path_type=Path)
 COUNT = click.IntRange(min=1)
 with_default = partial(click.option, show_default=True)
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-normalise = click.option("--normalise", is_flag=True, help="Divide every vector by its norm, as a cosine does.")
-_IDS = "A text file, one id a line, or FILE::COLUMN of Parquet, Arrow or a data set."
-image_ids = click.option("--image-ids", help=f"The images' ids. {_IDS}")
-caption_ids = click.option("--caption-ids", help="The captions' ids, given likewise.")
-texts = click.option("--texts", type=PATH, help="The captions' texts, one a line.")
-"""--captions was its name in some commands, where it works still; in others that names vectors."""
-texts_or_captions = click.option("--texts", "--captions", "texts", type=PATH, help="The captions' texts, one a line.")
-data = click.option("--data", type=PATH, help="The dataset folder that has captions, ids and pictures.")
-split = with_default("--split", default="train", help="Which of its splits.")
-image_root = click.option("--image-root", type=PATH, help="The folder of the pictures; an image's file is its id.")
-own_view = click.option("--view", type=PATH, help="A view made by `aoq screen`; default: the experiment's own screen.")
 override = click.option(
     "--override", default="", help="Changes to the experiment, such as: seed=1, second_round.epochs=4"
 )
+split = with_default("--split", default="train", help="Which of its splits.")
+threads = with_default("--threads", default=0, type=click.IntRange(min=0), help="0: as many as this process may use.")
 
 
-def refuse_beside_data(data: Path | None, **given: object) -> None:
-    """Refuse options for what --data has."""
-    named = " and ".join(f"--{option.replace('_', '-')}" for option, value in given.items() if value is not None)
-    if data is not None and named:
-        raise click.UsageError(f"--data has captions and image ids; leave out {named}")
-
-
-def _together(*options: Decorator) -> Decorator:
+def together(*options: Decorator) -> Decorator:
+    """Combine options into one decorator."""
     return lambda command: reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
 def _root(name: str, about: str) -> Decorator:
-    """A folder: the one that is given, else the one [paths] names."""
-    return click.option(
-        f"--{name.replace('_', '-')}",
-        default="",
-        callback=lambda _, __, given: _configured(name, given),
-        help=f"{about}; default: [paths] in luigi.cfg.",
+    """A folder; by default the one in [paths] of luigi.cfg."""
+
+    def configured(_: click.Context, __: click.Parameter, chosen: str) -> Path:
+        from aoq.pipeline.settings import configured_path  # loads Luigi, which help does not need
+
+        return configured_path(name, chosen)
+
+    help_ = f"{about}; default: [paths] in luigi.cfg."
+    return click.option(f"--{name.replace('_', '-')}", default="", callback=configured, help=help_)
+
+
+roots = together(
+    _root("data_root", "The folder of dataset folders"), _root("artifact_root", "Where artefacts are kept")
+)
+
+
+def cluster_options(who: str) -> Decorator:
+    """Take --backend, where the work is done, and --ray-address."""
+    return together(
+        with_default("--backend", default="inprocess", type=click.Choice(["inprocess", "ray"]), help=who),
+        click.option("--ray-address", default="", help="HOST:PORT of a Ray cluster, or auto; default: start Ray here."),
     )
 
 
-def _configured(name: str, given: str) -> Path:
-    from aoq.pipeline.settings import configured_path  # loads Luigi, which help does not need
+def with_override(experiment: str, override: str) -> tuple[str, str]:
+    """Split an experiment like "demo@seed=1" into its name and its override, which may also be an option."""
+    name, _, change = experiment.partition("@")
+    if not change or Path(experiment).exists():
+        return experiment, override
+    if override:
+        raise click.UsageError(f"{experiment} has changes after @, and --override gives more; put all into one place.")
+    return name, change
 
-    return configured_path(name, given)
 
-
-roots = _together(
-    _root("data_root", "The folder of dataset folders"), _root("artifact_root", "Where artefacts are kept")
-)
+def table_folder(named: str) -> Path | None:
+    """Return the folder with that name, or its `table`, if a table is there."""
+    return next((folder for folder in (Path(named), Path(named) / "table") if (folder / MANIFEST).is_file()), None)
 
 
 def experiment_chain(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,77 +122,15 @@ def experiment_chain(command: Callable[..., Any]) -> Callable[..., Any]:
     @roots
     @wraps(command)
     def with_chain(experiment: str, override: str, data_root: Path, artifact_root: Path, **options: Any) -> Any:
+        from aoq.pipeline.config.named_files import names_in
         from aoq.pipeline.planning.planner import plan
 
-        _require_experiment(experiment)
-        experiment, override = with_override(experiment, override)
-        chain = plan(experiment, override=override, data_root=data_root, artifact_root=artifact_root)
-        return command(chain, **options)
+        if table_folder(experiment) is not None and experiment not in names_in():
+            raise ValueError(
+                f"{experiment} is a table's folder, which has no data and no model; "
+                f"`aoq {click.get_current_context().info_name}` needs the experiment that they belong to."
+            )
+        name, override = with_override(experiment, override)
+        return command(plan(name, override=override, data_root=data_root, artifact_root=artifact_root), **options)
 
     return with_chain
-
-
-def _require_experiment(named: str) -> None:
-    from aoq.pipeline.config.named_files import names_in
-
-    if table_folder(named) is not None and named not in names_in():
-        command = click.get_current_context().info_name
-        raise ValueError(
-            f"{named} is a table's folder, which has no data and no model; `aoq {command}` needs the experiment that "
-            "they belong to."
-        )
-
-
-pairing_options = _together(
-    click.option(
-        "--pairs",
-        type=PATH,
-        help="The true pairs: a .npy file with the image of each caption (-1 for none) or with rows image, caption; or "
-        "Parquet, CSV, TSV, JSONL or TREC's judgements, of rows or ids.",
-    ),
-    click.option(
-        "--min-grade",
-        type=float,
-        help="Graded pairs of at least this grade are positives, the others are candidates; default: 1.",
-    ),
-    click.option("--per-image", type=COUNT, help="Consecutive captions that belong to each image."),
-    click.option("--unpaired", is_flag=True, help="No caption belongs to any image."),
-)
-
-
-def cluster_options(who: str) -> Decorator:
-    """Take --backend, which says who does the work, and --ray-address."""
-    return _together(
-        with_default("--backend", default="inprocess", type=click.Choice(["inprocess", "ray"]), help=who),
-        click.option("--ray-address", default="", help="HOST:PORT of a Ray cluster, or auto; default: start Ray here."),
-    )
-
-
-mining_options = _together(
-    pairing_options,
-    image_ids,
-    caption_ids,
-    with_default("--h-captions", default=300, type=COUNT, help="Negatives per image; in one set, per item."),
-    with_default("--h-images", default=60, type=COUNT, help="Negatives per caption."),
-    with_default(
-        "--metric",
-        default="cosine",
-        type=click.Choice(["cosine", "dot"]),
-        help="cosine divides vectors by their norms; dot takes them as they are.",
-    ),
-    normalise,
-    with_default(
-        "--search", default="auto", help="auto takes the fastest exact one; `aoq list searches` describes all."
-    ),
-    with_default(
-        "--recall-floor",
-        default=0.95,
-        type=click.FloatRange(min=0, max=1, min_open=True),
-        help="Fraction of the true lists that an approximate search must find.",
-    ),
-    with_default(
-        "--memory-mb", default=1500, type=click.IntRange(min=100), help="Approximate memory beyond the vectors."
-    ),
-    click.option("--threads", default=0, type=click.IntRange(min=0), help="0: as many as this process may use."),
-)
-"""Options of `aoq mine` and `aoq estimate`: pairs, lengths of lists, metric, search, memory, threads."""

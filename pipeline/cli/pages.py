@@ -1,4 +1,4 @@
-"""`aoq report` and `aoq browse`: a page about runs, and pages on this machine to look through them and their tables."""
+"""`aoq report` and `aoq browse`: one page about runs, and a local server of pages about runs and their tables."""
 
 from __future__ import annotations
 
@@ -8,21 +8,11 @@ from pathlib import Path
 
 import click
 
-from aoq.pipeline.cli.looking import table_folder, texts_of
-from aoq.pipeline.cli.naming import EXPERIMENT, typed
-from aoq.pipeline.cli.options import (
-    caption_ids,
-    data,
-    image_ids,
-    image_root,
-    own_view,
-    roots,
-    split,
-    texts,
-    with_default,
-)
-from aoq.pipeline.cli.output import echo, echo_next
+from aoq.pipeline.cli.options import EXPERIMENT, roots, table_folder, with_default
+from aoq.pipeline.cli.output import echo, echo_next, typed
+from aoq.pipeline.cli.table_options import RowFiles, own_view, row_options
 from aoq.pipeline.config.overrides import split_member
+from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.planning.comparisons import SEPARATOR, plan_report
 from aoq.pipeline.planning.planner import plan
@@ -64,12 +54,7 @@ def report(runs: tuple[str, ...], output: Path, **folders: Path) -> None:
     help="Where marked pairs are kept: .csv, .parquet or .json, as [screen] positives reads it.",
 )
 @click.option("--marker", help="Who marks; default: the user's name.")
-@data
-@split
-@texts
-@image_ids
-@caption_ids
-@image_root
+@row_options("data", "split", "texts", "image_ids", "caption_ids", "image_root")
 @own_view
 @roots
 def browse(
@@ -77,12 +62,7 @@ def browse(
     port: int,
     matches: Path,
     marker: str | None,
-    data: Path | None,
-    split: str,
-    texts: Path | None,
-    image_ids: str | None,
-    caption_ids: str | None,
-    image_root: Path | None,
+    files: RowFiles,
     view: Path | None,
     **folders: Path,
 ) -> None:
@@ -102,20 +82,17 @@ def browse(
     from aoq.pipeline.browse.marks import Marks
     from aoq.pipeline.browse.matches import Matches
     from aoq.pipeline.browse.source import open_source
-    from aoq.pipeline.cli.ids import read_ids
-    from aoq.pipeline.data.folder import open_split
 
     if len(set(runs)) < len(runs):
         raise ValueError(f"an experiment stands twice among {list(runs)}; name each once.")
-    if len(tables := [place for named in runs if (place := table_folder(named))]) == len(runs):
-        opened = None if data is None else open_split(data, split)
-        images, captions = (None if given is None else read_ids(given) for given in (image_ids, caption_ids))
-        given = Given(data, opened, texts_of(texts, None) or captions, images, image_root, view)
-        source = open_folders(tables, given)
-    elif tables or data or texts or image_ids or caption_ids or image_root or view:
+    if len(tables := [folder for run in runs if (folder := table_folder(run))]) == len(runs):
+        split = None if files.data is None else open_split(files.data, files.split)
+        texts, image_ids, caption_ids = files.read(None)
+        source = open_folders(tables, Given(files.data, split, texts or caption_ids, image_ids, files.image_root, view))
+    elif tables or view or files != RowFiles():
         raise click.UsageError("name tables' folders alone, with texts, ids and pictures, or experiments alone")
     else:
-        members = [split_member(named) for named in runs]
+        members = [split_member(run) for run in runs]
         chains = [plan(experiment, override=override, **folders) for experiment, override in members]
         source = open_source(list(zip(runs, chains, strict=True)))
     train = source.train.split if source.train else None

@@ -1,4 +1,4 @@
-"""`aoq prepare`: photographs and captions become a dataset folder."""
+"""`aoq prepare` and `aoq embed`: photographs and captions as a dataset folder, and an encoder's vectors of them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from pathlib import Path
 
 import click
 
-from aoq.pipeline.cli.options import COUNT, PATH, cluster_options, with_default
+from aoq.pipeline.cli.options import COUNT, PATH, cluster_options, split, threads, with_default
 from aoq.pipeline.cli.output import echo, echo_next
+from aoq.pipeline.data.folder import open_split
+from aoq.pipeline.engine import Engine
 from aoq.pipeline.progress import show_progress
 from aoq.pipeline.scratch import publish, scratch_beside, writing_in
 
-ABOUT = "prepared.json"
+ABOUT, BLOCKS = "prepared.json", "blocks"
 
 
 @click.command()
@@ -37,7 +39,7 @@ ABOUT = "prepared.json"
 @with_default("--thumbnails/--no-thumbnails", default=True, help="Small pictures, for pages.")
 @with_default("--device", default="auto", help="auto, cpu or cuda.")
 @with_default("--batch-size", default=32, type=COUNT, help="Images at a time.")
-@with_default("--threads", default=0, type=click.IntRange(min=0), help="0: as many as this process may use.")
+@threads
 @cluster_options("Who extracts. With ray, --threads (0: one) is for one unit, and many run at a time.")
 @click.option("--overwrite", is_flag=True, help="Replace FOLDER, if it was prepared before.")
 def prepare(
@@ -66,7 +68,6 @@ def prepare(
 
     Give the same command again to resume a run that was cut short.
     """
-    from aoq.pipeline.engine import Engine
     from aoq.pipeline.prepare.prepare import prepare as fill
     from aoq.pipeline.prepare.request import Request
     from aoq.pipeline.prepare.sources.layout import Columns
@@ -75,25 +76,25 @@ def prepare(
     engine = Engine(device, threads, backend=backend, ray_address=ray_address)
     columns = Columns(image_column, caption_column, id_column, split_column)
     request = Request(source, columns=columns, sizes=read_sizes(split_sizes), thumbnails=thumbnails, **options)  # type: ignore[arg-type]
-    with _parent_of(folder), scratch_beside(folder, keep=lambda scratch: _has_work(scratch, folder)) as scratch:
+    with _parent_of(folder), scratch_beside(folder, keep=lambda scratch: _has_features(scratch, folder)) as scratch:
         made = scratch / folder.name
         if folder.exists() and not overwrite:
             raise ValueError(f"{folder} is there already; choose another name, or replace it by --overwrite.")
         if folder.exists() and not (folder / ABOUT).is_file():
             raise ValueError(f"{folder} was not made by aoq prepare, and is not replaced; choose another name.")
         with show_progress("preparing") as report:
-            found = fill(request, made, scratch / "work", engine, batch=batch_size, report=report)
+            prepared = fill(request, made, scratch / "work", engine, batch=batch_size, report=report)
         publish(made, folder)
-    for name, counts in found.splits.items():
+    for name, counts in prepared.splits.items():
         echo(f"{name}: {counts.images:,} images, {counts.captions:,} captions")
-    extractor = found.extractor
+    extractor = prepared.extractor
     echo(f"{folder}: {extractor.tokens} × {extractor.dims} features an image by {extractor.name}")
     echo_next(shlex.join(["aoq", "data", "check", str(folder)]))
 
 
 @contextmanager
 def _parent_of(folder: Path) -> Iterator[None]:
-    """Make the folder's parent (data/, say), and take it away where nothing came to lie there."""
+    """Make the folder's parent, such as data/, and remove it if it stays empty."""
     parent = folder.parent
     is_new = not parent.is_dir() and parent.parent.is_dir()
     if is_new:
@@ -103,10 +104,65 @@ def _parent_of(folder: Path) -> Iterator[None]:
         yield
     finally:
         if is_new:
-            with suppress(OSError):  # it is not empty
+            with suppress(OSError):  # not empty
                 parent.rmdir()
 
 
-def _has_work(scratch: Path, folder: Path) -> bool:
-    """True if a next run can use what is there: the folder is not published yet."""
+def _has_features(scratch: Path, folder: Path) -> bool:
+    """Return whether the next run can resume: the folder is not published yet."""
     return (scratch / "work").exists() and (scratch / folder.name).exists()
+
+
+@click.command()
+@click.argument("folder", type=PATH)
+@click.argument("output", type=PATH)
+@click.option("--encoder", "name", required=True, help="Such as transformers:openai/clip-vit-base-patch32.")
+@split
+@with_default("--device", default="auto", help="auto, cpu or cuda.")
+@threads
+@cluster_options("Who encodes. With ray, --threads (0: one) is for one unit, and many run at a time.")
+def embed(
+    folder: Path, output: Path, name: str, split: str, device: str, threads: int, backend: str, ray_address: str
+) -> None:
+    """Embed images and captions.
+
+    FOLDER is a dataset folder of `aoq prepare`; the new folder OUTPUT gets images.npy and captions.npy: unit vectors
+    by an encoder whose two towers share a space, one row an image or caption, in the folder's order. The encoder is
+    transformers:NAME, open_clip:NAME/TAG or sentence-transformers:NAME; a path works as a name. `aoq mine` takes the
+    two files, and
+
+    \b
+      [teacher]
+      encoder = "transformers:NAME"
+
+    does the same inside an experiment, in place of a first round. A run that was cut short goes on where it was.
+    """
+    from aoq.pipeline.embedding_blocks import finish_embeddings
+    from aoq.pipeline.prepare.encoders import open_encoder
+    from aoq.pipeline.prepare.photographs import open_photographs
+    from aoq.pipeline.produce.encoding import Encoding, write_encoded
+
+    engine = Engine(device, threads, backend=backend, ray_address=ray_address)
+    if output.exists():
+        raise ValueError(f"{output} is there already; choose another name.")
+    opened = open_split(folder, split)
+    photographs = open_photographs(folder, split, opened.image_count)
+    engine.torch_device()
+    encoder = open_encoder(name)
+    encoding = Encoding(name, encoder, folder, split, photographs, opened.image_count, opened.captions)
+    with scratch_beside(output, keep=_has_blocks) as scratch:
+        made = scratch / encoding.key / output.name
+        made.mkdir(parents=True, exist_ok=True)
+        with show_progress("embedding") as report:
+            write_encoded(encoding, made, scratch / BLOCKS, engine, report)
+        finish_embeddings(made)
+        publish(made, output)
+    sizes = f"{opened.image_count:,} images and {opened.caption_count:,} captions"
+    echo(f"{output}: {sizes}, {encoder.images.dims} numbers each, by {encoder.name}")
+    vectors = (str(output / f"{side}.npy") for side in ("images", "captions"))
+    echo_next(f"{shlex.join(['aoq', 'mine', *vectors])} TABLE --pairs PAIRS, or --per-image K")
+
+
+def _has_blocks(scratch: Path) -> bool:
+    """Return whether the next run can resume."""
+    return any(scratch.glob("*/*/*.progress.json")) or any(scratch.glob(f"{BLOCKS}/*.unit"))

@@ -1,4 +1,4 @@
-"""`aoq results`: the teacher, the control and round two side by side, with a verdict; or a study."""
+"""`aoq results`: the trainings of an experiment side by side, with a verdict; or a study."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import Any
 
 import click
 import pyarrow.parquet as pq
-from rich.table import Column, Table
+from rich.table import Column
 
 from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.cli.naming import EXPERIMENT, STUDY, to_make, with_override
-from aoq.pipeline.cli.options import as_json, override, roots
-from aoq.pipeline.cli.output import Console, echo_json, echo_next
+from aoq.pipeline.cli.options import EXPERIMENT, STUDY, as_json, override, roots, with_override
+from aoq.pipeline.cli.output import Console, echo_json, echo_next, say, show_rows, to_make
 from aoq.pipeline.config.dataset import Evaluation
 from aoq.pipeline.evaluation.attention import SCORES
 from aoq.pipeline.evaluation.retrieval import K
@@ -30,7 +29,7 @@ ROUND_TWO, CO_TAUGHT = "round two", "co-taught"
 RECALLS = {f"{direction}_r{k}": f"{direction}@{k}" for direction in ("i2t", "t2i") for k in K} | {"rsum": "rsum"}
 RELEVANCE = {"r_precision": "R-P", "map_r": "mAP@R", "r1": "@1", "r5": "@5", "r10": "@10"}
 STUDY_WIDTH = 200
-"""Width without a terminal: a study's rows are not folded, they are as long as it has columns."""
+"""Width without a terminal: a study's rows are not folded."""
 MOST_NAMED = 8
 """Trainings that are missing are named up to this many."""
 
@@ -81,33 +80,32 @@ def results(
 
 
 def _metrics(chain: Chain) -> dict[str, Any]:
-    """The metrics of each training that is there, and all that the evaluation knows."""
-    found: dict[str, Any] = {"rounds": {}}
+    """Collect the metrics of each training, and everything that the evaluation measured."""
+    metrics: dict[str, Any] = {"rounds": {}}
     for stage, _, training in _trainings(chain):
         if training.artifact.exists():
-            found["rounds"][stage] = {"key": training.artifact.key, **training.artifact.manifest()["metrics"]}
+            metrics["rounds"][stage] = {"key": training.artifact.key, **training.artifact.manifest()["metrics"]}
     evaluation = chain.stages.get("evaluation")
     if evaluation is not None and evaluation.exists():
         known = ("metrics", "member_metrics", "attention", "relevance", "plausible", "judgements")
         manifest = evaluation.manifest()
         about = {name: manifest[name] for name in known if name in manifest}
-        found["evaluation"] = {"split": chain.experiment.evaluation.split, **about}
-    return {**found, "verdict": gain_on_control(chain)}
+        metrics["evaluation"] = {"split": chain.experiment.evaluation.split, **about}
+    return {**metrics, "verdict": gain_on_control(chain)}
 
 
 def _show_experiment(chain: Chain) -> None:
-    """The recalls of each training, then what else the evaluation knows."""
+    """Print the recalls of each training, the verdict, and the evaluation's other metrics."""
     made = chain.stages.get("evaluation")
     evaluation = made.manifest() if made and made.exists() else {}
     rows = _ensemble_rows(chain, evaluation) if chain.is_ensemble else _round_rows(chain, evaluation)
-    console = Console()
-    console.print_table(_table("", RECALLS.values(), rows, words=("model", "loss")))
-    if said := gain_on_control(chain):
-        console.print(f"\n{said}", soft_wrap=True)
-    _show_annotations(console, chain, evaluation)
+    show_rows(_columns("", RECALLS.values(), ("model", "loss")), rows)
+    if verdict := gain_on_control(chain):
+        say(f"\n{verdict}")
+    _show_annotations(chain, evaluation)
     last = chain["evaluation" if chain.is_ensemble else "second_round"]
     if last.exists():
-        console.print(f"\nartefacts: {last.root}", soft_wrap=True)
+        say(f"\nartefacts: {last.root}")
     missing = [stage for stage in ("second_round", "control") if stage in chain.stages and not chain[stage].exists()]
     if chain.is_ensemble and not last.exists():
         missing = ["evaluation"]
@@ -116,7 +114,7 @@ def _show_experiment(chain: Chain) -> None:
 
 
 def _trainings(chain: Chain) -> Iterator[tuple[str, str, Member]]:
-    """The teacher, the control and round two, by stage and title; a student with one refresh less is a `teacher`."""
+    """Yield stage, title and training: teacher, control, round two; a student with one refresh less is a `teacher`."""
     imported, co_taught = chain.experiment.weights is not None, chain.experiment.co_teaching is not None
     if (teacher := teacher_of(chain)) is not None:
         yield "first_round" if teacher.stage == "first_round" else "teacher", "teacher", teacher
@@ -127,7 +125,7 @@ def _trainings(chain: Chain) -> Iterator[tuple[str, str, Member]]:
 
 
 def _round_rows(chain: Chain, evaluation: Mapping[str, Any]) -> Iterator[list[str]]:
-    """The rounds on the dev split, and the last of them as it is evaluated, if that is another way."""
+    """Yield the rounds on the dev split, and the last one as [evaluation] has it, if that differs."""
     last = ""
     for _, title, training in _trainings(chain):
         made, dev, last = training.artifact, training.chain.experiment.dataset.dev, title
@@ -140,7 +138,7 @@ def _round_rows(chain: Chain, evaluation: Mapping[str, Any]) -> Iterator[list[st
 
 
 def _ensemble_rows(chain: Chain, evaluation: Mapping[str, Any]) -> Iterator[list[str]]:
-    """The members, and their mean similarity."""
+    """Yield the members, and their mean similarity."""
     for member, metrics in zip(chain.members, evaluation["member_metrics"], strict=True) if evaluation else ():
         yield _row(member.run, metrics, *_how(member.artifact))
     yield _row(chain.experiment.name, evaluation.get("metrics"), "ensemble")
@@ -153,76 +151,68 @@ def _row(title: str, metrics: Mapping[str, float] | None, model: str, loss: str 
 
 
 def _how(artifact: Artifact) -> tuple[str, str]:
-    """The model and the loss that it was trained with, or where it is from."""
+    """Return the model, and the loss that it was trained with or its origin."""
     ingredients = artifact.recipe["ingredients"]
     if "training" in ingredients:
         return ingredients["model"]["name"], ingredients["training"]["loss"]["name"]
     return ingredients["model"]["name"], "co-teaching" if "co_teaching" in ingredients else "imported"
 
 
-def _show_annotations(console: Console, chain: Chain, evaluation: Mapping[str, Any]) -> None:
+def _show_annotations(chain: Chain, evaluation: Mapping[str, Any]) -> None:
     """Print the evaluation's other metrics: attention, many right answers, PMRP, agreement with people."""
     split, attention = chain.experiment.evaluation.split, evaluation.get("attention")
     if attention and not chain.is_ensemble:
         scores = "  ".join(f"{name} {attention[name]:.1f}" for name in SCORES)
         where = f"{attention['phrases']} phrases of {split}, weights over {attention['threshold']:.2f}"
-        console.print(f"\nattention: {scores}  ({where})", soft_wrap=True)
+        say(f"\nattention: {scores}  ({where})")
     if relevance := evaluation.get("relevance"):
+        say()
         rows = (
-            [f"{name} {direction}", *(f"{found[metric]:.1f}" for metric in RELEVANCE)]
+            [f"{name} {direction}", *(f"{metrics[metric]:.1f}" for metric in RELEVANCE)]
             for name, by_direction in relevance.items()
-            for direction, found in by_direction.items()
+            for direction, metrics in by_direction.items()
         )
-        console.print()
-        console.print_table(_table(f"{split}, all that is right", RELEVANCE.values(), rows))
+        show_rows(_columns(f"{split}, all that is right", RELEVANCE.values()), rows)
     if plausible := evaluation.get("plausible"):
-        console.print(f"\nPMRP: i2t {plausible['i2t_pmrp']:.1f}  t2i {plausible['t2i_pmrp']:.1f}")
-    for name, found in evaluation.get("judgements", {}).items():
-        said = f"Spearman {found['spearman']:.1f}  Kendall {found['kendall']:.1f}  ({found['judged']:,} pairs)"
-        if found["false_hits"]:
-            said += f"; of {found['false_hits']:,} false first images people call {found['right_share']:.0f} % right"
-        console.print(f"\n{name}: {said}", soft_wrap=True)
+        say(f"\nPMRP: i2t {plausible['i2t_pmrp']:.1f}  t2i {plausible['t2i_pmrp']:.1f}")
+    for name, one in evaluation.get("judgements", {}).items():
+        line = f"Spearman {one['spearman']:.1f}  Kendall {one['kendall']:.1f}  ({one['judged']:,} pairs)"
+        if one["false_hits"]:
+            line += f"; of {one['false_hits']:,} false first images people call {one['right_share']:.0f} % right"
+        say(f"\n{name}: {line}")
 
 
-def _table(
-    names: str, numbers: Iterable[str], rows: Iterable[Sequence[str]], *, words: Iterable[str] = (), title: str = ""
-) -> Table:
-    """Columns of names, which may be long, of numbers and of words."""
-    columns = [Column(names, overflow="fold"), *(Column(name, justify="right", no_wrap=True) for name in numbers)]
-    columns += [Column(name, no_wrap=True) for name in words]
-    table = Table(*columns, title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for row in rows:
-        table.add_row(*row)
-    return table
+def _columns(first: str, numbers: Iterable[str], words: Iterable[str] = ()) -> list[Column]:
+    """A column of names, which may be long, columns of numbers, and columns of words."""
+    right = (Column(name, justify="right", no_wrap=True) for name in numbers)
+    return [Column(first, overflow="fold"), *right, *(Column(name, no_wrap=True) for name in words)]
 
 
 def _show_study(planned: PlannedStudy, models: Sequence[str], arms: Sequence[str], *, as_json: bool) -> None:
-    """A table for each model, of the models and arms named or of all; then where they are, or how to go on."""
+    """Print a table for each model, of the models and arms named or of all; then how to go on."""
     study = planned.study
-    for given, known, option in ((models, study.models, "--model"), (arms, study.arms, "--arm")):
-        if unknown := [name for name in given if name not in known]:
+    for named, known, option in ((models, study.models, "--model"), (arms, study.arms, "--arm")):
+        if unknown := [name for name in named if name not in known]:
             raise ValueError(f"study {study.name!r} has no {option} {unknown[0]!r}; it has {list(known)}.")
     if planned.artifact.exists():
         summary = pq.read_table(planned.artifact.opened() / "summary.parquet").to_pylist()
-        said = f"results.parquet, summary.parquet, ranks.parquet, table.md: {planned.artifact.path}"
+        state = f"results.parquet, summary.parquet, ranks.parquet, table.md: {planned.artifact.path}"
     else:
         summary = summarise_study(study, [read_cell(cell) for cell in planned.cells if cell.is_there])
-        said = _what_is_missing(planned)
+        state = _what_is_missing(planned)
     models, arms = models or [*study.models], arms or [*study.arms]
     lines = [line for line in summary if line["model"] in models and line["arm"] in arms]
     if as_json:
         echo_json(lines)
         return
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=STUDY_WIDTH)
+    width = None if Console().is_terminal else STUDY_WIDTH
     for model in dict.fromkeys(line["model"] for line in lines):
-        (names, *numbers), *rows = table_of(study, model, lines)
-        console.print_table(_table(names, numbers, rows, title=f"{model} ({study.models[model]})"))
-        console.print()
+        (first, *numbers), *rows = table_of(study, model, lines)
+        show_rows(_columns(first, numbers), rows, title=f"{model} ({study.models[model]})", width=width)
+        say()
     if not lines:
-        console.print("none of these trainings is there yet.\n")
-    console.print(said, soft_wrap=True)
+        say("none of these trainings is there yet.\n")
+    say(state)
 
 
 def _what_is_missing(planned: PlannedStudy) -> str:

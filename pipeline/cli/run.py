@@ -3,37 +3,39 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from aoq.pipeline.cli.naming import EXPERIMENT, ROUND, ROUNDS, STAGES, STUDY, typed, with_override
-from aoq.pipeline.cli.options import COUNT, override, with_default
-from aoq.pipeline.cli.output import echo, echo_next
+from aoq.pipeline.cli.options import (
+    COUNT,
+    EXPERIMENT,
+    ROUND,
+    STAGES,
+    STUDY,
+    override,
+    together,
+    with_default,
+    with_override,
+)
+from aoq.pipeline.cli.output import ROUNDS, echo, echo_next, typed
+from aoq.pipeline.planning.chain import Chain
+from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.settings import configured_path, set_engine
 
 if TYPE_CHECKING:
-    from aoq.pipeline.planning.chain import Chain
     from aoq.tasks.base import MakingTask
 
 COMPARED = {"second_round": (), "control": ("--round", "control")}
 """Options of `aoq run` for the two trainings that `aoq results` compares."""
 
-
-def _making(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Take what all that makes is given: how many tasks at a time, and where and on what they run."""
-    for option in (
-        click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="Default: [engine] in luigi.cfg."),
-        click.option(
-            "--threads", type=click.IntRange(min=0), help="Default: [engine] in luigi.cfg; 0 takes all cores."
-        ),
-        with_default("--workers", default=1, type=COUNT, help="Tasks at a time."),
-        click.option("--artifact-root", default="", help="Where artefacts are kept; default: [paths] in luigi.cfg."),
-        click.option("--data-root", default="", help="The folder of dataset folders; default: [paths] in luigi.cfg."),
-    ):
-        command = option(command)
-    return command
+task_options = together(
+    click.option("--data-root", default="", help="The folder of dataset folders; default: [paths] in luigi.cfg."),
+    click.option("--artifact-root", default="", help="Where artefacts are kept; default: [paths] in luigi.cfg."),
+    with_default("--workers", default=1, type=COUNT, help="Tasks at a time."),
+    click.option("--threads", type=click.IntRange(min=0), help="Default: [engine] in luigi.cfg; 0 takes all cores."),
+    click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="Default: [engine] in luigi.cfg."),
+)
 
 
 @click.command()
@@ -47,16 +49,8 @@ def _making(command: Callable[..., Any]) -> Callable[..., Any]:
     "Default: two, or the last that EXPERIMENT has.",
 )
 @override
-@_making
-def run(
-    experiment: str,
-    stage: str | None,
-    override: str,
-    data_root: str,
-    artifact_root: str,
-    workers: int,
-    **settings: Any,
-) -> None:
+@task_options
+def run(experiment: str, stage: str | None, override: str, data_root: str, artifact_root: str, **engine: Any) -> None:
     """Make an experiment, or one stage.
 
     EXPERIMENT is a name that `aoq list` shows, or a .toml file; changes may follow after @, as in demo@seed=1. Stages
@@ -65,38 +59,40 @@ def run(
     Luigi runs the tasks, as `luigi --module tasks SecondRound --experiment EXPERIMENT` does, and the exit code is its
     own: 0 where all is made, 30 where a task failed. An interrupted run goes on where it was.
     """
-    from aoq.pipeline.planning.planner import plan
+    from aoq.tasks.stages import TASKS
 
     name, override = with_override(experiment, override)
     roots = {"data_root": data_root, "artifact_root": artifact_root}
-    chain = plan(name, override=override, **{root: configured_path(root, given) for root, given in roots.items()})
-    last = [*chain.stages][-1]
-    asked = ROUNDS.get(stage, stage) if stage else "second_round" if "second_round" in chain.stages else last
-    chain.owner(asked)  # refused here where it has no such stage
-    _make(_task_of(asked)(experiment=name, override=override, **roots), workers, settings)
-    _say_how_to_go_on(experiment, asked, chain)
+    chain = plan(name, override=override, **{root: configured_path(root, folder) for root, folder in roots.items()})
+    stage = (
+        ROUNDS.get(stage, stage) if stage else "second_round" if "second_round" in chain.stages else [*chain.stages][-1]
+    )
+    chain.owner(stage)  # refuses a stage that the experiment lacks
+    _make(TASKS[stage](experiment=name, override=override, **roots), **engine)
+    _suggest_next(experiment, stage, chain)
 
 
 @click.command()
 @click.argument("experiment", type=EXPERIMENT)
 @override
-@_making
-def evaluate(experiment: str, override: str, data_root: str, artifact_root: str, workers: int, **settings: Any) -> None:
+@task_options
+def evaluate(experiment: str, override: str, data_root: str, artifact_root: str, **engine: Any) -> None:
     """Evaluate an experiment's student.
 
     The metrics are those of its second round, on the split that [evaluation] of EXPERIMENT names; for an ensemble,
     those of its members together. Stages that are missing are made first, as `aoq run` does.
     """
+    from aoq.tasks import Evaluation
+
     name, override = with_override(experiment, override)
-    task = _task_of("evaluation")(experiment=name, override=override, data_root=data_root, artifact_root=artifact_root)
-    _make(task, workers, settings)
+    _make(Evaluation(experiment=name, override=override, data_root=data_root, artifact_root=artifact_root), **engine)
     echo_next(typed("aoq", "results", experiment))
 
 
 @click.command()
 @click.argument("study", type=STUDY)
-@_making
-def study(study: str, data_root: str, artifact_root: str, workers: int, **settings: Any) -> None:
+@task_options
+def study(study: str, data_root: str, artifact_root: str, **engine: Any) -> None:
     """Run a study: arms, models, seeds.
 
     Every arm of STUDY is trained on every model with every seed, and evaluated; then the tables of it all are made.
@@ -104,21 +100,15 @@ def study(study: str, data_root: str, artifact_root: str, workers: int, **settin
     """
     from aoq.tasks import Ablation
 
-    _make(Ablation(study=study, data_root=data_root, artifact_root=artifact_root), workers, settings)
+    _make(Ablation(study=study, data_root=data_root, artifact_root=artifact_root), **engine)
     echo_next(typed("aoq", "results", "--study", study))
 
 
-def _task_of(stage: str) -> type[MakingTask]:
-    from aoq.tasks.stages import TASKS
-
-    return TASKS[stage]
-
-
-def _make(task: MakingTask, workers: int, settings: dict[str, Any]) -> None:
+def _make(task: MakingTask, workers: int, **engine: Any) -> None:
     """Run the task and what it needs; exit with Luigi's code if anything failed."""
     import luigi
 
-    set_engine(**{name: given for name, given in settings.items() if given is not None})
+    set_engine(**{name: value for name, value in engine.items() if value is not None})
     ended = luigi.build([task], workers=workers, detailed_summary=True)
     if code := _exit_code(ended.status.name):
         sys.exit(code)
@@ -140,7 +130,7 @@ def _exit_code(status: str) -> int:
     return codes.get(status, 0)
 
 
-def _say_how_to_go_on(experiment: str, stage: str, chain: Chain) -> None:
+def _suggest_next(experiment: str, stage: str, chain: Chain) -> None:
     if stage == "first_round":
         echo_next(typed("aoq", "run", experiment, "--round", "hard_negatives"))
     elif stage in ("hard_negatives", "screen"):

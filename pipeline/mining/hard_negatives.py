@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from aoq.pipeline.search.backends import search_problem
 from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.search.problem import DIRECTIONS, Problem
+from aoq.pipeline.search.problem import DIRECTIONS, Problem, longest_lists
 from aoq.pipeline.tables.table import NegativeTable
 from aoq.pipeline.vectors import Vectors, in_float32
 
@@ -49,10 +49,11 @@ def hard_negatives(
     any device; the search runs on a GPU if torch sees one, else on the CPU.
 
     In the result `i2t` holds the lists of images (queries), `t2i` those of captions (documents): `negative_ids` and
-    `scores` (rows, h), score falling, then id rising, padded with -1 and NaN; `positive_score` (rows,) is the lowest of
-    a row's positives, NaN if it has none. The lists equal those that `aoq mine` writes of the same vectors.
+    `scores` (rows, h), score falling, then id rising, padded with -1 and NaN where an anchor has fewer negatives;
+    `positive_score` (rows,) is the lowest of a row's positives, NaN if it has none. The lists equal those that
+    `aoq mine` writes of the same vectors.
 
-    Raises ValueError if vectors are zero or not finite, sides do not fit each other, or h leaves too few candidates.
+    Raises ValueError if vectors are zero or not finite, sides do not fit each other, or no anchor has h negatives.
 
     >>> table = hard_negatives([[1.0, 0.0], [0.0, 1.0]], [[0.8, 0.6], [0.0, 1.0], [1.0, 0.0]], [0, 1, 1], h=1)
     >>> table.i2t.negative_ids.tolist(), table.t2i.negative_ids.tolist()
@@ -77,6 +78,10 @@ def hard_negatives(
         sides = ["queries"] if documents is None else ["queries", "documents"]
     alone = len(sides) == 1
     depths = _depths(h, both=not alone)
+    longest = longest_lists(pairs, len(one.rows), len(other.rows), one_set=alone).values()
+    for depth, most in zip(depths, longest, strict=True):
+        if depth > most:
+            raise ValueError(f"h is {h}, and no anchor has more than {most} negatives; lower h to at most {most}.")
     problem = Problem(one.rows, other.rows, pairs, *depths, one_set=alone, known_norms=(one.norms, other.norms))
     result = search_problem(problem, search=search)
     lists = {d: result.lists.get(d) or _no_lists(problem.size(d).anchors) for d in DIRECTIONS}

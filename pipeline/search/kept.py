@@ -109,7 +109,8 @@ class Heads:
     """The h best candidates of each anchor by falling score, then rising id; padded with -1 and -inf.
 
     No other candidate scores above `bound`, except for ties with the last one, which sort after it. A list whose last
-    score is above the bound is certified, that is, proven exact.
+    score is above the bound is certified, that is, proven exact. So is a
+    list with the bound -inf: every candidate was scored.
     """
 
     ids: Int32[np.ndarray, "anchors h"]
@@ -123,7 +124,8 @@ class Heads:
         ids = torch.where(best == NONE, -1, best & 0xFFFFFFFF).int()
         scores = torch.where(best == NONE, -torch.inf, scores_of(best))
         bound = torch.nextafter(torch.minimum(limits, scores[:, -1]), torch.full_like(limits, -torch.inf))
-        bound = torch.where(ids[:, -1] < 0, torch.inf, bound)
+        # A list that ends early without a limit holds all negatives there are.
+        bound = torch.where((ids[:, -1] < 0) & (limits > -torch.inf), torch.inf, bound)
         return cls(*(each.cpu().numpy() for each in (ids, scores, bound)))
 
     @classmethod
@@ -138,4 +140,4 @@ class Heads:
 
     @property
     def certified(self) -> Bool[np.ndarray, " anchors"]:
-        return self.scores[:, -1] > self.bound
+        return (self.scores[:, -1] > self.bound) | (self.bound == -np.inf)

@@ -31,7 +31,11 @@ class Size(NamedTuple):
     candidates: int
     h: int
     wanted: int
-    """Number of best candidates that are sure to contain h negatives."""
+    """Number of best candidates that are sure to contain h negatives, or all of them."""
+
+
+def size_of(anchors: int, candidates: int, h: int, positives: Positives) -> Size:
+    return Size(anchors, candidates, h, min(candidates, h + positives.most))
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class Side:
 
     @property
     def size(self) -> Size:
-        return Size(len(self.anchors), len(self.candidates), self.h, self.h + self.positives.most)
+        return size_of(len(self.anchors), len(self.candidates), self.h, self.positives)
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,14 +124,10 @@ class Problem:
                 "be 0, which leaves its direction out."
             )
         for direction in self.directions:
-            _, count, h, wanted = self.size(direction)
-            if wanted > count:
-                option, most = "h_captions" if direction == "i2t" else "h_images", wanted - h
-                own = "positives, itself among them" if self.one_set else "positives"
-                raise ValueError(
-                    f"h={h} needs at least {wanted} candidates (each anchor has up to {most} {own}), "
-                    f"got {count}; lower {option} to at most {count - most}."
-                )
+            _, candidates, own, h = self._sides[direction]
+            option, longest = "h_captions" if direction == "i2t" else "h_images", len(candidates) - own.fewest
+            if h > longest:
+                raise ValueError(f"{option} is {h}, and no anchor has more than {longest} negatives; lower {option}.")
 
     def __getitem__(self, direction: Direction) -> Side:
         anchors, candidates, own, h = self._sides[direction]
@@ -139,7 +139,7 @@ class Problem:
     def size(self, direction: Direction) -> Size:
         """Sizes of one direction, without reading a vector."""
         anchors, candidates, own, h = self._sides[direction]
-        return Size(len(anchors), len(candidates), h, h + own.most)
+        return size_of(len(anchors), len(candidates), h, own)
 
     @cached_property
     def _sides(self) -> Mapping[Direction, tuple[np.ndarray, np.ndarray, Positives, int]]:
@@ -180,6 +180,20 @@ class Problem:
                     "list, or by their norms."
                 )
         return norms
+
+
+def longest_lists(
+    positives: Integer[np.ndarray, "*shape"], images: int, captions: int, *, one_set: bool = False
+) -> dict[Direction, int]:
+    """Return the most negatives that any anchor of a direction has; lists of anchors with fewer are padded.
+
+    >>> longest_lists(np.array([0, 0, 1]), 2, 3)
+    {'i2t': 2, 't2i': 1}
+    """
+    pairs = pairs_of(positives, images, captions)
+    pairs = with_itself(both_ways(pairs), images) if one_set else pairs
+    fewest = (int(np.bincount(rows, minlength=n).min()) for rows, n in zip(pairs.T, (images, captions), strict=True))
+    return {"i2t": captions - next(fewest), "t2i": images - next(fewest)}
 
 
 def blocks(count: int, size: int) -> list[tuple[int, int]]:

@@ -144,9 +144,9 @@ def _certificates(folder: Path, direction: Direction, lists: NegativeLists) -> I
     if not np.array_equal(rows["anchor_id"].to_numpy(), np.arange(len(lists))):
         yield Finding(name, "its anchors are not those of the table")
         return
-    last = rows["last_score"].to_numpy()
-    yield from _found(name, "a last score that is not the table's", last != lists.scores[:, -1])
-    uncertain = ~(last > rows["bound"].to_numpy())
+    last, own, bound = rows["last_score"].to_numpy(), lists.scores[:, -1], rows["bound"].to_numpy()
+    yield from _found(name, "a last score that is not the table's", (last != own) & ~(np.isnan(last) & np.isnan(own)))
+    uncertain = ~((last > bound) | (bound == -np.inf))
     yield from _found(name, "not certified: the last score does not clear the bound", uncertain)
 
 

@@ -61,7 +61,7 @@ def write_lists(path: Path, footer: Mapping[str, Any], parts: Iterable[NegativeL
             if lists.bound is not None:
                 columns = {"anchor_id": group["anchor_id"], "last_score": scores[:, -1], "bound": lists.bound}
                 known.append(pa.table(columns, schema=CERTIFICATES))
-                certified += int((scores[:, -1] > lists.bound).sum())
+                certified += int(((scores[:, -1] > lists.bound) | (lists.bound == -np.inf)).sum())
             content.add(lists)
             rows += len(lists)
             collapsed += _count_collapsed(lists)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,17 @@ IMAGES, EACH = 15, 2
 JPEG = b"\xff\xd8\xff\xe0"
 
 
+def run(*arguments):
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def refusals(text, **words):
+    """The arguments and the message of each line `ARGUMENTS :: MESSAGE`; $NAME stands for several arguments."""
+    cases = [line.split(" :: ", 1) for line in text.strip("\n").splitlines()]
+    parts = [[words[w[1:]] if w.startswith("$") else [w] for w in shlex.split(command)] for command, _ in cases]
+    return [([str(w) for part in each for w in part], case[1]) for each, case in zip(parts, cases, strict=True)]
+
+
 @pytest.fixture(scope="session")
 def mined(tmp_path_factory):
     """An artifact root with the tiny experiment's table."""
@@ -32,13 +44,7 @@ def mined(tmp_path_factory):
 
 @pytest.fixture
 def aoq(mined):
-    def run(*arguments, root=mined):
-        given = [str(argument) for argument in arguments]
-        if root is not None:
-            given += ["--artifact-root", str(root)]
-        return CliRunner().invoke(main, given)
-
-    return run
+    return lambda *arguments, root=mined: run(*arguments, *(() if root is None else ("--artifact-root", root)))
 
 
 @pytest.fixture
@@ -49,8 +55,7 @@ def files(tmp_path, monkeypatch):
     np.save("images.npy", rng.normal(size=(IMAGES, 7)).astype(np.float32))
     np.save("captions.npy", rng.normal(size=(IMAGES * EACH, 7)).astype(np.float32))
     options = ("--per-image", EACH, "--normalise", "--h-captions", 6, "--h-images", 4)
-    mine = ("mine", "images.npy", "captions.npy", "table", *map(str, options))
-    assert CliRunner().invoke(main, mine).exit_code == 0
+    assert run("mine", "images.npy", "captions.npy", "table", *options).exit_code == 0
     (tmp_path / "captions.txt").write_text("".join(f"caption {row}\n" for row in range(IMAGES * EACH)))
     (tmp_path / "ids.txt").write_text("".join(f"{row}.jpg\n" for row in range(IMAGES)))
     (tmp_path / "described.txt").write_text("".join(f"picture {row}\n" for row in range(IMAGES)))

@@ -9,14 +9,13 @@ import tarfile
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from PIL import Image
 
-from aoq.pipeline.cli import main
 from aoq.pipeline.data.folder import split_fingerprint
 from aoq.pipeline.digests import file_sha256
 from aoq.pipeline.mining.hard_negatives import hard_negatives
 from aoq.pipeline.tables.table import read_table
+from tests.cli.conftest import run as invoke
 
 IMAGES, EACH = 40, 2
 
@@ -28,7 +27,7 @@ def run(tmp_path, monkeypatch):
     images = rng.normal(size=(5, 8))[np.arange(IMAGES) % 5] + 0.3 * rng.normal(size=(IMAGES, 8))
     captions = np.repeat(images, EACH, axis=0) + 0.3 * rng.normal(size=(IMAGES * EACH, 8))
     hard_negatives(images, captions, np.arange(IMAGES * EACH) // EACH, h=(12, 6)).save("table")
-    return lambda *arguments: CliRunner().invoke(main, ["batches", *map(str, arguments)])
+    return lambda *arguments: invoke("batches", *arguments)
 
 
 @pytest.mark.parametrize("kind", ["mined", "random"])
@@ -48,12 +47,6 @@ def test_an_epoch_has_every_pair_once(run, tmp_path, kind):
     assert sorted(manifest["files"]) == ["epoch-000.parquet", "epoch-001.parquet"]
 
 
-def test_triples_are_true_pairs(run):
-    assert run("table", "out", "--batch-size", 9, "--kind", "triples").exit_code == 0
-    epoch = pq.read_table("out/epoch-000.parquet")
-    assert (epoch["caption_id"].to_numpy() // EACH == epoch["image_id"].to_numpy()).all()
-
-
 def test_programs_are_told_what_is_met(run):
     said = json.loads(run("table", "out", "--batch-size", 8, "--community", 4, "--json").stdout)
     these, random = (said[name]["directions"]["i2t"] for name in ("these", "random"))
@@ -68,14 +61,14 @@ def test_rows_have_the_ids_of_the_table(run, tmp_path):
     (tmp_path / "ids.txt").write_text("".join(f"{name}.jpg\n" for name in "abcdef"))
     mine = ["images.npy", "captions.npy", "named", "--per-image", "1", "--image-ids", "ids.txt"]
     sizes = ["--h-captions", "3", "--h-images", "3", "--normalise"]
-    assert CliRunner().invoke(main, ["mine", *mine, *sizes]).exit_code == 0
+    assert invoke("mine", *mine, *sizes).exit_code == 0
     assert run("named", "out", "--batch-size", 3).exit_code == 0
     epoch = pq.read_table("out/epoch-000.parquet").to_pydict()
     assert epoch["image"] == [f"{'abcdef'[row]}.jpg" for row in epoch["image_id"]]
 
 
 def test_a_screens_suspects_do_not_meet(run):
-    assert CliRunner().invoke(main, ["screen", "table", "view", "--mutual-rank", "2"]).exit_code == 0
+    assert invoke("screen", "table", "view", "--mutual-rank", 2).exit_code == 0
     said = json.loads(run("table", "out", "--batch-size", 8, "--view", "view", "--json").stdout)
     assert said["these"]["may_match"] == 0
     assert said["random"]["may_match"] > 0
@@ -85,7 +78,7 @@ def test_a_manifest_tells_the_views_of_a_table_apart(run, tmp_path):
     said = {}
     for rank in (1, 3):
         view = f"view{rank}"
-        assert CliRunner().invoke(main, ["screen", "table", view, "--mutual-rank", str(rank)]).exit_code == 0
+        assert invoke("screen", "table", view, "--mutual-rank", rank).exit_code == 0
         assert run("table", f"out{rank}", "--batch-size", 8, "--view", view).exit_code == 0
         said[view] = json.loads((tmp_path / f"out{rank}/manifest.json").read_text())
     for view, manifest in said.items():

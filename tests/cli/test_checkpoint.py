@@ -7,18 +7,17 @@ import pickle
 import textwrap
 
 import pytest
-from click.testing import CliRunner
 
-from aoq.pipeline.cli import main
 from aoq.pipeline.config.load import load_experiment
 from aoq.pipeline.official import FROM_DATA
 from aoq.pipeline.training.checkpoint import load_model, read_weights
+from tests.cli.conftest import run
 
 CHECKPOINTS = ["vsrn_f30k", "aoq_vsrn_f30k", "scan_bigru", "bfan", "pfan", "sgraf_sgr", "sgraf_saf", "naaf_glove"]
 
 
 def import_checkpoint(*arguments):
-    return CliRunner().invoke(main, ["import-checkpoint", *map(str, arguments)])
+    return run("import-checkpoint", *arguments)
 
 
 def lines_to_write(shown):
@@ -144,9 +143,3 @@ def test_what_cannot_be_imported_leaves_nothing(golden_file, tmp_path, kind):
     assert not (tmp_path / "ran").exists()
     assert not os.listdir(tmp_path / "out")
     assert not (tmp_path / "nowhere").exists()
-
-
-def test_help_names_every_official_program():
-    shown = import_checkpoint("--help").stdout
-    for program in ("VSE++", "VSRN", "AOQ", "SCAN", "BFAN", "PFAN", "SGRAF", "NAAF", "NCR", "--model", "--force"):
-        assert program in shown

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from aoq.pipeline.cli import main
 from aoq.pipeline.mining import estimate as estimating
 from aoq.pipeline.settings import set_engine
-
-TINY = str(Path(__file__).parent.parent / "tiny.toml")
+from tests.cli.conftest import TINY, refusals
+from tests.cli.conftest import run as invoke
 
 
 @pytest.fixture
@@ -24,7 +22,7 @@ def run(tmp_path, monkeypatch):
     np.save("captions.npy", rng.normal(size=(40, 7)).astype(np.float16))
     members = f'members = ["{TINY}", "{TINY}@seed=1"], method = "rank", h_captions = 20, h_images = 8'
     (tmp_path / "fused.toml").write_text(f"fusion = {{{members}}}")
-    return lambda *arguments: CliRunner().invoke(main, ["estimate", *map(str, arguments)])
+    return lambda *arguments: invoke("estimate", *arguments)
 
 
 VECTORS = ("images.npy", "captions.npy", "--per-image", 2, "--h-captions", 6, "--h-images", 4)
@@ -85,14 +83,6 @@ def test_it_says_how_hard_offline_negatives_will_be(run):
     assert said["drawing"][-1].startswith("'vsepp' compares one vector with one")
 
 
-def test_a_data_set_smaller_than_a_batch_is_told_so(run):
-    change = 'second_round.batch_size=64, sampling.hardness="auto"'
-    shown = run("--experiment", TINY, "--override", change).stdout
-    assert "60 images are fewer than a batch of 64" in shown
-    assert "has rank 1 of 60 images; draws from the first 4: about 75% of them are easier" in shown
-    assert "smaller batch" not in shown
-
-
 def test_a_table_that_is_not_searched_for_still_has_draws(run):
     refresh = "refresh.rounds=1, refresh.h_captions=9, refresh.h_images=5"
     said = json.loads(run("--experiment", TINY, "--override", refresh, "--json").stdout)
@@ -124,36 +114,27 @@ def test_a_wrong_engine_in_luigi_cfg_is_one_sentence(run):
     assert "[engine] in luigi.cfg: invalid literal" in shown.stderr
 
 
-def test_the_old_name_still_answers(run):
-    help_ = CliRunner().invoke(main, ["--help"]).stdout
-    assert "Estimate what mining will take." in help_
-    assert "\n  plan" not in help_
-    assert CliRunner().invoke(main, ["plan", *map(str, VECTORS), "--json"]).stdout.startswith("{")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [
-        ((), "give IMAGES and CAPTIONS, or --experiment NAME"),
-        (("images.npy",), "give the true pairs"),
-        ((*VECTORS, "--experiment", "demo"), "give IMAGES and CAPTIONS, or"),
-        (("images.npy", "--experiment", "demo"), "give IMAGES and CAPTIONS, or"),
-        (("--experiment", TINY, "--h-images", 60), "--h-images is for IMAGES and CAPTIONS; an experiment has [m"),
-        ((*VECTORS, "--override", "seed=1"), "--override is for an --experiment."),
-        (VECTORS[:2], "give the true pairs"),
-        ((*VECTORS, "--search", "best"), "there is no search 'best'"),
-        ((*VECTORS[:4], "--h-captions", 39), "to at most 38"),
-        (("--experiment", "nothing"), "unknown experiment 'nothing'"),
-        (
-            ("--experiment", TINY, "--threads", 1),
-            "--threads is for IMAGES and CAPTIONS; an experiment has [engine] thr",
-        ),
-        (("--experiment", TINY, "--memory-mb", 200), "an experiment has [engine] mining_memory_mb in luigi.cfg"),
-        (
-            ("--experiment", "./fused.toml"),
-            "'fused' mines and trains nothing, so there is nothing to estimate. It is ma",
-        ),
-    ],
+    refusals(
+        """
+ :: give IMAGES and CAPTIONS, or --experiment NAME
+images.npy :: give the true pairs
+$VECTORS --experiment demo :: give IMAGES and CAPTIONS, or
+images.npy --experiment demo :: give IMAGES and CAPTIONS, or
+--experiment $TINY --h-images 60 :: --h-images is for IMAGES and CAPTIONS; an experiment has [m
+$VECTORS --override seed=1 :: --override is for an --experiment.
+images.npy captions.npy :: give the true pairs
+$VECTORS --search best :: there is no search 'best'
+images.npy captions.npy --per-image 2 --h-captions 39 :: lower it to at most 38
+--experiment nothing :: unknown experiment 'nothing'
+--experiment $TINY --threads 1 :: --threads is for IMAGES and CAPTIONS; an experiment has [engine
+--experiment $TINY --memory-mb 200 :: an experiment has [engine] mining_memory_mb in luigi.cfg
+--experiment ./fused.toml :: 'fused' mines and trains nothing, so there is nothing to estimate. It is ma
+""",
+        VECTORS=VECTORS,
+        TINY=[TINY],
+    ),
 )
 def test_what_cannot_be_mined_cannot_be_estimated(run, arguments, message):
     result = run(*arguments)

@@ -11,21 +11,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
-from aoq.pipeline.cli import main
 from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.exchange.formats import FORMATS
 from aoq.pipeline.tables.screens.view import read_view
 from aoq.pipeline.tables.table import read_table
-from tests.cli.conftest import EACH, IMAGES, JPEG
+from tests.cli.conftest import EACH, IMAGES, JPEG, refusals
+from tests.cli.conftest import run as aoq
 
 SHA256 = sha256(JPEG).hexdigest()
-
-
-def aoq(*arguments):
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 @pytest.fixture
@@ -242,31 +237,24 @@ def test_arrays_that_are_no_lists_are_refused(run, array, message):
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [
-        (("--format", "csv"), "there is no format 'csv'; formats are triplet, n-tuple,"),
-        (("--format", "triplet"), "say whose lists: --direction i2t (of images) or t2i (of captions)"),
-        (("--format", "aoq", "--direction", "i2t"), "aoq has both directions"),
-        (("--format", "trec", "--direction", "i2t"), "trec has both directions"),
-        (("--format", "negclip", "--direction", "t2i"), "negclip has both directions"),
-        (("--format", "tevatron", "--direction", "i2t", "--scores"), "tevatron has no place for positives' scores"),
-        (("--format", "triplet", "--direction", "i2t", *VECTORS), "ask for them with --scores"),
-        (("--format", "triplet", "--direction", "i2t"), "triplet has the captions' texts, and none are given"),
-        (
-            ("--format", "triplet", "--direction", "i2t", "--captions", "ids.txt", "--image-texts", "described.txt"),
-            "15 captions are given for",
-        ),
-        (("--format", "trec", "--image-ids", "captions.txt"), "30 image ids are given for"),
-        (("--format", "trec", "--image-ids", "same.txt"), "images 3 and 4 both have the id 'x'"),
-        (
-            ("--format", "n-tuple", "--direction", "t2i", "--num-negatives", 5, *TEXTS),
-            "5 negatives are asked for, and the t2i lists of table have 4; ask for at most 4, or mine with --h-images",
-        ),
-        (("--format", "triplet", "--direction", "i2t", "--data", "d", *TEXTS), "leave out --texts and --image-ids"),
-        (
-            ("--format", "trec", "--data", "d", "--image-ids", "ids.txt", "--caption-root", "pictures"),
-            "leave out --image-ids and --caption-root\n",
-        ),
-    ],
+    refusals(
+        """
+--format csv :: there is no format 'csv'; formats are triplet, n-tuple,
+--format triplet :: say whose lists: --direction i2t (of images) or t2i (of captions)
+--format aoq --direction i2t :: aoq has both directions
+--format tevatron --direction i2t --scores :: tevatron has no place for positives' scores
+--format triplet --direction i2t $VECTORS :: ask for them with --scores
+--format triplet --direction i2t :: triplet has the captions' texts, and none are given
+--format triplet --direction i2t --captions ids.txt --image-texts described.txt :: 15 captions are given for
+--format trec --image-ids captions.txt :: 30 image ids are given for
+--format trec --image-ids same.txt :: images 3 and 4 both have the id 'x'
+--format n-tuple --direction t2i --num-negatives 5 $TEXTS :: 5 negatives are asked for, and the t2i lists of table have
+--format triplet --direction i2t --data d $TEXTS :: leave out --texts and --image-ids
+--format trec --data d --image-ids ids.txt --caption-root pictures :: leave out --image-ids and --caption-root
+""",
+        TEXTS=TEXTS,
+        VECTORS=VECTORS,
+    ),
 )
 def test_exports_that_cannot_be_made_are_refused(run, files, arguments, message):
     (files / "same.txt").write_text("".join(f"{'x' if row in (3, 4) else row}\n" for row in range(IMAGES)))
@@ -280,51 +268,28 @@ WAYS = ("--direction", "t2i")
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [
-        *(
-            (
-                ("--format", name, *WAYS, *NAMES),
-                f"{name} has the images' pictures, and none are given; give --image-root",
-            )
-            for name in ("triplet", "n-tuple", "labeled-pair", "labeled-list", "ids", "tevatron", "colpali", "nemo")
-        ),
-        (("--format", "ms-swift", *WAYS, *NAMES), "its id (or --image-texts FILE, a text in each image's place)."),
-        (("--format", "vlm2vec", *WAYS, *NAMES), "vlm2vec has the images' pictures, and none are given"),
-        (("--format", "negclip", *NAMES), "negclip has the images' pictures, and none are given"),
-        *(
-            (
-                ("--format", name, *WAYS, *NAMES),
-                f"{name} is read as text alone, and an image's id is none; give --image-t",
-            )
-            for name in ("pylate", "flagembedding")
-        ),
-        (
-            ("--format", "pylate", *WAYS, *PICTURES),
-            "has no place for pictures; leave out --image-root, or choose triplet",
-        ),
-        (("--format", "trec", "--image-root", "pictures"), "trec has ids alone, and has no place for pictures"),
-        (("--format", "aoq", "--image-texts", "described.txt"), "aoq has no place for a text of an image"),
-        (("--format", "negclip", *TEXTS), "negclip has no place for a text of an image"),
-        (("--format", "triplet", *WAYS, *PICTURES, *TEXTS[-2:]), "give --image-root or --image-texts, not both"),
-        (("--format", "triplet", *WAYS, *PICTURES, "--pack"), "--pack puts the pictures of --image-root into"),
-        (("--format", "ids", *WAYS, *TEXTS, "--pack"), "an export of ids, tevatron, colpali, nemo; leave it out"),
-        (
-            ("--format", "colpali", "--direction", "i2t", *PICTURES),
-            "colpali reads its queries as text, and i2t has images",
-        ),
-        (("--format", "nemo", "--direction", "i2t", *PICTURES), "give --direction t2i"),
-        (
-            ("--format", "ids", *WAYS, *NAMES[:2], "--image-root", "."),
-            "15 of 15 images have no file below ., the first is '0'; --image-root needs the folder where",
-        ),
-        (
-            ("--format", "triplet", *WAYS, *NAMES, "--image-root", "broken"),
-            "3.jpg is no picture (it is empty); replace it",
-        ),
-        (("--format", "triplet", *WAYS, *NAMES, "--image-root", "bare"), "0.jpg.part does not end like an image"),
-        (("--format", "triplet", *WAYS, *NAMES, "--image-root", "nowhere"), "nowhere is no folder; give --image-root"),
-        (("--format", "ids", *WAYS, *NAMES, "--image-texts", "captions.txt"), "30 texts of images are given for"),
-    ],
+    refusals(
+        """
+--format triplet $WAYS $NAMES :: triplet has the images' pictures, and none are given; give --image-
+--format ms-swift $WAYS $NAMES :: its id (or --image-texts FILE, a text in each image's place).
+--format pylate $WAYS $NAMES :: pylate is read as text alone, and an image's id is none; give --im
+--format pylate $WAYS $PICTURES :: has no place for pictures; leave out --image-root, or choose triplet
+--format trec --image-root pictures :: trec has ids alone, and has no place for pictures
+--format aoq --image-texts described.txt :: aoq has no place for a text of an image
+--format triplet $WAYS $PICTURES --image-texts described.txt :: give --image-root or --image-texts, not both
+--format triplet $WAYS $PICTURES --pack :: --pack puts the pictures of --image-root into
+--format ids $WAYS $TEXTS --pack :: an export of ids, tevatron, colpali, nemo; leave it out
+--format colpali --direction i2t $PICTURES :: colpali reads its queries as text, and i2t has images
+--format ids $WAYS --captions captions.txt --image-root . :: 15 of 15 images have no file below ., the first is '0'; --i
+--format triplet $WAYS $NAMES --image-root broken :: 3.jpg is no picture (it is empty); replace it
+--format triplet $WAYS $NAMES --image-root bare :: 0.jpg.part does not end like an image
+--format ids $WAYS $NAMES --image-texts captions.txt :: 30 texts of images are given for
+""",
+        TEXTS=TEXTS,
+        PICTURES=PICTURES,
+        NAMES=NAMES,
+        WAYS=WAYS,
+    ),
 )
 def test_no_id_goes_for_a_text(run, files, arguments, message):
     shutil.copytree("pictures", "broken")
@@ -357,7 +322,7 @@ def test_places_and_tables_that_do_not_do_are_refused(run, files):
     given = ("--format", "triplet", "--direction", "t2i", *TEXTS)
     assert "captions.txt is there already" in run("export", "table", "captions.txt", *given).stderr
     assert "is no folder to write to" in run("export", "table", "nowhere/out", *given).stderr
-    assert "holds no manifest.json" in run("export", "nowhere", "out", *given).stderr
+    assert "is neither an experiment nor a table's folder" in run("export", "nowhere", "out", *given).stderr
     assert "is not the name of a file with images' lists" in run("import-table", "x.npy", "out", "--unpaired").stderr
     assert "i2t.npy is no file" in run("import-table", "i2t.npy", "out", "--unpaired").stderr
     ways = "--pairs FILE, --per-image K, --data FOLDER or --unpaired"

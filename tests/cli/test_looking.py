@@ -8,27 +8,16 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
-from aoq.pipeline.cli import main
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.tables.own_rows import TableRows
 from aoq.pipeline.tables.table import NegativeTable, read_table
-
-TINY = Path(__file__).parent.parent / "tiny.toml"
+from tests.cli.conftest import TINY, run
 
 
 @pytest.fixture
 def folder(mined):
     return next((mined / "hard_negatives").glob("*/table"))
-
-
-@pytest.fixture
-def run(files):
-    def run(*arguments):
-        return CliRunner().invoke(main, [str(argument) for argument in arguments])
-
-    return run
 
 
 @pytest.mark.parametrize(
@@ -82,17 +71,11 @@ def test_what_is_neither_is_said(aoq, command):
     shown = aoq(command, "demmo", *more)
     assert shown.exit_code == 1
     assert (
-        "demmo holds no manifest.json, so it is no negative table, and it is no experiment; did you mean 'demo'?"
-        in (shown.stderr)
+        "demmo is neither an experiment nor a table's folder with manifest.json; did you mean 'demo'?" in shown.stderr
     )
 
 
-def test_an_experiment_without_a_table_names_the_command(aoq, tmp_path):
-    shown = aoq("stats", TINY, root=tmp_path)
-    assert shown.stderr.endswith(f"run: aoq run {TINY} --round hard_negatives --artifact-root {tmp_path}\n")
-
-
-def test_inspect_shows_texts_and_ids_that_are_given_or_kept(run, files):
+def test_inspect_shows_texts_and_ids_that_are_given_or_kept(files):
     table = read_table(Path("table"))
     best = int(table.i2t.negative_ids[3, 0])
     (bare,) = json.loads(run("inspect", "table", "--image", 3, "--top", 1, "--json").stdout)
@@ -122,7 +105,7 @@ def _short(files):
     return "short.txt"
 
 
-def test_inspect_shows_one_set(run, files):
+def test_inspect_shows_one_set(files):
     (files / "pairs.csv").write_text("left,right\n0,1\n")
     assert run("mine", "images.npy", "one", "--pairs", "pairs.csv", "--normalise", "--h-captions", 4).exit_code == 0
     shown = run("inspect", "one", "--image", 1, "--texts", "described.txt")
@@ -144,7 +127,7 @@ def test_rows_of_many_to_many_pairs():
 PAIRS = np.array([[0, 0], [0, 2], [1, 2], [2, 3]], np.int32)
 
 
-def test_diff_warns_of_other_data(run, files):
+def test_diff_warns_of_other_data(files):
     assert run("diff", "table", "table").stderr == ""
     mine = ("mine", "images.npy", "captions.npy")
     sizes = ("--normalise", "--h-captions", 6, "--h-images", 4)
@@ -161,7 +144,7 @@ def test_diff_warns_of_other_data(run, files):
     assert run("diff", "a", "b").stderr.startswith("warning: the tables have other ids of images; row n")
 
 
-def test_datasets_open_a_mined_table(run, files, monkeypatch):
+def test_datasets_open_a_mined_table(files, monkeypatch):
     monkeypatch.setenv("HF_DATASETS_CACHE", str(files / "cache"))
     datasets = pytest.importorskip("datasets")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", files / "cache")

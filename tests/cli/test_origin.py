@@ -6,21 +6,15 @@ import shutil
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from aoq.pipeline.cli import main
 from aoq.pipeline.data.folder import split_fingerprint
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.produce import PRODUCERS
 from aoq.pipeline.tables.table import read_table
-from tests.cli.conftest import EACH, IMAGES, TINY
+from tests.cli.conftest import EACH, IMAGES, TINY, run
 
 FORMAT = ("--format", "pylate", "--direction", "t2i", "--image-texts", "described.txt")
-
-
-def run(*arguments):
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 @pytest.fixture

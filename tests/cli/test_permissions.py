@@ -6,14 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from aoq.pipeline.tables.exchange.formats import FORMATS
+from tests.cli.conftest import TINY
 
-TINY = Path(__file__).parent.parent / "tiny.toml"
 FORBIDDING = ("setpriv", "--bounding-set=-dac_override") if os.geteuid() == 0 else ()
 """Root may write anywhere, unless this right is taken from it."""
 RUN = """

@@ -7,17 +7,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
-from aoq.pipeline.cli import main
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.screens.view import read_view
 from aoq.pipeline.tables.table import read_table
 from tests.cli.conftest import EACH, IMAGES
-
-
-def aoq(*arguments):
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+from tests.cli.conftest import run as aoq
 
 
 @pytest.fixture
@@ -68,7 +63,7 @@ def test_the_card_says_what_there_is(files):
         (("table", "out", "--image-ids", "captions.txt"), "30 image ids are given for a table of 15"),
         (("table", "out", "--view", "table"), "table/manifest.json is damaged or not a view's manifest"),
         (("other", "out", "--view", "view"), "view is a view of another table"),
-        (("nowhere", "out"), "nowhere holds no manifest.json, so it is no negative table"),
+        (("nowhere", "out"), "nowhere is neither an experiment nor a table's folder"),
         (("table", "view"), "view is there already; remove it or choose another name"),
         (("changed", "out"), "does not hold the lists whose sha256"),
     ],

@@ -8,17 +8,16 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
-from aoq.pipeline.cli import main
 from tests.cli.conftest import EACH
+from tests.cli.conftest import run as invoke
 
 README = Path(__file__).parent.parent.parent / "README.md"
 SMALL = ("--h-captions", "6", "--h-images", "4")
 
 
 def run(*arguments):
-    shown = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    shown = invoke(*arguments)
     assert shown.exit_code == 0, shown.output
     return shown
 

@@ -15,8 +15,7 @@ from aoq.pipeline.tables.screens.knowledge import Knowledge
 from aoq.pipeline.tables.screens.screened import judge
 from aoq.pipeline.tables.screens.view import read_view
 from aoq.pipeline.tables.table import read_table
-
-TINY = Path(__file__).parent.parent / "tiny.toml"
+from tests.cli.conftest import TINY, refusals
 
 
 @pytest.fixture
@@ -123,30 +122,23 @@ def test_inspect_shows_flags_and_chooses_by_them(aoq, folder, tmp_path):
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [
-        ([], "error: no rule is given; give at least one of --range-min, "),
-        (["--near-text", 0.5], "the rule near_text needs the captions' texts (--texts)"),
-        (["--near-text", 1.5], "near_text: Input should be less than or equal to 1"),
-        (["--near-text", 0.5, "--texts", "short.txt"], "2 texts are given, and the table is of 300 captions"),
-        (
-            ["--caption-similarity", 0.5, "--captions", "short.npy"],
-            "2 vectors of captions are given",
-        ),
-        (["--min-score", "nan"], "min_score: Input should be a finite number"),
-        (["--positives", "none.csv"], "none.csv does not exist"),
-        (["--judgements", "none.csv"], "none.csv does not exist"),
-        (["--judgements", "far.csv"], "far.csv: pair 0 has caption 300, and there are captions 0 to 299"),
-        (["--mutual-rank", 3, "--judged-match", 0.5], "['judged_match'] say how `judgements` are read"),
-        (["--alike-owners", 0.5], "the rule alike_owners needs the images' vectors (--image-vectors)"),
-        (["--doubtful-pair", 0.5], "`doubtful_pair` and `pair_probabilities` belong together"),
-        (
-            ["--doubtful-pair", 0.5, "--pair-probabilities", "none.parquet"],
-            "none.parquet does not exist; an ",
-        ),
-        (["--doubtful-pair", 0.5, "--pair-probabilities", "short.parquet"], "belongs to other captions: it has 2 rows"),
-        (["--doubtful-pair", 0.5, "--pair-probabilities", "high.parquet"], "probabilities lie between 0 and 1"),
-        (["--doubtful-pair", 0.5, "--pair-probabilities", "short.npy"], "short.npy is damaged or not a Parquet file"),
-    ],
+    refusals(
+        """
+ :: error: no rule is given; give at least one of --range-min,
+--near-text 0.5 :: the rule near_text needs the captions' texts (--texts)
+--near-text 0.5 --texts short.txt :: 2 texts are given, and the table is of 300 captions
+--caption-similarity 0.5 --captions short.npy :: 2 vectors of captions are given
+--range-min 20 :: the rules take all 3,600 negatives, so every list would be empty; loosen them, or
+--min-score nan :: min_score: Input should be a finite number
+--positives none.csv :: none.csv does not exist
+--judgements far.csv :: far.csv: pair 0 has caption 300, and there are captions 0 to 299
+--alike-owners 0.5 :: the rule alike_owners needs the images' vectors (--image-vectors)
+--doubtful-pair 0.5 --pair-probabilities none.parquet :: none.parquet does not exist; an
+--doubtful-pair 0.5 --pair-probabilities short.parquet :: belongs to other captions: it has 2 rows
+--doubtful-pair 0.5 --pair-probabilities high.parquet :: probabilities lie between 0 and 1
+--doubtful-pair 0.5 --pair-probabilities short.npy :: short.npy is damaged or not a Parquet file
+""",
+    ),
 )
 def test_it_says_what_is_wrong_and_leaves_nothing(aoq, folder, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
@@ -166,3 +158,9 @@ def test_an_output_that_is_there_is_kept(aoq, folder, tmp_path):
     shown = aoq("screen", folder, tmp_path, "--mutual-rank", 5, root=None)
     assert "is there already" in shown.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_lists_may_be_emptied_on_purpose(aoq, folder, tmp_path):
+    shown = aoq("screen", folder, tmp_path / "view", "--range-min", 20, "--allow-empty", root=None)
+    assert shown.exit_code == 0, shown.stderr
+    assert "i2t: 60 lists left empty" in shown.stdout

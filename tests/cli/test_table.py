@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from aoq.pipeline.cli import tables
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.mining.hard_negatives import hard_negatives
+from aoq.pipeline.planning.planner import plan
+from aoq.pipeline.produce import PRODUCERS
 
 ROOT = Path(__file__).parent.parent.parent
 TINY = ROOT / "tests" / "tiny.toml"
@@ -38,12 +36,6 @@ def test_audit_is_green_on_what_was_mined_and_red_on_what_was_changed(aoq, mined
     assert changed.exit_code == 1
     assert "error: i2t.parquet: its footer says teacher = " in changed.stdout
     assert changed.stderr == "2 checks fail; mine the table again\n"
-
-
-def test_audit_says_what_is_no_table(aoq, tmp_path):
-    missing = aoq("audit", tmp_path / "nowhere", root=None)
-    assert missing.exit_code == 1
-    assert "holds no manifest.json, so it is no negative table" in missing.stderr
 
 
 @pytest.mark.parametrize(("sign", "rank", "is_weak"), [(1.0, "1", False), (-1.0, ">4", True)])
@@ -96,12 +88,6 @@ def test_drift_says_what_is_wrong(aoq, mined, arguments, message):
     assert message in shown.stderr
 
 
-def test_drift_takes_the_engine_of_luigi_cfg(aoq, mined, monkeypatch):
-    monkeypatch.setattr(tables, "configured_engine", lambda: Engine(device="nowhere"))
-    shown = aoq("drift", TINY, "--of", "first_round")
-    assert "[engine] device is 'nowhere'; use auto" in shown.stderr
-
-
 def test_an_approximate_table_passes_nowhere_for_an_exact_one(aoq, tmp_path, monkeypatch):
     """Mining, its README, stats, audit and verify all say it, with the recall and its interval."""
     pytest.importorskip("faiss")
@@ -132,13 +118,12 @@ def test_an_approximate_table_passes_nowhere_for_an_exact_one(aoq, tmp_path, mon
 def test_an_approximate_table_of_an_experiment_is_said_by_verify(aoq, mined, tmp_path):
     pytest.importorskip("faiss")
     shutil.copytree(mined, tmp_path, symlinks=True, dirs_exist_ok=True)
-    search = ("--override", 'mining.search="ivf", mining.recall_floor=0.5')
-    command = [Path(sys.executable).parent / "aoq", "run", TINY, *search, "--round", "hard_negatives"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # its own process: trainings are forked
-    command += ["--artifact-root", tmp_path]
-    subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, timeout=300)
+    search = 'mining.search="ivf", mining.recall_floor=0.5'
+    made = plan(str(TINY), override=search, data_root=tmp_path, artifact_root=tmp_path)
+    with made["hard_negatives"].building() as build:
+        PRODUCERS["hard_negatives"](made, build, Engine(device="cpu", threads=1))
     assert (tmp_path / "index").is_dir()
-    shown = aoq("verify", TINY, *search, root=tmp_path)
+    shown = aoq("verify", TINY, "--override", search, root=tmp_path)
     assert shown.exit_code == 0
     assert "hard_negatives: i2t is approximate, " in shown.stdout
     assert "not certified" in shown.stdout

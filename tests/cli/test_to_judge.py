@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from aoq.pipeline.tables.screens.rules import bit
-from aoq.pipeline.tables.screens.to_judge import pairs_to_judge, write_pairs
 from aoq.pipeline.tables.screens.view import read_view
 from aoq.pipeline.tables.table import read_table
 
@@ -115,17 +114,6 @@ def test_of_a_view_only_suspects_that_nobody_has_judged(aoq, folder, tmp_path):
     assert read(tmp_path / "rest.csv") == rows[half:]
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_many_pairs_are_written_some_at_a_time(folder, tmp_path, monkeypatch, suffix):
-    table = read_table(folder)
-    pairs, texts = pairs_to_judge(table, top=3), [f"caption {row}" for row in range(len(table.t2i))]
-    write_pairs(tmp_path / f"whole{suffix}", pairs, captions=texts)
-    monkeypatch.setattr("aoq.pipeline.tables.screens.to_judge.ROWS", 7)
-    write_pairs(tmp_path / f"parts{suffix}", pairs, captions=texts)
-    assert read(tmp_path / f"whole{suffix}") == read(parts := tmp_path / f"parts{suffix}")
-    assert len(read(parts)) == len(pairs) > 7
-
-
 def test_a_pair_without_a_score_has_none(aoq, folder, tmp_path):
     lists = np.array([[1, 2], [0, 2], [0, 1]])
     for name in ("i2t_a.npy", "t2i_a.npy"):
@@ -186,7 +174,7 @@ def test_both_rows_of_a_pair_of_one_set_go_by_one_kind_of_name(aoq, tmp_path):
     [
         (["pairs.xlsx"], "pairs.xlsx should be a file that ends in one of .parquet, .csv, .tsv, .jsonl"),
         (["there.csv"], "there.csv is there already"),
-        (["pairs.csv", "--texts", "short.txt"], "2 captions are given, and the table is of 300; give one each"),
+        (["pairs.csv", "--texts", "short.txt"], "2 texts are given, and the table is of 300; give one each"),
         (["pairs.csv", "--data", ".", "--texts", "short.txt"], "leave out --texts\n"),
         (["pairs.csv", "--view", "empty"], "the view suspects none of the first 10 of each list"),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import subprocess
 import sys
 from importlib.metadata import version
 
@@ -43,9 +42,3 @@ def test_gpus_are_said(monkeypatch, gpus, said):
 def test_without_faiss_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     assert lines()[3] == 'FAISS is not installed: pip install "aoq[cpu]", or "aoq[gpu]"'
-
-
-def test_the_option_loads_torch_only_when_it_is_asked():
-    code = "import sys, aoq.pipeline.cli; print([m for m in ('torch', 'faiss') if m in sys.modules])"
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert shown.stdout.strip() == "[]"

@@ -141,7 +141,7 @@ def test_an_old_name_is_understood(problem, caplog):
             "caption 0 is paired with image 400, but images are numbered 0 to 399",
         ),
         ({"captions": np.ones((0, 12), np.float32)}, "there are no captions"),
-        ({"h_images": 400}, "lower h_images to at most 399"),
+        ({"h_images": 400}, "h_images is 400, and no anchor has more than 399 negatives; lower h_images"),
         ({"positives": np.array([[0, 0], [400, 1]])}, "pair 1 names image 400, but images are numbered 0 to 399"),
         ({"positives": np.array([[0, -1]])}, "pair 0 names caption -1, but captions are numbered 0 to 799"),
         ({"positives": np.zeros((3, 3), np.int32)}, r"positives have shape \(3, 3\); give \(n, 2\) rows"),

@@ -15,7 +15,7 @@ import torch
 from safetensors.numpy import save_file
 
 from aoq.pipeline import vector_files
-from aoq.pipeline.cli.ids import read_ids
+from aoq.pipeline.cli.table_options import read_ids
 from aoq.pipeline.hub import load_splits
 from aoq.pipeline.vector_files import Given
 from aoq.pipeline.vectors import open_vectors

@@ -233,7 +233,7 @@ def test_a_screened_table_gives_weights_lists_and_a_view(table, tmp_path):
     ("given", "message"),
     [
         ({}, "no rule is set"),
-        ({"same_txt": True}, r"unknown keys \['same_txt'\]"),
+        ({"same_txt": True}, r"there is no rule 'same_txt'; the rules are range_min, "),
         ({"same_text": True}, "the rule same_text needs the captions' texts"),
         ({"same_text": True, "texts": ["one"]}, "1 texts are given, and the table is of 40 captions"),
         ({"image_similarity": 0.5, "images": np.ones((2, 3), np.float32)}, "2 vectors of images are given"),

@@ -105,6 +105,8 @@ def screen_table(
     judgements: Path | str | pa.Table | None,
 ) -> ScreenedTable:
     """Judge the table by rules as a user names them; check the rules' inputs against the table's size."""
+    if unknown := [rule for rule in rules if rule not in Screen.model_fields]:
+        raise ValueError(f"there is no rule {unknown[0]!r}; the rules are {', '.join(Screen.model_fields)}.")
     files = {"positives": positives, "pair_probabilities": pair_probabilities, "judgements": judgements}
     given = {**rules, **{option: _name(file) for option, file in files.items()}}
     try:

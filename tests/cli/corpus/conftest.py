@@ -9,9 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
-from aoq.pipeline.cli import main
+from tests.cli.conftest import run as aoq
 
 QUERIES, DOCUMENTS, ITEMS = 12, 40, 25
 H = {"i2t": 6, "t2i": 4}
@@ -22,10 +21,6 @@ NAMED = ("--image-ids", "query_ids.txt", "--caption-ids", "document_ids.parquet:
 CORPUS = ("--pairs", "pairs.qrels", *NAMED, "--sides", "queries", "documents")
 TWIN = ("--pairs", "twins.csv", "--image-ids", "item_ids.txt")
 DEPTHS = ("--h-captions", 6, "--h-images", 4)
-
-
-def aoq(*arguments):
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def unit(rng, rows):

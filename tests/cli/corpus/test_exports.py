@@ -11,7 +11,7 @@ import pytest
 
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.table import read_table
-from tests.cli.conftest import JPEG
+from tests.cli.conftest import JPEG, refusals
 from tests.cli.corpus.conftest import DOCUMENTS, NAMED, PAIRS, TWINS, aoq
 
 TEXTS = ("--image-texts", "query.txt", "--captions", "document.txt", *NAMED)
@@ -147,46 +147,30 @@ def test_pictures_on_both_sides(files):
 
 
 @pytest.mark.parametrize(
-    ("table", "arguments", "message"),
-    [
-        (
-            "corpus",
-            ("triplet", "--image-texts", "query.txt", "--direction", "i2t"),
-            "triplet has the captions' texts, and",
-        ),
-        ("corpus", ("triplet", *TEXTS), "say whose lists: --direction"),
-        (
-            "corpus",
-            ("triplet", *TEXTS, "--direction", "i2t", "--caption-root", "."),
-            "a caption goes as its picture or as",
-        ),
-        (
-            "corpus",
-            ("trec", "--caption-root", "."),
-            "trec has ids alone, and has no place for pictures; leave out --caption",
-        ),
-        ("corpus", ("trec", "--caption-ids", "query_ids.txt"), "12 caption ids are given for a table of 40"),
-        ("corpus", ("negclip", "--image-root", ".", "--caption-root", "."), "negclip has captions as texts; give"),
-        (
-            "corpus",
-            ("colpali", "--direction", "t2i", "--image-texts", "query.txt", "--caption-root", "."),
-            "reads its queries as text, and t2i has pictures there; give --direction i2t",
-        ),
-        ("set", ("triplet", *ITEM_TEXTS, "--direction", "t2i"), "of one set both directions have the same lists"),
-        (
-            "set",
-            ("triplet", *ITEM_TEXTS, "--captions", "item.txt"),
-            "this table is of one set, whose rows go by --image-ids",
-        ),
-        ("set", ("triplet", "--image-ids", "item_ids.txt"), "triplet has the images' pictures, and none are given"),
-        ("set", ("negclip", *ITEM_TEXTS), "negclip joins images and captions, and this table is of one set"),
-        ("set", ("triplet", "--data", "."), "--data has images and captions, and the table is of one set"),
-        ("set", ("trec", "--image-ids", "query_ids.txt"), "12 item ids are given for a table of 25"),
-    ],
+    ("arguments", "message"),
+    refusals(
+        """
+corpus triplet --image-texts query.txt --direction i2t :: triplet has the captions' texts, and
+corpus triplet $TEXTS :: say whose lists: --direction
+corpus triplet $TEXTS --direction i2t --caption-root . :: a caption goes as its picture or as
+corpus trec --caption-root . :: trec has ids alone, and has no place for pictures; leave out --caption
+corpus trec --caption-ids query_ids.txt :: 12 caption ids are given for a table of 40
+corpus negclip --image-root . --caption-root . :: negclip has captions as texts; give
+corpus colpali --direction t2i --image-texts query.txt --caption-root . :: reads its queries as text, and t2i has pictur
+set triplet $ITEM_TEXTS --direction t2i :: of one set both directions have the same lists
+set triplet $ITEM_TEXTS --captions item.txt :: this table is of one set, whose rows go by --image-ids
+set triplet --image-ids item_ids.txt :: triplet has the images' pictures, and none are given
+set negclip $ITEM_TEXTS :: negclip joins images and captions, and this table is of one set
+set triplet --data . :: --data has images and captions, and the table is of one set
+set trec --image-ids query_ids.txt :: 12 item ids are given for a table of 25
+""",
+        TEXTS=TEXTS,
+        ITEM_TEXTS=ITEM_TEXTS,
+    ),
 )
-def test_exports_that_cannot_be_made_are_refused(files, table, arguments, message):
+def test_exports_that_cannot_be_made_are_refused(files, arguments, message):
     before = sorted(path.name for path in files.iterdir())
-    shown = aoq("export", table, "out", "--format", *arguments)
+    shown = aoq("export", arguments[0], "out", "--format", *arguments[1:])
     assert shown.exit_code != 0
     assert message in shown.stderr
     assert sorted(path.name for path in files.iterdir()) == before

@@ -12,6 +12,7 @@ import pytest
 
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.table import read_table
+from tests.cli.conftest import refusals
 from tests.cli.corpus.conftest import CORPUS, DEPTHS, DOCUMENTS, ITEMS, PAIRS, TWIN, TWINS, H, aoq
 
 
@@ -123,42 +124,28 @@ def test_every_command_takes_the_table(files, table):
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [
-        (
-            ("item.npy", "out", "--per-image", 2),
-            "IMAGES alone are one set; --per-image and --caption-ids are for IMAGES",
-        ),
-        (("item.npy", "out", *TWIN, "--caption-ids", "item_ids.txt"), "IMAGES alone are one set"),
-        (
-            ("item.npy", "out", "--unpaired", "--h-images", 3),
-            "one set has lists of one kind; give their length as --h-c",
-        ),
-        (("item.npy", "out", *TWIN, "--sides", "a", "b"), "--sides names two sides, and IMAGES alone are one set"),
-        (("item.npy", "out"), "give the true pairs"),
-        (("query.npy", "document.npy", "--pairs", "pairs.qrels"), "OUTPUT is missing after document.npy"),
-        (("query.npy", "document.npy", "item.npy", "out", "--unpaired"), "item.npy is one too many"),
-        (("query.npy", "document.npy", "out", *CORPUS, "--per-image", 2), "give the true pairs"),
-        (("query.npy", "document.npy", "out", "--unpaired", "--min-grade", 2), "--min-grade is about the grades of"),
-        (
-            ("item.npy", "item.npy", "out", "--unpaired"),
-            "IMAGES and CAPTIONS are the same vectors, and row 0 is not paired",
-        ),
-        (("query.npy", "document.npy", "out", *CORPUS[:2]), "'q0' is no row number; give --image-ids"),
-        (
-            ("query.npy", "document.npy", "out", *CORPUS[:2], "--image-ids", "item_ids.txt"),
-            "25 image ids are given for 12",
-        ),
-        (
-            ("query.npy", "document.npy", "out", *CORPUS, "--min-grade", 9),
-            "no pair has a grade of at least 9, the highest",
-        ),
-        (("query.npy", "document.npy", "out", *CORPUS, "--h-captions", 38), "lower --h-captions to at most 37"),
-        (
-            ("query.npy", "document.npy", "out", *CORPUS, "--caption-ids", "document_ids.parquet"),
-            "names no column of ids; those of texts or whole numbers are ['id']: document_ids.parquet::NAME",
-        ),
-        (("item.npy", "out", *TWIN, "--image-ids", "query_ids.txt"), "12 image ids are given for 25 vectors"),
-    ],
+    refusals(
+        """
+item.npy out --per-image 2 :: IMAGES alone are one set; --per-image and --caption-ids are for IMAGES
+item.npy out $TWIN --caption-ids item_ids.txt :: IMAGES alone are one set
+item.npy out --unpaired --h-images 3 :: one set has lists of one kind; give their length as --h-c
+item.npy out $TWIN --sides a b :: --sides names two sides, and IMAGES alone are one set
+item.npy out :: give the true pairs
+query.npy document.npy --pairs pairs.qrels :: OUTPUT is missing after document.npy
+query.npy document.npy item.npy out --unpaired :: item.npy is one too many
+query.npy document.npy out $CORPUS --per-image 2 :: give the true pairs
+query.npy document.npy out --unpaired --min-grade 2 :: --min-grade is about the grades of
+item.npy item.npy out --unpaired :: IMAGES and CAPTIONS are the same vectors, and row 0 is not paired
+query.npy document.npy out --pairs pairs.qrels :: 'q0' is no row number; give --image-ids
+query.npy document.npy out --pairs pairs.qrels --image-ids item_ids.txt :: 25 image ids are given for 12
+query.npy document.npy out $CORPUS --min-grade 9 :: no pair has a grade of at least 9, the highest
+query.npy document.npy out $CORPUS --h-captions 41 :: at most 40 negatives in a list; lower it to at most 40
+query.npy document.npy out $CORPUS --caption-ids document_ids.parquet :: names no column of ids; those of texts or whole
+item.npy out $TWIN --image-ids query_ids.txt :: 12 image ids are given for 25 vectors
+""",
+        CORPUS=CORPUS,
+        TWIN=TWIN,
+    ),
 )
 def test_what_does_not_fit_is_refused_and_leaves_nothing(files, arguments, message):
     before = sorted(path.name for path in files.iterdir())

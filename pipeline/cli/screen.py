@@ -1,0 +1,144 @@
+"""`aoq screen` and `aoq to-judge`: suspected false negatives, by rules and by a judge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+
+from aoq.pipeline.cli.options import COUNT, PATH, as_json, roots, with_default
+from aoq.pipeline.cli.output import counted, echo, echo_json, echo_next, say, show_rows, typed
+from aoq.pipeline.cli.table_options import NamedTable, RowFiles, row_options, takes_tables
+from aoq.pipeline.cli.vector_options import open_sides
+from aoq.pipeline.config.screen import OF_VECTORS, RULES, Screen
+from aoq.pipeline.tables.own_rows import TableRows
+from aoq.pipeline.tables.writing import made_whole
+
+if TYPE_CHECKING:
+    from aoq.pipeline.tables.screens.view import View
+
+
+def _rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add an option for every key of [screen]."""
+    for rule, field in reversed(Screen.model_fields.items()):
+        if rule == "suspected":  # a key for training
+            continue
+        annotation = next(iter(get_args(field.annotation)), field.annotation)  # the int of `int | None`
+        kind: Any = getattr(annotation, "__origin__", annotation)
+        how = {"is_flag": True} if kind is bool else {"type": get_args(kind) or kind}
+        command = click.option(f"--{rule.replace('_', '-')}", help=field.description, **how)(command)
+    return command
+
+
+@click.command()
+@takes_tables("table")
+@click.argument("output", type=PATH)
+@_rule_options
+@row_options("texts")
+@click.option("--image-vectors", "--images", "images", help="The images' vectors, as for `aoq mine`.")
+@click.option("--caption-vectors", "--captions", "captions", help="The captions' vectors.")
+@click.option("--normalise", is_flag=True, expose_value=False, hidden=True)  # cosines need no norms of 1
+@click.option("--allow-empty", is_flag=True, help="Write the view even if its rules empty every list.")
+@as_json
+@roots
+def screen(
+    table: NamedTable,
+    output: Path,
+    files: RowFiles,
+    images: str | None,
+    captions: str | None,
+    allow_empty: bool,
+    as_json: bool,
+    **rules: Any,
+) -> None:
+    """Flag suspected false negatives.
+
+    TABLE is an experiment or a table's folder. Give at least one rule, such as --mutual-rank 5. The table stays as it
+    is. The new folder OUTPUT is a view of it: flags and a suspicion for every negative. `aoq stats`, `aoq inspect` and
+    `aoq export` take it as --view.
+
+    Rules that need texts or vectors take an experiment's own, or those that are given. To train on a screened table,
+    give an experiment a section [screen] with the same rules.
+    """
+    from aoq.pipeline.tables.screens.view import write_view
+
+    if all(value is None or value is False for value in rules.values()):
+        known = ", ".join(f"--{rule.replace('_', '-')}" for rule in (*RULES, "match_prior"))
+        raise ValueError(f"no rule is given; give at least one of {known}, such as --mutual-rank 5.")
+    with made_whole(output) as made:
+        vectors = _own_vectors(table, rules) | open_sides(images, captions, made.parent)
+        view = table.read().screen(texts=files.read(table.split()).captions, **vectors, **rules).view
+        counts = view.manifest["directions"].values()
+        if not allow_empty and any(one["listed"] for one in counts) and not any(one["left"] for one in counts):
+            raise ValueError(
+                f"the rules take all {sum(one['listed'] for one in counts):,} negatives, so every list would be empty; "
+                "loosen them, or give --allow-empty."
+            )
+        write_view(view, made)
+    if as_json:
+        echo_json({"view": str(output), **view.manifest["directions"]})
+        return
+    show_counts(view)
+    echo(output)
+    echo_next(typed("aoq", "stats", table.name, "--view", str(output)))
+
+
+def _own_vectors(table: NamedTable, rules: Mapping[str, Any]) -> dict[str, Any]:
+    """Open the vectors of an experiment's teacher if a rule needs vectors."""
+    store = table.embeddings() if any(rules[rule] for rule in OF_VECTORS) else None
+    return {} if store is None else {"images": store.images, "captions": store.captions}
+
+
+def show_counts(view: View) -> None:
+    """Print how many negatives meet each rule, and how many of them no earlier rule took."""
+    for direction, counts in view.manifest["directions"].items():
+        left, rows = counts["listed"], [("listed", "", "", str(counts["listed"]))]
+        for rule, taken in counts["takes"].items():
+            left -= taken
+            rows.append((rule, str(counts["meets"][rule]), str(taken), str(left)))
+        judged = f", {counted(counts['judged'], 'negative')} judged" if "judged" in counts else ""
+        say((direction, "bold"), f": {counted(counts['empty'], 'list')} left empty{judged}")
+        show_rows(("", "meets", "takes", "left"), rows)
+
+
+@click.command("to-judge")
+@takes_tables("table")
+@click.argument("output", type=PATH)
+@with_default("--top", default=10, type=COUNT, help="Ask about this many of each list.")
+@click.option("--view", type=PATH, help="A view made by `aoq screen`; ask only about what its rules suspect.")
+@row_options("data", "split", "texts", "image_ids")
+@roots
+def to_judge(table: NamedTable, output: Path, top: int, view: Path | None, files: RowFiles) -> None:
+    """Write pairs for a judge to fill in.
+
+    TABLE is an experiment or a table's folder. The new file OUTPUT (.csv, .tsv, .jsonl or .parquet) has each of its
+    pairs once: image_id and caption_id, which are rows of the data, and similarity, the teacher's score. The columns
+    image and caption are the image's id and the caption's text, of the experiment, of --data, or of --image-ids and
+    --texts; without these they are the ids that are kept beside the table. In one set both go by --texts, or by ids.
+    --data is compared with the table: other data, or another order, is refused. Add a column probability, from 0 to 1,
+    that the two match; then:
+
+    \b
+    aoq screen TABLE VIEW --judgements OUTPUT
+
+    Rows left empty are not judged. With --view, pairs that its judge or people have judged are not asked again.
+    """
+    from aoq.pipeline.tables.screens.to_judge import check_format, pairs_to_judge, write_pairs
+
+    files.require_either()
+    check_format(output)
+    read = table.read()
+    if read.is_one_set and (files.data is not None or (files.texts and files.image_ids)):
+        raise click.UsageError("the table is of one set, whose rows go by --texts or by --image-ids; give one of these")
+    names = files.read(table.split_of(files))
+    TableRows(read, names.captions, names.image_ids)  # refuses names that are not one a row
+    images, captions = names.image_ids or read.ids.get("images"), names.captions or read.ids.get("captions")
+    if read.is_one_set:
+        images = captions = names.captions or images
+    with made_whole(output) as made:
+        pairs = pairs_to_judge(read, top=top, view=table.read_view(view))
+        write_pairs(made, pairs, images=images, captions=captions)
+    echo(f"{output}: {counted(len(pairs), 'pair')}")
+    echo_next(typed("aoq", "screen", table.name, "VIEW", "--judgements", str(output)))

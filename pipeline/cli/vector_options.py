@@ -1,0 +1,167 @@
+"""Options that name vectors, the pairs that match and ids, as `aoq mine` takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from click.core import ParameterSource
+from jaxtyping import Float32, Int32, Integer
+
+from aoq.pipeline.cli.options import COUNT, PATH, threads, together, with_default
+from aoq.pipeline.cli.output import echo
+from aoq.pipeline.cli.table_options import ROW_OPTIONS, read_ids
+from aoq.pipeline.search.problem import Problem, longest_lists
+from aoq.pipeline.tables.pair_files import Known, read_pairs
+from aoq.pipeline.tables.rows import rows_by_id
+from aoq.pipeline.vectors import Vectors, open_vectors
+
+normalise = click.option("--normalise", is_flag=True, help="Divide every vector by its norm, as a cosine does.")
+pairing_options = together(
+    click.option(
+        "--pairs",
+        type=PATH,
+        help="The true pairs: a .npy file with the image of each caption (-1 for none) or with rows image, caption; or "
+        "Parquet, CSV, TSV, JSONL or TREC's judgements, of rows or ids.",
+    ),
+    click.option(
+        "--min-grade",
+        type=float,
+        help="Graded pairs of at least this grade are positives, the others are candidates; default: 1.",
+    ),
+    click.option("--per-image", type=COUNT, help="Consecutive captions that belong to each image."),
+    click.option("--unpaired", is_flag=True, help="No caption belongs to any image."),
+)
+mining_options = together(
+    pairing_options,
+    ROW_OPTIONS["image_ids"],
+    ROW_OPTIONS["caption_ids"],
+    with_default("--h-captions", default=300, type=COUNT, help="Negatives per image; in one set, per item."),
+    with_default("--h-images", default=60, type=COUNT, help="Negatives per caption."),
+    with_default(
+        "--metric",
+        default="cosine",
+        type=click.Choice(["cosine", "dot"]),
+        help="cosine divides vectors by their norms; dot takes them as they are.",
+    ),
+    normalise,
+    with_default(
+        "--search", default="auto", help="auto takes the fastest exact one; `aoq list searches` describes all."
+    ),
+    with_default(
+        "--recall-floor",
+        default=0.95,
+        type=click.FloatRange(min=0, max=1, min_open=True),
+        help="Fraction of the true lists that an approximate search must find.",
+    ),
+    with_default(
+        "--memory-mb", default=1500, type=click.IntRange(min=100), help="Approximate memory beyond the vectors."
+    ),
+    threads,
+)
+"""Options of `aoq mine` and `aoq estimate`: pairs, lengths of lists, metric, search, memory, threads."""
+
+
+def is_typed(option: str) -> bool:
+    """Return whether the user has given the option to the current command."""
+    return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
+
+
+def require_pairing(options: Mapping[str, Any], *, one_set: bool) -> None:
+    """Refuse options of the other kind of problem, and anything but one way of pairing."""
+    if one_set and (options["per_image"] is not None or options["caption_ids"] is not None):
+        raise click.UsageError("IMAGES alone are one set; --per-image and --caption-ids are for IMAGES and CAPTIONS")
+    if one_set and is_typed("h_images"):
+        raise click.UsageError("one set has lists of one kind; give their length as --h-captions alone")
+    require_true_pairs(options)
+
+
+def require_true_pairs(options: Mapping[str, Any], **others: object) -> None:
+    """Require one of the options that give the true pairs; `others` are a command's own, as they are typed."""
+    pairs, per_image, unpaired = options["pairs"], options["per_image"], options["unpaired"] or None
+    ways = {"--pairs FILE": pairs, "--per-image K": per_image, **others, "--unpaired": unpaired}
+    if sum(value is not None for value in ways.values()) != 1:
+        *first, last = ways
+        raise click.UsageError(f"give the true pairs: {', '.join(first)} or {last}")
+    if pairs is None and options["min_grade"] is not None:
+        raise click.UsageError("--min-grade is about the grades of --pairs FILE; give it, or leave --min-grade out")
+
+
+def read_ids_of_sides(options: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Read the ids of the sides that have them, one for each row and all different."""
+    files = {"images": options["image_ids"], "captions": options["caption_ids"]}
+    ids = {side: read_ids(file) for side, file in files.items() if file is not None}
+    for side, names in ids.items():
+        rows_by_id(names, side.removesuffix("s"))
+    return ids
+
+
+def has_unit_norms(options: Mapping[str, Any]) -> bool:
+    """Return whether vectors are divided by their norms."""
+    return options["metric"] == "cosine" or options["normalise"]
+
+
+def pair_vectors(sides: Mapping[str, Vectors], options: Mapping[str, Any], ids: Mapping[str, Sequence[str]]) -> Problem:
+    """Pair images with captions; images alone are one set. `ids` are those by which --pairs may name rows."""
+    one_set, ((images, norms), *_, (captions, other_norms)) = len(sides) == 1, [*sides.values()] * 2
+    known = [
+        Known(noun, len(vectors), ids.get(side))
+        for side, noun, vectors in (("images", "image", images), ("captions", "caption", captions))
+    ]
+    for side in known:
+        if side.ids is not None and len(side.ids) != side.count:
+            raise ValueError(f"{len(side.ids)} {side.noun} ids are given for {side.count} vectors; give one each.")
+    if options["pairs"] is None:
+        pairs: Integer[np.ndarray, "*shape"] = pair_in_order(len(images), len(captions), options["per_image"])
+    else:
+        pairs = read_pairs(options["pairs"], known[0], known[0] if one_set else known[1], options["min_grade"])
+    longest = longest_lists(pairs, len(images), len(captions), one_set=one_set)
+    h_captions = _depth("h_captions", options, longest["i2t"])
+    h_images = 0 if one_set else _depth("h_images", options, longest["t2i"])
+    memory = options["memory_mb"] * 1_000_000
+    return Problem(images, captions, pairs, h_captions, h_images, memory, one_set, known_norms=(norms, other_norms))
+
+
+def _depth(name: str, options: Mapping[str, Any], longest: int) -> int:
+    """Return the length of lists; a default is shortened to the negatives that there are."""
+    h, option = options[name], f"--{name.replace('_', '-')}"
+    if h <= longest:
+        return int(h)
+    if longest == 0 or is_typed(name):
+        remedy = f"lower it to at most {longest}" if longest else "correct the pairs"
+        raise ValueError(f"{option} is {h}, and there are at most {longest} negatives in a list; {remedy}.")
+    echo(f"{option} is {longest} instead of {h}: the data has no more negatives", err=True)
+    return longest
+
+
+def pair_in_order(images: int, captions: int, per_image: int | None) -> Int32[np.ndarray, " captions"]:
+    """Give each image its consecutive captions; without `per_image` no caption has an image (-1)."""
+    if per_image is None:
+        return np.full(captions, -1, dtype=np.int32)
+    if images * per_image != captions:
+        raise ValueError(
+            f"--per-image {per_image} makes {images * per_image} captions of {images} images, and there are {captions};"
+            " give the right number, or --pairs FILE if images differ in it."
+        )
+    return np.repeat(np.arange(images, dtype=np.int32), per_image)
+
+
+def open_sides(
+    images: str | None, captions: str | None, scratch: Path, *, normalise: bool | Sequence[str] = False
+) -> dict[str, Float32[np.ndarray, "_ D"]]:
+    """Open the vectors of one side or both: all finite, and of one dimension.
+
+    `normalise` says whether they are divided by their norms, or names the sides that are.
+    """
+    opened = {}
+    for side, file in (("images", images), ("captions", captions)):
+        if file is not None:
+            by_norms = normalise if isinstance(normalise, bool) else side in normalise
+            opened[side] = open_vectors(file, scratch / f"{side}.npy", normalise=by_norms).rows
+    sizes = [vectors.shape[1] for vectors in opened.values()]
+    if len({*sizes}) > 1:
+        raise ValueError(f"images have {sizes[0]} dimensions and captions {sizes[1]}; both must come from one model.")
+    return opened
