@@ -8,7 +8,6 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from copy import copy
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -67,7 +66,6 @@ MODULES |= dict.fromkeys(("audit", "stats", "diff", "drift"), "tables") | {"brow
 MODULES |= dict.fromkeys(("export", "import-table", "publish"), "exchange")
 """Modules of the commands that have none of their own name."""
 
-OLD_NAMES = {"plan": "estimate"}
 TYPED = "aoq.typed"
 """Key of the words that were typed, from the command on."""
 NAMES = {name: group for group, commands in GROUPS.items() for name in commands}
@@ -80,15 +78,11 @@ class Commands(click.Group):
         return list(NAMES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        name = OLD_NAMES.get(cmd_name, cmd_name)
-        if name not in NAMES:
+        if cmd_name not in NAMES:
             return None
-        attribute = name.replace("-", "_")
-        module = import_module(f"aoq.pipeline.cli.{MODULES.get(name, attribute)}")
-        command: click.Command = getattr(module, "list_" if name == "list" else attribute)
-        if cmd_name in OLD_NAMES:
-            command = copy(command)
-            command.hidden = True
+        attribute = cmd_name.replace("-", "_")
+        module = import_module(f"aoq.pipeline.cli.{MODULES.get(cmd_name, attribute)}")
+        command: click.Command = getattr(module, "list_" if cmd_name == "list" else attribute)
         return command
 
     def resolve_command(

@@ -39,7 +39,6 @@ def _rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @row_options("texts")
 @click.option("--image-vectors", "--images", "images", help="The images' vectors, as for `aoq mine`.")
 @click.option("--caption-vectors", "--captions", "captions", help="The captions' vectors.")
-@click.option("--normalise", is_flag=True, expose_value=False, hidden=True)  # cosines need no norms of 1
 @click.option("--allow-empty", is_flag=True, help="Write the view even if its rules empty every list.")
 @as_json
 @roots

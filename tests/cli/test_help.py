@@ -42,13 +42,6 @@ def test_no_help_is_wider_than_sixty_columns(name):
     assert max(map(len, shown.stdout.splitlines())) <= 60
 
 
-def test_old_names_work_unlisted():
-    plan = main.get_command(click.Context(main), "plan")
-    assert plan.hidden
-    assert CliRunner().invoke(main, ["plan", "--help"]).exit_code == 0
-    assert not main.get_command(click.Context(main), "estimate").hidden
-
-
 def test_help_and_usage_errors_load_nothing_heavy():
     commands = [[], ["--help"], ["statu"], *([name, "--help"] for name in NAMES), ["mine"], ["stats", "--nothing"]]
     code = f"""
