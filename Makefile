@@ -1,10 +1,10 @@
-# make demo   both rounds on the embedded demo      make test   all tests, but those of the other test- targets
+# make demo   both rounds on the generated demo      make test   all tests except those of the other test- targets
 PYTHON ?= python3
 BIN := .venv/bin
 
 .PHONY: demo test test-slow test-cluster test-exports test-extractors test-gpu test-integrations test-install bench-gpu chaos docs lint clean
 
-# The student and its control at once, in one thread each: the same figures on every machine of one kind.
+# The student and its control train at the same time in one thread each, so equal machines give equal figures.
 demo: .venv/runs
 	@$(BIN)/luigi --module tasks HardNegatives --engine-threads 1
 	@$(BIN)/luigi --module tasks SecondRound --engine-threads 1 & \
@@ -14,7 +14,7 @@ demo: .venv/runs
 	@echo "Next: look at what the teacher finds hardest for an image of the training set:"
 	@echo "  $(BIN)/aoq inspect demo --image 17 --top 10"
 
-# One thread each: two processes of two threads wait for each other more than they work.
+# One thread each: two processes of two threads would mostly wait for each other.
 test: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
@@ -25,14 +25,14 @@ test-cluster: .venv/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[ray]"
 	$(BIN)/python -m pytest -m cluster
 
-# Readers of exports: those that would bring much for one file of theirs lie apart, without what they depend on.
+# Readers with many dependencies, of which the tests use a single file, are installed apart and without them.
 test-exports: .venv/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[readers]"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps --upgrade --target .venv/readers \
 		colpali-engine FlagEmbedding ms-swift nemo-automodel pylate
 	$(BIN)/python -m pytest -m exports tests/exports
 
-# open_clip needs torchvision, and lies apart as the extractors do.
+# open_clip needs torchvision, so it has an environment of its own, like the extractors.
 test-integrations: .venv/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[readers]"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps --upgrade --target .venv/readers \
@@ -42,7 +42,7 @@ test-integrations: .venv/installed
 	.venv/open_clip/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,open-clip-training]"
 	.venv/open_clip/bin/python -m pytest -m integrations tests/integrations/test_open_clip_training.py
 
-# Beside the CPU's; AOQ_GPU=cpu tests the tests where there is no GPU.
+# Compares a GPU with the CPU; AOQ_GPU=cpu runs these tests without a GPU.
 test-gpu: .venv/installed
 	$(BIN)/python -m pytest -m gpu tests/gpu
 
@@ -53,18 +53,18 @@ bench-gpu: .venv/installed
 test-install: .venv/installed
 	$(BIN)/python -m pytest -m install tests/install
 
-# Libraries that need torchvision, in an environment of their own: of another build than torch's, it breaks transformers.
+# Libraries that need torchvision have an environment of their own: a build other than torch's breaks transformers.
 test-extractors:
 	$(PYTHON) -m venv .venv/extractors
 	.venv/extractors/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[cpu,dev,timm,open-clip,sentence-transformers,torchvision]"
 	.venv/extractors/bin/python -m pytest tests/prepare/test_torchvision_extractors.py tests/prepare/test_contract.py \
 		tests/towers/test_timm.py tests/towers/test_open_clip.py
 
-# Kills, damages, full disks, hostile files and requests: half an hour; a slice of it is in `make test`.
+# Kills, damaged files, full disks, hostile files and requests, for half an hour; `make test` runs a slice of it.
 chaos: .venv/installed
 	$(BIN)/python -m tests.chaos.campaign
 
-# Warnings are errors: a link or an anchor that leads nowhere, a page that no menu names. Then axe-core reads every page.
+# Warnings, such as broken links and pages missing from the menu, are errors. Then axe-core checks every page.
 docs: .venv/installed
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
@@ -75,7 +75,7 @@ lint: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Without an NVIDIA GPU, torch's CPU build, which is a tenth of the other, from its own index if that answers.
+# Without an NVIDIA GPU, install torch's CPU build, a tenth of the size, from its own index if that answers.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 FROM := --quiet --no-deps --retries 0 --timeout 5 --index-url $(TORCH_INDEX)
 

@@ -1,27 +1,50 @@
-"""Hard negatives for image–text retrieval, and for any two sides that are compared by vectors.
+"""Hard negatives for image–text retrieval, and for any two sets of items compared by their vectors.
 
     table = aoq.hard_negatives(images, captions, image_of, h=50)     # exact top-h lists, in memory
-    table.i2t.negative_ids[17]                                       # the captions hardest for image 17
+    table.i2t.negative_ids[17]                                       # the hardest captions for image 17
     loader = DataLoader(pairs, batch_sampler=aoq.BatchSampler(table, batch_size=128))
     loss = aoq.adap_off_quin(similarities, margin_online=0.2, margin_offline=0.0, alpha=0.3, beta=1.5).total
 
-The public names stand in `__init__.pyi`, each with its home; a home is imported when one of its names is first used,
-so `import aoq` loads neither torch nor anything else that is heavy.
+Each name is imported when it is first used, so `import aoq` loads neither torch nor other heavy packages.
 """
 
 from __future__ import annotations
 
-import ast
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-_HOMES = {
-    name.asname or name.name: statement.module or ""
-    for statement in ast.parse((Path(__file__).parent / "__init__.pyi").read_text(encoding="utf-8")).body
-    if isinstance(statement, ast.ImportFrom)
-    for name in statement.names
+_HERE = Path(__file__).parent
+# A checkout holds the subpackages beside this folder; only mypy, griffe and pytest need the links that are in it.
+if (_HERE / "pipeline").is_symlink() or not (_HERE / "pipeline").is_dir():
+    __path__.insert(0, str(_HERE.parent))
+
+_MODULES = {
+    "models": "build_model",
+    "models.base": "Captions Code EmbeddingModel Images MatchingModel",
+    "pipeline.evaluation.evaluate": "evaluate recalls",
+    "pipeline.losses": "plateau",
+    "pipeline.losses.aoq": "adap_off_quin adap_off_tri adap_pos_quin adaptive_weight off_quin off_tri online_quin "
+    "only_offline squared_off_quin",
+    "pipeline.losses.companions": "with_companions",
+    "pipeline.losses.guide": "guided_matches",
+    "pipeline.losses.info_nce": "adap_info_nce info_nce",
+    "pipeline.losses.offline_similarities": "offline_similarities",
+    "pipeline.losses.pace": "Pace",
+    "pipeline.losses.sigmoid": "sigmoid_loss",
+    "pipeline.losses.similarities": "LossValue OfflineSimilarities Similarities positive_pairs",
+    "pipeline.losses.temperature": "LearntTemperature",
+    "pipeline.losses.triplet": "online_triplet sum_triplet",
+    "pipeline.mining.hard_negatives": "hard_negatives",
+    "pipeline.search.lists": "NegativeLists",
+    "pipeline.tables.audit": "audit",
+    "pipeline.tables.statistics": "compare describe",
+    "pipeline.tables.table": "NegativeTable read_table",
+    "pipeline.training.batch_sampler": "BatchSampler",
+    "pipeline.training.checkpoint": "load_model",
+    "pipeline.training.rotation": "Rotation",
 }
+_HOMES = {name: f"aoq.{module}" for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = sorted(_HOMES)
 

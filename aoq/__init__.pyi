@@ -1,4 +1,4 @@
-# What is public: every name, and where it lives. tests/face/public.txt pins the signatures.
+# The public API and where each name is defined. tests/face/public.txt pins the signatures.
 
 from aoq.models import build_model as build_model
 from aoq.models.base import Captions as Captions

@@ -24,8 +24,7 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)  # beside this file, `
 
 from aoq.pipeline.browse.app import open_server
 from aoq.pipeline.browse.lists import ListFile
-from aoq.pipeline.browse.marks import Marks
-from aoq.pipeline.browse.matches import Matches
+from aoq.pipeline.browse.marks import Marks, Matches
 from aoq.pipeline.browse.source import Album, OpenTable, Source
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.search.lists import NegativeLists

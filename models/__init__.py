@@ -6,6 +6,9 @@ from collections import UserDict
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+if __name__ == "models":
+    raise ImportError("import aoq.models, not models: a second copy of each class would be no instance of the first.")
+
 if TYPE_CHECKING:
     from aoq.models.base import MatchingModel
 

@@ -1,4 +1,4 @@
-"""The arithmetic of a step or a search, whatever the caller has set in torch, and the device that computes it."""
+"""The precision of products, whatever the caller has set in torch, and the device that computes them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from jaxtyping import Float, Float32
 from torch import Tensor
 
 Setting = tuple[Callable[[], Any], Callable[[Any], object], Any]
-"""How it is read and written, and the value to have."""
+"""A getter, a setter, and the value to set."""
 
 
 @contextmanager
 def products_in(precision: Literal["float32", "tf32", "bfloat16"]) -> Iterator[None]:
     """Compute float32 products in float32, or in TF32 if that is the precision, and make tensors float32 by default.
 
-    The caller's autocast, default dtype and precision of products have no effect inside; they are put back afterwards.
+    The caller's autocast, default dtype and precision of products have no effect inside and are restored afterwards.
     """
     with ExitStack() as put_back:
         for read, write, wanted in _settings(is_tf32=precision == "tf32"):
@@ -32,15 +32,15 @@ def _settings(*, is_tf32: bool) -> Iterator[Setting]:
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     yield torch.get_default_dtype, torch.set_default_dtype, torch.float32
     for device in ("cpu", "cuda"):
-        # Not `torch.autocast`: an autocast inside it would keep the weights that it rounds from step to step.
+        # Not `torch.autocast`: an autocast nested in it would cache rounded weights across steps.
         yield partial(torch.is_autocast_enabled, device), partial(torch.set_autocast_enabled, device), False
     for name in ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction"):
         yield partial(getattr, matmul, name), partial(setattr, matmul, name), False
-    # torch has two ways to set the precision of products, and raises if one is read that the other contradicts. So the
-    # newer is cleared first, the outer switches before those that follow them, and then the older is read and written.
+    # torch has two interfaces for the precision of products, and raises if one is read while the other contradicts it.
+    # So the newer one is cleared first, general switches before specific ones; then the older one is read and written.
     places = [(library, "all") for library in ("generic", "cuda", "mkldnn")]
     places += [(library, what) for library in ("cuda", "mkldnn") for what in ("matmul", "conv", "rnn")]
-    places = places if hasattr(torch._C, "_get_fp32_precision_getter") else []  # torch before 2.9 has the older alone
+    places = places if hasattr(torch._C, "_get_fp32_precision_getter") else []  # torch before 2.9 has only the older
     yield from (_switch(*place, "none") for place in places)
     yield torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "high" if is_tf32 else "highest"
     yield partial(_is_allowed, cudnn), partial(setattr, cudnn, "allow_tf32"), is_tf32
@@ -55,26 +55,26 @@ def _switch(library: str, what: str, wanted: str) -> Setting:
 def _is_allowed(cudnn: Any) -> bool:
     try:
         return bool(cudnn.allow_tf32)
-    except RuntimeError:  # it is, which contradicts the cleared switches
+    except RuntimeError:  # allowed, which contradicts the cleared switches
         return True
 
 
 class Arithmetic(NamedTuple):
-    """How vectors are multiplied: rounded to `dtype`, if it `rounds` them, and the product once more by `result`."""
+    """How vectors are multiplied: rounded to `dtype` first, if `rounds`, and the product rounded by `result`."""
 
     name: str
     dtype: torch.dtype
     cost: float
-    """Time of a product, in those of float32 on a CPU."""
+    """Time of a product relative to float32 on a CPU."""
     adding: float
-    """Largest relative error of an addition. Tensor cores cut below 24 bits (https://doi.org/10.7717/peerj-cs.330)."""
+    """Relative error of an addition. Tensor cores truncate below 24 bits (https://doi.org/10.7717/peerj-cs.330)."""
     rounds: bool = False
     result: float = 0.0
     smallest: float = 2.0**-126
     """Smaller numbers may count as 0."""
 
     def prepare(self, vectors: Float32[Tensor, "items D"]) -> Float[Tensor, "items D"]:
-        """Round the vectors to what is multiplied; for TF32 to 10 bits after the leading one."""
+        """Round the vectors before multiplication; TF32 keeps 10 bits after the leading one."""
         if self.name == "tf32":
             return ((vectors.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
         return vectors.to(self.dtype)
@@ -87,11 +87,7 @@ FLOAT64 = Arithmetic("float64", torch.float64, 2.2, 2.0**-53, smallest=0.0)
 
 
 def find_device(name: str) -> torch.device:
-    """Find the device of this name; `auto` is the current GPU if torch sees one, else the CPU.
-
-    Raises:
-        ValueError: for a device that is not there.
-    """
+    """Find the device of this name; `auto` is the current GPU if torch sees one, else the CPU."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
         name = "cuda" if count else "cpu"
@@ -102,5 +98,5 @@ def find_device(name: str) -> torch.device:
     if device.type != "cuda":
         return device
     if (device.index or 0) >= count:
-        raise ValueError(f"[engine] device is {name}, and torch sees {count} GPUs; use another, cpu or auto.")
+        raise ValueError(f"[engine] device is {name}, but torch sees {count} GPUs; use another, cpu or auto.")
     return device if device.index is not None else torch.device("cuda", torch.cuda.current_device())

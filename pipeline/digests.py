@@ -1,4 +1,4 @@
-"""Hashes of JSON values and of files; a file's is remembered until the file changes."""
+"""Hashes of JSON values and of files; a file's hash is cached until the file changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 UNSURE_NS = 100_000_000
-"""A file that changed so recently may change again within one tick of its clock."""
+"""A file modified so recently may change again without a new timestamp."""
 
 Stamp = tuple[int, int, int, int, int]
 _known: dict[Path, tuple[Stamp, str]] = {}
@@ -28,7 +28,7 @@ def digest(content: Any) -> str:
 def file_sha256(path: Path) -> str:
     """Hash a file's bytes; refuse devices and pipes, which may never end."""
     if not stat.S_ISREG(path.stat().st_mode):
-        raise ValueError(f"{path} is no regular file, and none other is read; copy its content to one.")
+        raise ValueError(f"{path} is not a regular file; copy its content to one.")
     with path.open("rb") as file:
         hasher = hashlib.sha256()
         while block := file.read(1 << 20):
@@ -48,5 +48,5 @@ def known_sha256(path: Path) -> str:
 
 
 def _stamp(path: Path) -> Stamp:
-    found = path.stat()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -25,8 +25,7 @@ def encode_images(
 ) -> Code:
     """Encode these images of the split, or all, in order."""
     rows = np.arange(pairs.split.image_count) if rows is None else rows
-    blocks = [model.encode_images(pairs.images(block).to(device)) for block in parts_of(rows, BATCH)]
-    return concatenate(blocks)
+    return concatenate([model.encode_images(pairs.images(part).to(device)) for part in parts_of(rows, BATCH)])
 
 
 def encode_captions(
@@ -64,7 +63,7 @@ def similarity_matrix(
 
 
 def reserved_file(path: Path, shape: tuple[int, int]) -> Float32[np.memmap, "rows columns"]:
-    """Map a new .npy to be filled. Disk blocks are reserved first: a full disk is an error, not a killed process."""
+    """Map a new .npy file to fill. Disk blocks are reserved first: a full disk is an error, not a killed process."""
     mapped = open_memmap(path, "w+", np.float32, shape)
     with path.open("r+b") as file:
         os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
@@ -75,7 +74,7 @@ def reserved_file(path: Path, shape: tuple[int, int]) -> Float32[np.memmap, "row
 class EmbeddingStore:
     """`images.npy` (I, D) and `captions.npy` (C, D), float32, memory-mapped, rows in the split's order.
 
-    They are mapped copy-on-write, so that torch takes them without a copy; the files stay unchanged.
+    They are mapped copy-on-write: torch takes such arrays without a copy, and the files stay unchanged.
     """
 
     images: Float32[np.ndarray, "images D"]

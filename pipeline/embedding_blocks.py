@@ -1,4 +1,4 @@
-"""Embeddings written to disk block by block: a killed run continues, and any process can do a block."""
+"""Embeddings written to disk block by block: a killed run continues, and any process can encode a block."""
 
 from __future__ import annotations
 
@@ -44,14 +44,11 @@ class Side:
 def sides_of(model: EmbeddingModel, pairs: PairData, device: torch.device) -> dict[str, Side]:
     """Return both sides of the split as the model encodes them, in eval mode."""
     model.eval()
-    return {
-        "images": Side(
-            pairs.split.image_count, lambda rows: model.encode_images(pairs.images(rows).to(device)).vectors
-        ),
-        "captions": Side(
-            pairs.split.caption_count, lambda rows: model.encode_captions(pairs.captions(rows).to(device)).vectors
-        ),
-    }
+    images = Side(pairs.split.image_count, lambda rows: model.encode_images(pairs.images(rows).to(device)).vectors)
+    captions = Side(
+        pairs.split.caption_count, lambda rows: model.encode_captions(pairs.captions(rows).to(device)).vectors
+    )
+    return {"images": images, "captions": captions}
 
 
 def write_embeddings(
@@ -62,19 +59,18 @@ def write_embeddings(
     run: Runner[Mapping[str, Side]] = run_in_process,
     store: Store | None = None,
 ) -> None:
-    """Encode `images` and `captions` into `folder` block by block; an interrupted run continues after its last whole
-    block.
+    """Encode `images` and `captions` into `folder` block by block; a killed run continues after its last intact block.
 
-    It continues from the blocks' checksums (`finish_embeddings` drops them). `run` does the blocks as units, which
-    leave their vectors in the store, by default in memory, until they are written to `folder`.
+    Checksums of the blocks tell which are intact; `finish_embeddings` deletes them. `run` encodes the blocks as units,
+    which leave their vectors in the store, by default in memory, until they are written to `folder`.
     """
-    whole = {
-        name: _whole_blocks(folder / f"{name}.npy", _progress_file(folder, name), sides[name].count) for name in sides
+    intact = {
+        name: _intact_blocks(folder / f"{name}.npy", _progress_file(folder, name), sides[name].count) for name in sides
     }
     left = [
         (name, start, stop)
         for name, side in sides.items()
-        for start, stop in blocks(side.count, STORE_ROWS)[len(whole[name]) :]
+        for start, stop in blocks(side.count, STORE_ROWS)[len(intact[name]) :]
     ]
     counts = [side.count for side in sides.values()]
     before = dict(zip(sides, np.cumsum([0, *counts]).tolist(), strict=False))
@@ -85,8 +81,8 @@ def write_embeddings(
         stored = np.load(path, mmap_mode="r+") if start else reserved_file(path, (sides[name].count, block.shape[1]))
         stored[start:stop] = block
         stored.flush()
-        whole[name].append(_checksum(path, block))
-        write_atomically(_progress_file(folder, name), json.dumps(whole[name]).encode())
+        intact[name].append(_checksum(path, block))
+        write_atomically(_progress_file(folder, name), json.dumps(intact[name]).encode())
         progress(before[name] + stop, sum(counts), name)
 
     units = [Unit((unit_name(*block),), partial(encode_block, *block)) for block in left]
@@ -118,8 +114,8 @@ def _progress_file(folder: Path, side: str) -> Path:
     return folder / f"{side}.progress.json"
 
 
-def _whole_blocks(path: Path, state: Path, count: int) -> list[str]:
-    """Checksums of the leading blocks that are still as they were written."""
+def _intact_blocks(path: Path, state: Path, count: int) -> list[str]:
+    """Return the checksums of the leading blocks that are still as they were written."""
     if not state.is_file():
         return []
     try:
@@ -127,11 +123,11 @@ def _whole_blocks(path: Path, state: Path, count: int) -> list[str]:
         if len(stored) != count or stored.dtype != np.dtype("<f4") or not stored.flags.c_contiguous:
             raise ValueError(f"{path} is damaged: it holds {stored.dtype} of shape {stored.shape}.")
     except (ValueError, FileNotFoundError) as error:
-        logger.warning("%s All of it is encoded anew.", error)
+        logger.warning("%s All of it is encoded again.", error)
         return []
     for number, checksum in enumerate(checksums):
         if _checksum(path, stored[number * STORE_ROWS :][:STORE_ROWS]) != checksum:
-            logger.warning("%s is damaged; it is encoded anew from row %d on", path, number * STORE_ROWS)
+            logger.warning("%s is damaged; it is encoded again from row %d on", path, number * STORE_ROWS)
             return checksums[:number]
     return checksums
 
@@ -139,6 +135,6 @@ def _whole_blocks(path: Path, state: Path, count: int) -> list[str]:
 def _checksum(path: Path, block: Float32[np.ndarray, "rows D"]) -> str:
     """Hash a block and the file's header."""
     with path.open("rb") as file:
-        found = sha256(file.read(HEADER_BYTES))
-    found.update(np.ascontiguousarray(block).data)
-    return found.hexdigest()
+        checksum = sha256(file.read(HEADER_BYTES))
+    checksum.update(np.ascontiguousarray(block).data)
+    return checksum.hexdigest()

@@ -1,4 +1,4 @@
-"""Settings of where and how stages run: device, threads, backend, processes. None of them is in a key."""
+"""Where and how stages run: device, threads, backend, processes. None of these settings is part of a key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
 THREADS_PER_CORE = 64
-"""An upper limit that nobody gains by exceeding; with about ten thousand, OpenMP ends the process."""
+"""More would not help anybody; with about ten thousand, OpenMP ends the process."""
 
 
 def torchrun_rank() -> int | None:
@@ -24,20 +24,20 @@ def torchrun_rank() -> int | None:
 class Engine:
     device: str = "auto"
     threads: int = 0
-    """Number of threads; 0: as many as this process may use, and one in a unit on Ray."""
+    """Number of threads; 0: as many as this process may use, or one per unit on Ray."""
     checkpoint_steps: int = 500
     workers: int = 1
-    """Threads that draw and read batches ahead of a training; 0: its own thread does. If there are several, photographs
-    are decoded by as many processes."""
+    """Threads that draw and read batches ahead of a training; 0: none. Several also decode photographs in as many
+    processes."""
     tensorboard: bool = False
     verify: Verify = "sampled"
-    """Check of data arrays over 1 GiB against what was read first: by blocks, or in full."""
+    """How to check that data arrays over 1 GiB are unchanged: by sampled blocks, or in full."""
     mining_memory_mb: int = 1500
     """Approximate MB that mining may use beyond the embeddings; on Ray, per unit."""
     backend: str = "inprocess"
-    """Backend that mines, extracts and encodes, and starts the processes of a training: this process, or Ray."""
+    """What mines, extracts, encodes and starts the processes of a training: this process, or Ray."""
     processes: int = 1
-    """Processes that train a model together, each with its own GPU or `threads` threads: on this machine, or on Ray."""
+    """Processes that train a model together, on this machine or on Ray, each with its own GPU or `threads` threads."""
     ray_address: str = ""
     """Address of the cluster: HOST:PORT, "auto" for the one this machine belongs to, "" to start one here."""
 
@@ -48,9 +48,9 @@ class Engine:
             raise ValueError(f"[engine] verify is {self.verify!r}; known are {' and '.join(get_args(Verify))}.")
         most = THREADS_PER_CORE * len(os.sched_getaffinity(0))
         if not 0 <= self.threads <= most:
-            raise ValueError(f"[engine] threads is {self.threads}; give 0 (as many as there are cores) to {most:,}.")
+            raise ValueError(f"[engine] threads is {self.threads}; give 0 (as many as cores) to {most:,}.")
         if not 0 <= self.workers <= most:
-            raise ValueError(f"[engine] workers is {self.workers}; give 0 (none reads ahead) to {most:,}.")
+            raise ValueError(f"[engine] workers is {self.workers}; give 0 (nothing is read ahead) to {most:,}.")
         if self.checkpoint_steps < 1:
             raise ValueError(f"[engine] checkpoint_steps is {self.checkpoint_steps}; give at least 1.")
         if self.processes < 1:
@@ -59,8 +59,8 @@ class Engine:
             raise ValueError(f"[engine] mining_memory_mb is {self.mining_memory_mb}; mining needs at least 100.")
 
     def torch_device(self, place: int | None = None, sharing: int = 1) -> torch.device:
-        """Return the device and set the process's threads; `place` is its own among those sharing this machine."""
-        import torch  # takes seconds, which a command that computes nothing need not spend
+        """Return the device and set the process's threads; `place` is its number among those sharing this machine."""
+        import torch  # takes seconds, which commands without computation can save
 
         from aoq.pipeline.arithmetic import find_device
 
@@ -70,6 +70,6 @@ class Engine:
             return device
         if sharing > (there := torch.cuda.device_count()):
             raise ValueError(
-                f"{sharing} processes of this machine are to train, and torch sees {there} GPUs; start {there}."
+                f"{sharing} processes are to train on this machine, but torch sees {there} GPUs; start {there}."
             )
         return torch.device("cuda", place)

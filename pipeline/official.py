@@ -18,7 +18,7 @@ from aoq.pipeline.config.models import Model, ModelSection
 from aoq.pipeline.reading import reading
 
 NETWORKS = (("model",), ("model_A", "model_B"))
-"""Keys of the state dicts; NCR trains two networks."""
+"""Keys of the state dicts; NCR has two networks."""
 FROM_DATA = ("feature_size", "vocabulary_size", "regions")
 """Options that an experiment takes from its data."""
 MOST_KEYS = 8
@@ -27,8 +27,8 @@ MOST_KEYS = 8
 def read_official_checkpoint(path: Path, name: str | None = None) -> tuple[OfficialModel, ...]:
     """Read the model of a `model_best.pth.tar` of any torch and Python version; for NCR, both models.
 
-    Only tensors, plain values and `argparse.Namespace` (the training options) are unpickled. `name` chooses the model
-    if several have such weights. Each model has every option that a [model] section knows.
+    Only tensors, plain values and `argparse.Namespace` (the training options) are unpickled. `name` selects the model
+    if the weights fit several. Each result has every option of its [model] section.
     """
     loaded = _load(path)
     try:
@@ -48,14 +48,14 @@ def model_section(model: OfficialModel) -> ModelSection:
         return TypeAdapter(Model).validate_python({"name": model.name, **options})
     except ValidationError as error:
         wrong = [f"{problem['loc'][-1]}: {problem['msg']} (got {problem['input']!r})" for problem in error.errors()]
-        raise ValueError(f"It was trained with options that ours does not take: {'; '.join(wrong)}.") from None
+        raise ValueError(f"It was trained with options that our model does not have: {'; '.join(wrong)}.") from None
 
 
 def _complete(model: OfficialModel) -> OfficialModel:
     if "thres_safe" in model.assumed:
         raise ValueError(
-            "The options lack thres_safe, the threshold that NAAF has learnt, and without it all scores would be "
-            "wrong; take a checkpoint that has the official `opt`."
+            "The options lack thres_safe, the threshold that NAAF has learnt. Without it all scores would be wrong; "
+            "use a checkpoint that has the official `opt`."
         )
     return replace(model, options={**model.options, **model_section(model).model_dump(exclude={"name"})})
 
@@ -68,8 +68,8 @@ def _networks(content: Mapping[str, Any], kind: str) -> list[list[Mapping[Any, T
     keys = sorted(content)
     holds = f"{keys[:MOST_KEYS]}{' and more' if len(keys) > MOST_KEYS else ''}" if keys else kind
     raise ValueError(
-        "This is no official checkpoint: it needs a list of state dicts under 'model' (NCR: under 'model_A' and under "
-        f"'model_B'), but holds {holds}."
+        "This is not an official checkpoint: it needs a list of state dicts under 'model' (NCR: under 'model_A' and "
+        f"under 'model_B'), but holds {holds}."
     )
 
 
@@ -80,7 +80,7 @@ def _is_state_dicts(value: object) -> bool:
 
 
 def _state(part: Mapping[Any, Any]) -> dict[str, Tensor]:
-    """Copy tensors, under text names: the official GRU parameters are views of one storage."""
+    """Copy tensors under text names; the official GRU parameters are views of one storage."""
     return {_text(key): value.detach().clone() for key, value in part.items()}
 
 
@@ -94,7 +94,7 @@ def _options(content: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _plain(value: object) -> object:
-    """Return a plain value; for any other its kind alone, which no option takes."""
+    """Return a plain value, or the type's name for any other, which no option accepts."""
     if isinstance(value, bytes):
         return _text(value)
     is_plain = abs(value) < 2**63 if isinstance(value, int) else value is None or isinstance(value, str | float)
@@ -102,15 +102,15 @@ def _plain(value: object) -> object:
 
 
 def _check_sizes(networks: Iterable[Iterable[Mapping[Any, Tensor]]], size: int) -> None:
-    """Raise if tensors are not plain numbers, or claim more bytes than the file has, by views that repeat a few."""
+    """Refuse tensors that are not plain numbers, or that claim more bytes than the file has by repeating a few."""
     total = 0
     for tensor in (tensor for parts in networks for part in parts for tensor in part.values()):
         is_plain = tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
         if not is_plain or tensor.is_complex():
-            raise ValueError("It holds weights that are no plain real numbers.")
+            raise ValueError("It holds weights that are not plain real numbers.")
         total += tensor.numel() * tensor.element_size()
         if total > size:
-            raise ValueError(f"Its weights ask for more than {total:,} bytes, and the file has {size:,}.")
+            raise ValueError(f"Its weights claim {total:,} bytes or more, but the file has {size:,}.")
 
 
 def _text(value: object) -> str:
@@ -126,7 +126,7 @@ def _load(path: Path) -> Any:
             with zipfile.ZipFile(path) as archive:
                 claimed, size = sum(member.file_size for member in archive.infolist()), path.stat().st_size
             if claimed > size:  # torch does not compress
-                raise ValueError(f"its parts claim {claimed:,} bytes, and the file has {size:,}")
+                raise ValueError(f"its parts claim {claimed:,} bytes, but the file has {size:,}")
     if head.lstrip().startswith(b"<"):
         raise ValueError(f"{path} is a web page, not a checkpoint; download the file itself again.")
     try:
@@ -138,12 +138,12 @@ def _load(path: Path) -> Any:
         complaint = (unsupported or lines or [type(error).__name__])[0][:200]
         if unsupported:
             raise ValueError(
-                f"{path} was refused: besides tensors and training options it holds objects whose loading may run any "
-                "code. Get it from its authors; or, where you trust it, save it anew with plain values only, "
+                f"{path} was refused: besides tensors and training options it holds objects that may run any code when "
+                "loaded. Get it from its authors; or, if you trust it, save it again with plain values only, "
                 'torch.save({"model": checkpoint["model"], "opt": vars(checkpoint["opt"])}, ...). '
                 f"({complaint})"
             ) from error
         raise ValueError(
-            f"{path} cannot be read as a torch checkpoint; it may be cut short, so compare its size and download "
-            f"it again. ({complaint})"
+            f"{path} cannot be read as a torch checkpoint and may be cut short; compare its size, and download it "
+            f"again. ({complaint})"
         ) from error

@@ -1,7 +1,7 @@
 """Units of work as tasks of a Ray cluster.
 
-A unit is idempotent and its files appear whole or not at all, so Ray repeats the units of a lost process or node.
-Only units, paths and numbers go through Ray: every node reads its own input.
+A unit is idempotent and its files appear complete or not at all, so Ray can repeat the units of a lost process or node.
+Only units, paths and numbers go through Ray; every node reads its own input.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from aoq.pipeline.threads import use_threads
 
 DEFAULTS = {
     "RAY_USAGE_STATS_ENABLED": "0",  # send no usage statistics
-    "RAY_worker_niceness": "0",  # of a cluster started here: it exists to run units
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # without it, every start warns of a coming change
+    "RAY_worker_niceness": "0",  # a cluster started here exists only to run units
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else every start warns of a future change
 }
 HERE = {"address": "local", "object_store_memory": 100_000_000, "include_dashboard": False}
 RETRIES = 10
-"""Number of times that a unit's process or node may be lost."""
+"""How often a unit's process or node may be lost."""
 ANSWER, PATIENCE, ENDING = 600.0, 60.0, 10.0
-"""Seconds for a node to check what it reads, between looks whether any node is left, and for given-up units to end."""
+"""Seconds for a node to check its input, between checks that any node is left, and for cancelled units to end."""
 
 Opened = TypeVar("Opened")
 
 
 @dataclass(frozen=True)
 class Job(Generic[Opened]):
-    """Work as it travels to nodes: its units write their tables into a shared folder."""
+    """Work that is sent to nodes; its units write their tables into a shared folder."""
 
     store: Folder
     memory: int
-    """Bytes that a unit may take for itself."""
+    """Bytes that a unit may use."""
     device: str
     open: Callable[[], Opened] = field(compare=False)
-    """Loads what the units are given; called once per process."""
+    """Load the units' input; called once per process."""
     lacking: Callable[[], list[str]] = field(compare=False)
-    """Lists what a node lacks for the job, one phrase each."""
+    """List what a node lacks for the job, one phrase each."""
     versions: Mapping[str, str] = field(default_factory=code_versions, compare=False)
 
 
@@ -63,28 +63,24 @@ Ship = Callable[[Opened, Folder], Job[Opened]]
 
 
 def ship_problem(problem: Problem, store: Folder, *, fetched: Mapping[Path, str] | None = None) -> Job[Problem]:
-    """Make the job of mapped vectors, in files that all nodes see, or fetch from the address that `fetched` names."""
+    """Make the job of mapped vectors, in files that all nodes see or can fetch from the addresses in `fetched`."""
     sides: list[Any] = [problem.images, problem.captions]
     if not all(isinstance(side, np.memmap) and not isinstance(side.base, np.memmap) for side in sides):
-        raise ValueError("vectors for Ray must each be one whole memory-mapped .npy file, for all nodes to read.")
+        raise ValueError("vectors for Ray must each be one whole memory-mapped .npy file that all nodes can read.")
     files = {(path := Path(side.filename)): (fetched or {}).get(path, "") for side in sides}
-    given = {
-        one.name: getattr(problem, one.name)
-        for one in fields(problem)
-        if one.init and one.name not in ("images", "captions")
-    }
-    opened = partial(_open_problem, files, given)
+    names = {one.name for one in fields(problem) if one.init} - {"images", "captions"}
+    opened = partial(_open_problem, files, {name: getattr(problem, name) for name in sorted(names)})
     return Job(store, problem.memory, problem.device, opened, partial(_other_vectors, opened, problem.sha256))
 
 
-def _open_problem(files: Mapping[Path, str], given: Mapping[str, Any]) -> Problem:
+def _open_problem(files: Mapping[Path, str], options: Mapping[str, Any]) -> Problem:
     vectors = [open_array(fetch(address, path.parent) if address else path, "c") for path, address in files.items()]
-    return Problem(vectors[0], vectors[-1], **given)
+    return Problem(vectors[0], vectors[-1], **options)
 
 
 def _other_vectors(opened: Callable[[], Problem], sha256: str) -> list[str]:
     try:
-        return [] if opened().sha256 == sha256 else ["reads other vectors than this machine does"]
+        return [] if opened().sha256 == sha256 else ["reads different vectors than this machine"]
     except (OSError, ValueError) as error:
         return [f"cannot read the vectors ({error})"]
 
@@ -97,9 +93,9 @@ def load_ray() -> Any:
 
 @contextmanager
 def connected(address: str) -> Iterator[Any]:
-    """Connect Ray to the cluster at `address`: "" starts one, "auto" finds the one this machine is a node of.
+    """Connect Ray to the cluster at `address`: "" starts one here, "auto" finds the one this machine belongs to.
 
-    An existing connection of the process is used and left open.
+    If the process is already connected, that connection is used and left open.
     """
     ray = load_ray()
     if ray.is_initialized():
@@ -107,14 +103,14 @@ def connected(address: str) -> Iterator[Any]:
         return
     if address not in ("", "auto"):
         _require_listener(address)
-    given = {"address": address} if address else {**HERE, "num_cpus": len(os.sched_getaffinity(0))}
+    options = {"address": address} if address else {**HERE, "num_cpus": len(os.sched_getaffinity(0))}
     try:
-        ray.init(**given, log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, AssertionError) as error:
         raise ConnectionError(
-            f"there is no Ray cluster to use at {address or 'this machine'!r} ({' '.join(str(error).split())}); start "
-            "one with `ray start`, run on one of its nodes, and where it asks for a token set RAY_AUTH_MODE=token; or "
-            'leave the address empty ("") to use this machine alone.'
+            f"there is no usable Ray cluster at {address or 'this machine'!r} ({' '.join(str(error).split())}); start "
+            "one with `ray start`, run on one of its nodes, and set RAY_AUTH_MODE=token if it asks for a token; or "
+            'leave the address empty ("") to use only this machine.'
         ) from None
     try:
         yield ray
@@ -126,26 +122,32 @@ def _require_listener(address: str) -> None:
     """Fail at once if nothing listens; Ray itself would retry for half a minute."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or "/" in host:
-        raise ValueError(f'{address!r} is no address of a Ray cluster; give HOST:PORT, "auto", or "" for this machine.')
+        raise ValueError(
+            f'{address!r} is not the address of a Ray cluster; give HOST:PORT, "auto", or "" for this machine.'
+        )
     try:
         socket.create_connection((host, int(port)), timeout=5).close()
     except OSError as error:
         raise ConnectionError(
             f"nothing answers at {address} ({error.strerror or error}); is the cluster up (`ray start --head` "
-            'listens on port 6379)? Leave the address empty ("") to use this machine alone.'
+            'listens on port 6379)? Leave the address empty ("") to use only this machine.'
         ) from None
 
 
 def room_for(ray: Any, device: str, cpus: int, memory: int = 0, count: int = 1) -> dict[str, int]:
-    """Return what each of `count` processes takes of a node, if there is room; a GPU too if `auto` finds any."""
+    """Return the resources that each of `count` processes takes; with `auto`, a GPU if any node has one.
+
+    Raises:
+        ValueError: if the cluster is too small.
+    """
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     gpu = any(node.get("GPU") for node in nodes) if device == "auto" else device.startswith("cuda")
     takes = {name: of_each for name, of_each in (("CPU", cpus), ("GPU", int(gpu)), ("memory", memory)) if of_each}
     if (most := sum(_times(takes, node) for node in nodes)) < count:
         raise ValueError(
-            f"the cluster has room for {most} of {count} processes of {_said(takes)} each; its {len(nodes)} nodes have "
-            f"{'; '.join(map(_said, nodes)) or 'nothing'}. Start more nodes, or lower [engine] processes, threads or "
-            f"mining_memory_mb{', or set device = cpu' * gpu}."
+            f"the cluster has room for {most} of {count} processes of {_describe(takes)} each; its {len(nodes)} nodes "
+            f"have {'; '.join(map(_describe, nodes)) or 'nothing'}. Start more nodes, or lower [engine] processes, "
+            f"threads or mining_memory_mb{', or set device = cpu' * gpu}."
         )
     return takes
 
@@ -154,7 +156,7 @@ def _times(takes: Mapping[str, int], node: Mapping[str, Any]) -> int:
     return int(min(node.get(name, 0) // of_each for name, of_each in takes.items()))
 
 
-def _said(room: Mapping[str, Any]) -> str:
+def _describe(room: Mapping[str, Any]) -> str:
     return f"{room.get('CPU', 0):.0f} CPUs, {room.get('GPU', 0):.0f} GPUs and {room.get('memory', 0) / 1e6:.0f} MB"
 
 
@@ -163,7 +165,7 @@ def node_name(node: Mapping[str, Any]) -> str:
 
 
 def check_nodes(ray: Any, takes: Mapping[str, int], folder: Path, lacking: Callable[[], list[str]] = list) -> None:
-    """Raise if a node that has room differs in versions, does not share the folder, or lacks something else."""
+    """Raise if a node that has room differs in versions, does not share the folder, or lacks something."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     task, answers, unfit = ray.remote(num_cpus=0, num_gpus=takes.get("GPU", 0), max_retries=0)(problems_here), {}, []
@@ -181,12 +183,12 @@ def check_nodes(ray: Any, takes: Mapping[str, int], folder: Path, lacking: Calla
     if unfit:
         raise ValueError(
             f"{len(unfit)} of {len(answers)} nodes cannot work on this: node {'. Node '.join(unfit)}. Repair or stop "
-            "these nodes; all need one environment and one shared folder."
+            "these nodes; all need the same environment and a shared folder."
         )
 
 
 def problems_here(versions: Mapping[str, str], seen: Path, lacking: Callable[[], list[str]]) -> list[str]:
-    """List what keeps this node from working, one phrase each; `seen` is a folder in the work folder."""
+    """List what keeps this node from working, one phrase each; `seen` lies in the work folder."""
     problems = differing_here(versions)
     try:
         (seen / uuid4().hex).touch()
@@ -204,13 +206,13 @@ def differing_here(wanted: Mapping[str, str]) -> list[str]:
 def run_on_ray(
     steps: Steps[Opened], opened: Opened, store: Store, progress: Progress, *, ship: Ship[Opened], engine: Engine
 ) -> None:
-    """Do the units on a cluster, each with the engine's threads and the job's memory. A unit's own error ends it."""
-    assert isinstance(store, Folder)  # which all nodes share
+    """Run the units on a cluster, each with the engine's threads and the job's memory. A unit's error ends the run."""
+    assert isinstance(store, Folder)  # shared by all nodes
     with connected(engine.ray_address) as ray:
         job, cpus = ship(opened, replace(store, path=store.path.absolute())), engine.threads or 1
         takes = room_for(ray, job.device, cpus, job.memory)
         check_nodes(ray, takes, job.store.path, job.lacking)
-        # With a GPU, Ray would otherwise start a process for each unit, and each would open the job again.
+        # Without max_calls, Ray would start a process for each unit on a GPU, and each would open the job again.
         room = {"num_cpus": cpus, "num_gpus": takes.get("GPU", 0), "memory": job.memory, "max_calls": 0}
         task, shipped = ray.remote(**room, max_retries=RETRIES)(do_unit), ray.put(job)
         total, done = sum(map(len, steps)), 0
@@ -229,26 +231,26 @@ def run_on_ray(
             except ray.exceptions.RayError as error:
                 raise OSError(
                     f"a unit was lost {RETRIES + 1} times with its process or node ({str(error).splitlines()[0]}); "
-                    "give units more room (threads; of mining, its memory), and run again: what is finished is kept."
+                    "give units more threads (or mining more memory), and run again: finished units are kept."
                 ) from None
             finally:
                 for unit in left:
                     ray.cancel(unit, force=True)
-                if left:  # a unit that is still written would be in the way of who clears the folder
+                if left:  # a unit that still writes would disturb whoever clears the folder
                     ray.wait(left, num_returns=len(left), timeout=ENDING)
 
 
 def do_unit(unit: Unit[Opened], job: Job[Opened], cpus: int) -> None:
-    """Do one unit on a worker."""
+    """Run one unit on a worker."""
     use_threads(cpus)
     unit.do(_open(job), job.store)
 
 
 @lru_cache(maxsize=1)
 def _open(job: Job[Any]) -> Any:
-    """Open the job, once per process; nodes that joined after the start were not checked before."""
+    """Open the job, once per process; nodes that joined after the start have not been checked yet."""
     if wrong := differing_here(job.versions):
-        raise ValueError(f"a node that joined {', '.join(wrong)}; install the same there, then run again.")
+        raise ValueError(f"a node that joined late {', '.join(wrong)}; install the same there, then run again.")
     return job.open()
 
 
@@ -256,5 +258,5 @@ def choose_runner(engine: Engine, ship: Ship[Opened]) -> Runner[Opened]:
     """Choose the runner of the units; `ship` turns their input into a job for the nodes of a cluster."""
     if engine.backend == "inprocess":
         return run_in_process
-    load_ray()  # fails here, before anything is read, where Ray is missing
+    load_ray()  # if Ray is missing, fail before anything is read
     return partial(run_on_ray, ship=ship, engine=engine)

@@ -20,7 +20,7 @@ try:
 except (configparser.Error, UnicodeError) as error:  # it reads luigi.cfg when it is imported
     sys.exit(f"error: {OWN.absolute()} is damaged or no luigi.cfg ({' '.join(str(error).split())}); correct it.")
 
-SHIPPED = Path(aoq.__file__).parent / "luigi.cfg"
+SHIPPED = Path(aoq.__path__[0]) / "luigi.cfg"
 
 
 class paths(luigi.Config):  # noqa: N801  (Luigi names the section after the class)

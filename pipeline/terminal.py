@@ -1,16 +1,18 @@
-"""Make text of unknown origin safe for a terminal and for pages."""
+"""Text of unknown origin, made safe for terminals and pages; suggestions for misspelt names."""
 
 from __future__ import annotations
 
 import io
 import sys
 import unicodedata
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any
 
-OBEYED = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp"}
-"""Categories of invisible characters: controls, directions, private and half characters, line separators."""
-KEPT = frozenset("\n\t\u200c\u200d")
-"""Line ends and tabs, and the joiners that Persian, Hindi and emoji are written with."""
+HIDDEN = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp"}
+"""Categories of invisible characters: controls, formats, private use, surrogates, line and paragraph separators."""
+ALLOWED = frozenset("\n\t\u200c\u200d")
+"""Newlines and tabs, and the joiners that Persian, Hindi and emoji need."""
 
 
 def visible(text: str) -> str:
@@ -19,7 +21,10 @@ def visible(text: str) -> str:
     >>> print(visible("a\x1b[31m caption \u202eof\x00 ours"))
     a\x1b[31m caption \u202eof\x00 ours
     """
-    return text if text.isprintable() else "".join(map(_shown, text))
+    if text.isprintable():
+        return text
+    shown = (one if one.isprintable() or not is_hidden(one) else one.encode("unicode_escape").decode() for one in text)
+    return "".join(shown)
 
 
 def visible_value(value: Any) -> Any:
@@ -30,7 +35,7 @@ def visible_value(value: Any) -> Any:
 
 def is_hidden(character: str) -> bool:
     """Return whether a terminal obeys the character rather than showing it."""
-    return character not in KEPT and unicodedata.category(character) in OBEYED
+    return character not in ALLOWED and unicodedata.category(character) in HIDDEN
 
 
 def escape_what_the_terminal_lacks() -> None:
@@ -39,7 +44,11 @@ def escape_what_the_terminal_lacks() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def _shown(character: str) -> str:
-    if character.isprintable() or not is_hidden(character):
-        return character
-    return character.encode("unicode_escape").decode()
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a "did you mean …?" suggestion, or an empty string.
+
+    >>> did_you_mean("demmo", ["demo", "f30k_scan"])
+    "did you mean 'demo'?"
+    """
+    close = get_close_matches(name, list(known))
+    return f"did you mean {' or '.join(map(repr, close))}?" if close else ""

@@ -1,4 +1,4 @@
-"""Work on ranges of rows, shared among the process's number of threads. Nothing here loads torch."""
+"""The number of threads of this process, and work on ranges of rows shared among them. Nothing here loads torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 PARTS = 4  # per thread, so that one slow part delays little
-_asked: list[int] = []
+_planned: list[int] = []
 
 
 def use_threads(count: int) -> None:
@@ -22,23 +22,23 @@ def use_threads(count: int) -> None:
 
 
 def plan_threads(count: int) -> None:
-    """Let `in_parallel` use `count` threads in this process, and torch too, now or when a search loads it."""
-    _asked[:] = [count]
+    """Let `in_parallel` use `count` threads in this process, and torch as well, once it is loaded."""
+    _planned[:] = [count]
     if "torch" in sys.modules:
         _load_torch().set_num_threads(count)
 
 
 def keep_threads() -> None:
-    """Give torch, which was just loaded, the number that was planned, if one was."""
-    for count in _asked:
+    """Apply the planned number, if any, to torch, which was just loaded."""
+    for count in _planned:
         plan_threads(count)
 
 
 def thread_count() -> int:
-    """Torch's number of threads if it is loaded, else what was planned, or as many as this process may use."""
+    """Return torch's number of threads if it is loaded, else the planned number, or all that this process may use."""
     if "torch" in sys.modules:
         return int(_load_torch().get_num_threads())
-    return _asked[0] if _asked else len(os.sched_getaffinity(0))
+    return _planned[0] if _planned else len(os.sched_getaffinity(0))
 
 
 def _load_torch() -> Any:
@@ -48,7 +48,10 @@ def _load_torch() -> Any:
 
 
 def in_parallel(function: Callable[..., Any], count: int, *arguments: Any, parts: int = PARTS) -> list[tuple[int, int]]:
-    """Call function(start, stop, *arguments) for ranges that cover `count` rows, and these; it must release the GIL."""
+    """Call function(start, stop, *arguments) on ranges that cover `count` rows, and return the ranges.
+
+    The function must release the GIL.
+    """
     threads = thread_count()
     edges = np.linspace(0, count, min(count, parts * threads) + 1, dtype=np.int64).tolist()
     ranges = list(pairwise(edges))
@@ -66,5 +69,5 @@ def in_parallel(function: Callable[..., Any], count: int, *arguments: Any, parts
         others = [pool.submit(work) for _ in range(threads - 1)]
         work()
         for other in others:
-            other.result()  # raises what its part raised
+            other.result()  # raises the error of its thread, if any
     return ranges

@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
@@ -20,12 +21,14 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-import aoq.pipeline.settings  # noqa: F401  # Luigi warns where it is first imported without a luigi.cfg
+import aoq.pipeline.settings  # noqa: F401  # Luigi warns if it is first imported without a luigi.cfg
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Dialog, Page
 
 THREADS = torch.get_num_threads()
+IN_BROWSER = ["*/test_in_browser.py", "*/test_accessibility.py"]
+collect_ignore_glob = [] if find_spec("playwright") else IN_BROWSER
 GOLDEN = Path(os.environ.get("AOQ_GOLDEN_DIR", Path(__file__).parent / "golden"))
 
 
@@ -64,7 +67,7 @@ class GoldenCase:
 
 @pytest.fixture(autouse=True)
 def threads() -> Iterator[None]:
-    """Restore torch's number of threads: an engine in a test takes all cores, and later tests would fight for them."""
+    """Restore torch's number of threads: an engine in a test takes all cores, for which later tests would compete."""
     yield
     torch.set_num_threads(THREADS)
 
@@ -90,11 +93,11 @@ CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-network
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
-    """$AOQ_CHROMIUM, which the gate sets, or the Chromium on the path; without any these tests are skipped."""
+    """$AOQ_CHROMIUM, which the gate sets, or the Chromium on the path; without either, tests are skipped."""
     named = os.environ.get("AOQ_CHROMIUM")
     path = named or shutil.which("chromium") or shutil.which("google-chrome")
     if path is None:
-        pytest.skip("no Chromium; install one, or name it in AOQ_CHROMIUM")
+        pytest.skip("no Chromium; install it, or set AOQ_CHROMIUM")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -105,21 +108,21 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_page(chromium: Browser) -> Iterator[Callable[..., Page]]:
-    """Opens addresses; what any of them complains of, or asks from elsewhere, fails the test."""
+    """Open addresses; errors, dialogs and requests to other hosts fail the test."""
     contexts: list[BrowserContext] = []
-    wrong: list[str] = []
+    problems: list[str] = []
 
     def dismiss(dialog: Dialog) -> None:
-        wrong.append(f"a dialog: {dialog.message}")
+        problems.append(f"a dialog: {dialog.message}")
         dialog.dismiss()
 
     def watch(page: Page, address: str) -> None:
         place = urlsplit(address)
         home = address if place.scheme == "file" else f"{place.scheme}://{place.netloc}/"
-        page.on("console", lambda line: wrong.append(line.text) if line.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda line: problems.append(line.text) if line.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("dialog", dismiss)
-        page.on("request", lambda sent: None if sent.url.startswith((home, "data:")) else wrong.append(sent.url))
+        page.on("request", lambda sent: None if sent.url.startswith((home, "data:")) else problems.append(sent.url))
 
     def open_one(address: str, *, width: int = 1280, scheme: Literal["light", "dark"] = "light") -> Page:
         contexts.append(chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme))
@@ -131,4 +134,4 @@ def open_page(chromium: Browser) -> Iterator[Callable[..., Page]]:
     yield open_one
     for context in contexts:
         context.close()
-    assert wrong == []
+    assert problems == []

@@ -113,13 +113,13 @@ def test_blocks_that_others_did_in_any_order_are_those_of_one_process(pairs, tmp
 @pytest.mark.parametrize(
     ("file", "place", "said", "again"),
     [
-        ("captions.npy", -1, "captions.npy is damaged; it is encoded anew from row 24 on", 3),
-        ("captions.npy", 200, "captions.npy is damaged; it is encoded anew from row 0 on", 27),
-        ("images.npy", 60, "All of it is encoded anew", 9),
-        ("images.npy", 3, "All of it is encoded anew", 9),
-        ("images.progress.json", 0, "All of it is encoded anew", 9),
+        ("captions.npy", -1, "captions.npy is damaged; it is encoded again from row 24 on", 3),
+        ("captions.npy", 200, "captions.npy is damaged; it is encoded again from row 0 on", 27),
+        ("images.npy", 60, "All of it is encoded again", 9),
+        ("images.npy", 3, "All of it is encoded again", 9),
+        ("images.progress.json", 0, "All of it is encoded again", 9),
         ("images.progress.json", 10, "images.npy is damaged", 9),
-        ("images.npy", None, "All of it is encoded anew", 9),
+        ("images.npy", None, "All of it is encoded again", 9),
         ("captions.progress.json", None, "", 27),
     ],
 )

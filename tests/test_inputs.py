@@ -288,5 +288,5 @@ def test_commands_read_what_stages_made_by_opened(command):
 def test_what_may_never_end_is_not_hashed(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (Path("/dev/zero"), tmp_path / "pipe", tmp_path):
-        with pytest.raises(ValueError, match=r"is no regular file, and none other is read"):
+        with pytest.raises(ValueError, match=r"is not a regular file"):
             file_sha256(path)

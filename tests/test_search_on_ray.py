@@ -180,7 +180,7 @@ def test_nothing_is_written_after_an_error_ended_the_run(cluster, world, tmp_pat
     [
         ("1.0", rf"has numpy {re.escape(np.__version__)}, not 1\.0"),
         ("elsewhere", r"cannot write in .*elsewhere .*: all nodes must share it, at one path"),
-        ("other.npy", r"reads other vectors than this machine does"),
+        ("other.npy", r"reads different vectors than this machine"),
         ("none.npy", r"cannot read the vectors \(.*none\.npy"),
     ],
 )

@@ -82,7 +82,6 @@ def test_shipped_settings_fill_what_no_other_file_has_set(monkeypatch):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"junk", "is damaged or no luigi.cfg (File contains no section headers."),
         (b"[engine]\nthreads = 1\nthreads = 2\n", "option 'threads' in section 'engine' already exists"),
         (b"\xff\xfe", "can't decode byte 0xff"),
         (b"[paths]\ndata_root = %(nothing)s\n", "[paths] in luigi.cfg: Bad value substitution"),

@@ -1,13 +1,15 @@
-"""Characters that a terminal would obey are shown instead; those that its encoding lacks are escaped."""
+"""Characters that a terminal would obey are escaped, as are those that its encoding lacks; progress is logged."""
 
 from __future__ import annotations
 
 import io
+import logging
 import sys
 import unicodedata
 
 import pytest
 
+from aoq.pipeline import console
 from aoq.pipeline.terminal import escape_what_the_terminal_lacks, is_hidden, visible, visible_value
 
 SEEN = ["naïve café", "👩‍🚀 a dog 🐕", "כלב רץ על הדשא", "می‌خواهم", "क्‍ष", "two\tcolumns\nand lines"]
@@ -19,8 +21,8 @@ def test_what_is_seen_stays(text):
 
 
 def test_nothing_hidden_is_left():
-    every = "".join(map(chr, range(sys.maxunicode + 1)))
-    shown = visible(every)
+    ranges = [(0, 0x3100), (0xD7F0, 0xE010), (0xF8F0, 0x10000), (0xE0000, 0xE0200), (0x10FFF0, sys.maxunicode + 1)]
+    shown = visible("".join(chr(number) for first, last in ranges for number in range(first, last)))
     assert not any(map(is_hidden, shown))
     assert {unicodedata.category(character) for character in shown} & {"Cc", "Cf"} == {"Cc", "Cf"}  # \n, \t, joiners
     assert visible("\x1b[2J\x9b\u202e\x00\u2028\udcff\r") == r"\x1b[2J\x9b\u202e\x00\u2028\udcff\r"
@@ -42,3 +44,13 @@ def test_a_terminal_of_few_characters_shows_the_rest_as_escapes(monkeypatch, enc
     sys.stdout.write("café –")
     sys.stdout.flush()
     assert written.getvalue() == shown
+
+
+def test_without_a_terminal_progress_is_logged_now_and_then(caplog, monkeypatch):
+    clock = iter([0.0, 10.0, 40.0, 40.0, 50.0, 80.0, 80.0])
+    monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr("sys.stderr.isatty", lambda: False, raising=False)
+    with caplog.at_level(logging.INFO), console.show_progress("mining") as report:
+        for done in range(1, 5):
+            report(done, 4, "text")
+    assert caplog.messages == ["mining: 2 of 4 text", "mining: 4 of 4 text"]

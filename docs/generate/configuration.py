@@ -51,7 +51,7 @@ def page() -> str:
     for title, (section, about) in OTHERS.items():
         parts += [f"## {title}\n", f"A file that {about}.\n", *_sections(section, "", seen)]
     parts += ["## A study\n", "A file in `configs/studies/`.\n", *_sections(Study, "", seen)]
-    parts += ["## luigi.cfg\n", LUIGI, f"```ini\n{(Path(aoq.__file__).parent / 'luigi.cfg').read_text()}```\n"]
+    parts += ["## luigi.cfg\n", LUIGI, f"```ini\n{(Path(aoq.__path__[0]) / 'luigi.cfg').read_text()}```\n"]
     return "\n".join(parts)
 
 

@@ -19,8 +19,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from aoq.models.towers.preprocessing import Preprocessing, seen_by_open_clip, seen_by_timm, seen_by_transformers
-from aoq.pipeline.extras import import_extra
-from aoq.pipeline.loading import loading
+from aoq.pipeline.extras import import_extra, loading
 from aoq.pipeline.reading import open_array
 
 TOKENISER = "tokenizer.json"

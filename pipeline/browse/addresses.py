@@ -1,4 +1,4 @@
-"""Addresses of the pages: the row, the part of a list and the choices that they name."""
+"""What the address of a page names: a row, a part of a list, and choices."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Item = TypeVar("Item")
 Kind = Literal["image", "caption"]
 DIRECTIONS: dict[Kind, Direction] = {"image": "i2t", "caption": "t2i"}
 OTHER: dict[Kind, Kind] = {"image": "caption", "caption": "image"}
-"""Kind of the items that an anchor lists."""
-KEPT = ("q", "page", "table", "run", "beside", "show")
-LONGEST = 9
+"""Kind of an anchor's candidates."""
+CHOICES = ("q", "page", "table", "run", "beside", "show")
+MOST_DIGITS = 9
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Page:
 
     def __post_init__(self) -> None:
         if not 1 <= self.number <= self.last:
-            abort(400, f"page {self.number} is asked for, and there are pages 1 to {self.last}.")
+            abort(400, f"there is no page {self.number}; choose one of 1 to {self.last}.")
 
     @property
     def last(self) -> int:
@@ -49,53 +49,51 @@ class Page:
         return items[self.start : self.start + self.size]
 
 
-def named_row(album: Album, kind: Kind, given: str) -> int:
-    """Find a row of the album's split, or show a page with the existing ones."""
+def parse_row(album: Album, kind: Kind, text: str) -> int:
+    """Parse a row of the album's split; abort with the rows that exist."""
     count = album.split.image_count if kind == "image" else album.split.caption_count
-    number = _whole(given)
-    if number is None or number >= count:
-        abort(404, f"{kind} {given[:40]}: split {album.split.name!r} has {kind}s 0 to {count - 1}.")
-    return number
+    row = _whole_number(text)
+    if row is None or row >= count:
+        abort(404, f"{kind} {text[:40]}: split {album.split.name!r} has {kind}s 0 to {count - 1}.")
+    return row
 
 
-def asked_page(total: int, size: int) -> Page:
-    """Read the page number from the address; the first by default."""
-    return Page(_asked_number("page", 1), total, size)
+def requested_page(total: int, size: int) -> Page:
+    return Page(_requested_number("page", 1), total, size)
 
 
-def asked_numbers(name: str, opened: Sequence[object]) -> list[int]:
-    """Read one number of several from the address, the first by default, and the one to compare with."""
-    numbers = [_asked_number(name, 0)]
+def requested_numbers(name: str, opened: Sequence[object]) -> list[int]:
+    """Read the number of an open table or run from the address, and of the one to compare it with, if any."""
+    numbers = [_requested_number(name, 0)]
     if request.args.get("beside"):
-        numbers.append(_asked_number("beside", 0))
+        numbers.append(_requested_number("beside", 0))
     for number in numbers:
         if number >= len(opened):
-            abort(400, f"{name} {number} is asked for, and 0 to {len(opened) - 1} are open.")
+            abort(400, f"there is no {name} {number}; choose one of 0 to {len(opened) - 1}.")
     return list(dict.fromkeys(numbers))
 
 
-def asked_choice(asked: Mapping[str, str], name: str, known: Collection[str]) -> str:
-    """Read a choice from the address; it must be a known value."""
-    given = asked.get(name, "")
-    if given not in known:
-        abort(400, f"{name}={given[:40]}: choose one of {', '.join(filter(None, known))}.")
-    return given
+def requested_choice(values: Mapping[str, str], name: str, known: Collection[str]) -> str:
+    value = values.get(name, "")
+    if value not in known:
+        abort(400, f"{name}={value[:40]}: choose one of {', '.join(filter(None, known))}.")
+    return value
 
 
 def here(**changes: Any) -> str:
     """Address of this page with other choices; None removes one."""
-    chosen = {name: request.args[name] for name in KEPT if name in request.args}
-    kept = {name: value for name, value in {**chosen, **changes}.items() if value is not None}
-    return url_for(request.endpoint or "start", **(request.view_args or {}), **kept)
+    choices = {name: request.args[name] for name in CHOICES if name in request.args} | changes
+    present = {name: value for name, value in choices.items() if value is not None}
+    return url_for(request.endpoint or "start", **(request.view_args or {}), **present)
 
 
-def _asked_number(name: str, default: int) -> int:
-    given = request.args.get(name) or str(default)
-    number = _whole(given)
+def _requested_number(name: str, default: int) -> int:
+    text = request.args.get(name) or str(default)
+    number = _whole_number(text)
     if number is None:
-        abort(400, f"{name}={given[:40]}: give a whole number.")
+        abort(400, f"{name}={text[:40]}: give a whole number.")
     return number
 
 
-def _whole(given: str) -> int | None:
-    return int(given) if given.isascii() and given.isdecimal() and len(given) <= LONGEST else None
+def _whole_number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS else None

@@ -1,4 +1,4 @@
-"""The web application, reachable from this machine alone: access, errors, and the server."""
+"""The web application and its server, reachable from this machine only."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ PATIENCE, LONGEST = 10.0, 30.0
 
 
 class _Handler(WSGIRequestHandler):
-    """Ends silent or slow connections, and keeps client errors off the terminal."""
+    """End silent or slow connections, and log client errors below the level that the console shows."""
 
     timeout = PATIENCE
 
     def setup(self) -> None:
         super().setup()
-        self._end = Timer(LONGEST, self._read_no_more)
+        self._end = Timer(LONGEST, self._stop_reading)
         self._end.daemon = True
         self._end.start()
 
@@ -53,8 +53,8 @@ class _Handler(WSGIRequestHandler):
         self._end.cancel()
         super().finish()
 
-    def _read_no_more(self) -> None:
-        with suppress(OSError):  # it is closed already
+    def _stop_reading(self) -> None:
+        with suppress(OSError):  # already closed
             self.connection.shutdown(socket.SHUT_RD)
 
     def log_error(self, format: str, *args: object) -> None:  # noqa: A002  (named by http.server)
@@ -62,48 +62,14 @@ class _Handler(WSGIRequestHandler):
 
 
 def create_app(source: Source, marks: Marks | None, port: int) -> Flask:
-    """Create the application for this port; without tables nothing can be marked."""
+    """Create the application for this port; `marks` is None if there are no tables."""
     app = Flask(__name__)
     app.jinja_options = {"autoescape": True, "undefined": StrictUndefined, "finalize": visible_value}
     app.jinja_options |= {"trim_blocks": True, "lstrip_blocks": True}
     app.jinja_env.globals.update(source=source, marks=marks, here=here, most_suspects=SUSPECTS)
     app.jinja_env.filters["thousands"] = "{:,}".format
     _guard(app, port)
-    _show_errors(app)
-    add_common_pages(app, source, marks)
-    if source.evaluations:
-        add_query_pages(app, source.evaluations)
-    if source.train is not None and marks is not None:
-        add_anchor_pages(app, source.train, source.tables, marks)
-        add_marking_pages(app, source.train, source.tables, marks)
-    return app
 
-
-def _guard(app: Flask, port: int) -> None:
-    """Refuse requests under other host names (foreign names may resolve to this machine), and posts of other pages."""
-    hosts = [f"{name}:{port}".removesuffix(":80") for name in (HOST, "localhost")]
-    token = secrets.token_urlsafe()
-    app.config["MAX_CONTENT_LENGTH"] = LARGEST_FORM
-    app.jinja_env.globals["token"] = token
-
-    @app.before_request
-    def check_request() -> None:
-        if request.host not in hosts:
-            abort(403, f"this address is not served here; open http://{hosts[0]}/")
-        if request.method == "POST":
-            own = request.host_url.rstrip("/")
-            given = request.form.get("token", "")
-            if request.headers.get("Origin", own) != own or not compare_digest(given.encode(), token.encode()):
-                abort(403, "this form is not from a page of the server that runs now; load the page again.")
-
-    @app.after_request
-    def add_headers(answer: Response) -> Response:
-        answer.headers.update(HEADERS)
-        answer.headers.setdefault("Cache-Control", "no-cache")
-        return answer
-
-
-def _show_errors(app: Flask) -> None:
     @app.errorhandler(HTTPException)
     def refused(error: HTTPException) -> tuple[str, int]:
         return render_template("error.html.j2", title=error.name, message=error.description), error.code or 500
@@ -114,13 +80,45 @@ def _show_errors(app: Flask) -> None:
         logger.exception("%s", request.path)
         return render_template("error.html.j2", title="This cannot be shown", message=str(error)), 500
 
+    add_common_pages(app, source, marks)
+    if source.evaluations:
+        add_query_pages(app, source.evaluations)
+    if source.train is not None and marks is not None:
+        add_anchor_pages(app, source.train, source.tables, marks)
+        add_marking_pages(app, source.train, source.tables, marks)
+    return app
+
+
+def _guard(app: Flask, port: int) -> None:
+    """Refuse requests under other host names, which may resolve to this machine, and forms from other pages."""
+    hosts = [f"{name}:{port}".removesuffix(":80") for name in (HOST, "localhost")]
+    token = secrets.token_urlsafe()
+    app.config["MAX_CONTENT_LENGTH"] = LARGEST_FORM
+    app.jinja_env.globals["token"] = token
+
+    @app.before_request
+    def check_request() -> None:
+        if request.host not in hosts:
+            abort(403, f"this server does not answer under that name; open http://{hosts[0]}/")
+        if request.method == "POST":
+            own = request.host_url.rstrip("/")
+            sent = request.form.get("token", "")
+            if request.headers.get("Origin", own) != own or not compare_digest(sent.encode(), token.encode()):
+                abort(403, "this form is not from a page of the running server; load the page again.")
+
+    @app.after_request
+    def add_headers(answer: Response) -> Response:
+        answer.headers.update(HEADERS)
+        answer.headers.setdefault("Cache-Control", "no-cache")
+        return answer
+
 
 def open_server(source: Source, marks: Marks | None, port: int) -> BaseWSGIServer:
-    """Open a server with concurrent requests, on any free port if it is 0; `serve_forever` ends with Ctrl-C."""
+    """Open a threaded server on the port, 0 for any free one; `serve_forever` ends with Ctrl-C."""
     try:
         listening = socket.create_server((HOST, port))
     except OSError as error:
-        reason = "is in use by another program" if error.errno == errno.EADDRINUSE else f"cannot be had ({error})"
+        reason = "is in use by another program" if error.errno == errno.EADDRINUSE else f"cannot be opened ({error})"
         raise OSError(f"port {port} {reason}; choose another with --port, 0 for any free one.") from None
     with listening:
         chosen = listening.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Tables' folders: their rows by the pairs, ids, texts and pictures that are given or kept beside them."""
+"""Open tables by their folders, with texts, ids and pictures from the command line or beside the table."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int32, Int64
+from jaxtyping import Bool, Int32
 
-from aoq.pipeline.browse.search import CaptionSearch
-from aoq.pipeline.browse.source import Album, Source, open_table
+from aoq.pipeline.browse.source import Album, CaptionSearch, Source, open_table
 from aoq.pipeline.data.folder import Rows, Split
 from aoq.pipeline.data.thumbnails import Picture, Thumbnails, small_picture
 from aoq.pipeline.digests import digest
@@ -32,18 +32,18 @@ class Given:
     split: Split | None = None
     """One of its splits, with captions and ids."""
     texts: Sequence[str] | None = None
-    """The captions', one a row."""
+    """One text per caption."""
     image_ids: Sequence[str] | None = None
     image_root: Path | None = None
-    """Folder of the images' files, each named by its id, with or without an ending."""
+    """Folder of the images' files, each named by its id, with or without an extension."""
     view: Path | None = None
 
 
 @dataclass(frozen=True)
-class Listed(Split):
-    """The rows of a table, which pairs them: an image may have any number of captions, and a caption of images.
+class TableRows(Split):
+    """The rows of a table: an image may have any number of captions, and a caption any number of images.
 
-    `image_of` is a caption's first image, -1 where it has none; `ids` ends with an empty one more, that of no image.
+    `image_of` is a caption's first image, or -1; `ids` ends with an empty one, for -1.
     """
 
     pairs: Int32[np.ndarray, "pairs 2"] | None = None
@@ -55,28 +55,24 @@ class Listed(Split):
 
     @cached_property
     def captions_of(self) -> Positives:
-        return positives_of("i2t", self.positives, self.image_count)
+        return self._answers["i2t"]
 
     @cached_property
-    def _own(self) -> dict[Direction, Positives]:
+    def _answers(self) -> dict[Direction, Positives]:
         counts = {"i2t": self.image_count, "t2i": self.caption_count}
         return {direction: positives_of(direction, self.positives, counts[direction]) for direction in DIRECTIONS}
 
-    @cached_property
-    def _keys(self) -> Int64[np.ndarray, " pairs"]:
-        images, captions = self.positives.T
-        return pair_keys(images, captions, self.caption_count)
-
     def answers_of(self, direction: Direction, query: int) -> Int32[np.ndarray, " right"]:
-        return self._own[direction][query]
+        return self._answers[direction][query]
 
     def are_paired(self, images: Rows, captions: Rows) -> Bool[np.ndarray, "*pairs"]:
+        known = pair_keys(self.positives[:, 0], self.positives[:, 1], self.caption_count)
         keys = np.asarray(images, np.int64) * self.caption_count + np.asarray(captions, np.int64)
-        return np.asarray(np.isin(keys, self._keys))
+        return np.asarray(np.isin(keys, known))
 
 
 class Pictures(Thumbnails):
-    """The files of images below a folder, by their ids."""
+    """Files of images below a folder, named by their ids."""
 
     def __init__(self, root: Path, split: Split) -> None:
         super().__init__(root, split)
@@ -92,53 +88,42 @@ class Pictures(Thumbnails):
 
 
 def open_folders(folders: Sequence[Path], given: Given) -> Source:
-    """Open tables of one set of rows; refuse tables of others, and what is given for other rows."""
+    """Open tables that share their rows; refuse others, and texts or ids that do not fit."""
     manifests = [read_manifest(folder) for folder in folders]
     if any(len(sides_of(manifest)) == 1 for manifest in manifests):
         raise ValueError("a table of one set has no two sides to browse; look at it with `aoq inspect` or `aoq stats`.")
     first, manifest = folders[0], manifests[0]
-    pairs = read_positives(first, manifest)
+    counts, pairs = count_rows(first, manifest), read_positives(first, manifest)
     for folder, other in zip(folders[1:], manifests[1:], strict=True):
-        if count_rows(folder, other) != count_rows(first, manifest) or not np.array_equal(
-            read_positives(folder, other), pairs
-        ):
-            raise ValueError(
-                f"{first} and {folder} are tables of different rows or pairs; browse one of them at a time."
-            )
+        if count_rows(folder, other) != counts or not np.array_equal(read_positives(folder, other), pairs):
+            raise ValueError(f"{first} and {folder} have different rows or pairs; browse one of them at a time.")
     if given.view is not None and len(folders) > 1:
-        raise ValueError("--view is of one table, and several are named; name one.")
+        raise ValueError("--view belongs to one table, but several are named; name one.")
     split = _split(first, manifest, pairs, given)
-    pictures = _pictures(first, split, given)
+    if given.image_root is None:
+        pictures = Thumbnails(given.data or first, split)
+    elif given.image_root.is_dir():
+        pictures = Pictures(given.image_root, split)
+    else:
+        raise FileNotFoundError(f"{given.image_root} is no folder; give --image-root the one with the images' files.")
     key = f"table-{digest([str(first.absolute()), str(given.image_root), split.ids])[:8]}"
-    album = Album(key, split, pictures, CaptionSearch(split.captions))
-    return Source(
-        album, tuple(open_table([folder.resolve().name], folder, split, given.view) for folder in folders), ()
-    )
+    tables = [open_table([folder.resolve().name], folder, split, given.view) for folder in folders]
+    return Source(Album(key, split, pictures, CaptionSearch(split.captions)), tuple(tables), ())
 
 
-def _split(folder: Path, manifest: dict[str, object], pairs: np.ndarray, given: Given) -> Split:
+def _split(folder: Path, manifest: dict[str, Any], pairs: np.ndarray, given: Given) -> TableRows:
     counts, names = count_rows(folder, manifest), read_ids(folder, manifest)
     images, captions = counts["images"], counts["captions"]
     texts, ids, boxes = given.texts, given.image_ids, None
     if given.split is not None:
         texts, ids, boxes = texts or given.split.captions, ids or given.split.ids, given.split.boxes
-    for option, what, there, count in (("--texts", "texts", texts, captions), ("--image-ids", "ids", ids, images)):
-        if there is not None and len(there) != count:
-            raise ValueError(
-                f"{len(there)} {what} are given, and {folder} has {count} rows of them; give {option} one a row."
-            )
+    for option, values, count in (("--texts", texts, captions), ("--image-ids", ids, images)):
+        if values is not None and len(values) != count:
+            raise ValueError(f"{option} has {len(values)} entries, but {folder} has {count} rows; give one per row.")
     ids = ids or names.get("images") or [str(row) for row in range(images)]
     texts = texts or names.get("captions") or [f"caption {row}" for row in range(captions)]
     image_of = np.full(captions, -1, np.int32)
     image_of[pairs[::-1, 1]] = pairs[::-1, 0]
     features = np.empty((images, 0, 0), np.float32)
     name = given.split.name if given.split else "table"
-    return Listed(name, features, list(texts), image_of, [*ids, ""], boxes, pairs=pairs)
-
-
-def _pictures(folder: Path, split: Split, given: Given) -> Thumbnails:
-    if given.image_root is None:
-        return Thumbnails(given.data or folder, split)
-    if not given.image_root.is_dir():
-        raise FileNotFoundError(f"{given.image_root} is no folder; give --image-root the one with the images' files.")
-    return Pictures(given.image_root, split)
+    return TableRows(name, features, list(texts), image_of, [*ids, ""], boxes, pairs=pairs)

@@ -1,4 +1,4 @@
-"""One anchor's list of a table, and all lists with a given candidate, without reading the whole table."""
+"""The list of one anchor, and all lists with one candidate, without reading the whole table."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from aoq.pipeline.tables.files import numbered, open_lists, said_of
 from aoq.pipeline.tables.inspection import AnchorList
 from aoq.pipeline.tables.screens.view import Judged, judged_groups, read_judged
 
-KEPT_GROUPS = 4
-KEPT_LISTINGS = 16
+CACHED_GROUPS, CACHED_LISTINGS = 4, 16
 LISTING = np.dtype([("place", np.int64), ("anchor", np.int64), ("score", np.float32)])
-"""A place of a candidate among the negatives."""
+"""Where a candidate is listed as a negative."""
 
 Group = TypeVar("Group")
 
 
 class ListFile:
-    """One direction of a table and of its view, read by row groups; every page is checked as it is read."""
+    """One direction of a table and of its view, read by row groups; checksums are verified while reading."""
 
     def __init__(self, table: Path, direction: Direction, manifest: Mapping[str, Any], view: Path | None) -> None:
         self.direction = direction
@@ -40,7 +39,7 @@ class ListFile:
         if self._view is not None:
             self._judged_starts = _starts(judged_groups(self._view))
             self._find_judged = _by_row(self._judged_starts, partial(read_judged, self._view))
-        self.listings = lru_cache(KEPT_LISTINGS)(self._find_listings)
+        self.listings = lru_cache(CACHED_LISTINGS)(self._find_listings)
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -54,19 +53,19 @@ class ListFile:
         return AnchorList(self.direction, anchor, lists[row : row + 1], judged, self._members)
 
     def groups(self) -> Iterator[tuple[int, NegativeLists, Judged | None]]:
-        """Yield row groups: the first anchor, the lists, and what the view says of them."""
+        """Yield row groups: the first anchor, the lists, and the view's judgements."""
         for group, (start, stop) in enumerate(pairwise(self._starts)):
             yield start, self._read_group(group), self._judged(start, stop)
 
     def _judged(self, start: int, stop: int) -> Judged | None:
         if self._view is None:
             return None
-        found = []
-        for group, (first, last) in enumerate(pairwise(self._judged_starts)):
-            if first < stop and last > start:
-                found.append(read_judged(self._view, group)[slice(max(start - first, 0), stop - first)])
-        flags, suspicion = ([getattr(one, name) for one in found] for name in ("flags", "suspicion"))
-        return Judged(np.concatenate(flags), np.concatenate(suspicion))
+        parts = [
+            read_judged(self._view, group)[slice(max(start - first, 0), stop - first)]
+            for group, (first, last) in enumerate(pairwise(self._judged_starts))
+            if first < stop and last > start
+        ]
+        return Judged(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("flags", "suspicion")))
 
     def _read_group(self, group: int) -> NegativeLists:
         with open_lists(self._path) as file:
@@ -74,7 +73,7 @@ class ListFile:
         return numbered(self._path, rows, self._starts[group])
 
     def _find_listings(self, candidate: int) -> np.ndarray:
-        """Find the LISTINGs, by place, then by anchor."""
+        """Find the candidate's LISTINGs, ordered by place, then by anchor."""
         found = [np.empty(0, LISTING)]
         with open_lists(self._path) as file:
             for group, start in enumerate(self._starts[:-1]):
@@ -86,16 +85,16 @@ class ListFile:
 
 
 def _starts(counts: Sequence[int]) -> list[int]:
-    """First row of each row group, and the number of all rows."""
+    """Return the first row of each row group, and the number of rows."""
     return [0, *np.cumsum(counts).tolist()]
 
 
 def _by_row(starts: Sequence[int], read: Callable[[int], Group]) -> Callable[[int], tuple[Group, int]]:
-    """Find a row's row group and its position there; the group read last is cached."""
-    kept = lru_cache(KEPT_GROUPS)(read)
+    """Return a function that finds a row's group, cached, and its position there."""
+    cached = lru_cache(CACHED_GROUPS)(read)
 
     def find(row: int) -> tuple[Group, int]:
         group = int(np.searchsorted(starts, row, side="right")) - 1
-        return kept(group), row - starts[group]
+        return cached(group), row - starts[group]
 
     return find

@@ -1,26 +1,172 @@
-"""Judgements of pairs by each marker, in a file that `aoq screen --judgements` reads, and how markers agree."""
+"""Judgements of pairs: true matches in the file that screens read, and all marks of each marker beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as csv
+import pyarrow.compute as pc
+import pyarrow.csv as arrow_csv
+import pyarrow.parquet as pq
 from filelock import FileLock
 
-from aoq.pipeline.browse.matches import Matches
 from aoq.pipeline.columns import parse_csv
 from aoq.pipeline.reading import reading
 from aoq.pipeline.scratch import write_atomically, writing_in
+from aoq.pipeline.tables.files import PAIRS
+from aoq.pipeline.tables.screens.matches import read_matches
 
-Pair = tuple[int, int]
-"""An image and a caption, by row."""
+CAPTION, IMAGE = PAIRS.names
 COLUMNS = pa.schema(
     {"image_id": pa.int64(), "caption_id": pa.int64(), "probability": pa.float64(), "marker": pa.string()}
 )
 REMEDY = f"it needs the columns {', '.join(COLUMNS.names)}"
+
+Pair = tuple[int, int]
+"""An image and a caption, by row."""
+Content = TypeVar("Content")
+
+
+class _SharedFile(Generic[Content]):
+    """A file that several servers may write, one at a time; it is read again after any of them has written."""
+
+    def __init__(self, path: Path, read: Callable[[], Content]) -> None:
+        self.path, self._read = path, read
+        self._lock = FileLock(path.with_name(f".{path.name}.lock"))
+        self._stamp, self._content = self._now(), read()
+
+    def content(self) -> Content:
+        if (stamp := self._now()) != self._stamp:
+            self._stamp, self._content = stamp, self._read()
+        return self._content
+
+    def change(self, changed: Callable[[Content], bytes | None]) -> None:
+        """Replace the file by `changed` of its content; None leaves it."""
+        with writing_in(self.path.parent), self._lock:
+            if (content := changed(self._read())) is not None:
+                write_atomically(self.path, content)
+
+    def _now(self) -> tuple[int, int, int] | None:
+        there = self.path.stat() if self.path.exists() else None
+        return there and (there.st_ino, there.st_mtime_ns, there.st_size)
+
+
+class Matches:
+    """Pairs known to match; their file is created with the first of them, and keeps what others write into it."""
+
+    def __init__(self, path: Path, images: int, captions: int) -> None:
+        if not path.parent.is_dir():
+            raise FileNotFoundError(f"{path.parent} does not exist; make it, or choose another --matches.")
+        self.path = path.resolve()
+        self._images, self._captions = images, captions
+        self._file = _SharedFile(self.path, self._read)
+
+    def __len__(self) -> int:
+        return len(self._file.content())
+
+    def __contains__(self, pair: object) -> bool:
+        return pair in self._file.content()
+
+    def mark(self, image: int, caption: int, *, is_match: bool) -> None:
+        """Add the pair to the file, or remove it."""
+        edit = EDITORS[self.path.suffix]
+        self._file.change(
+            lambda pairs: None if ((image, caption) in pairs) == is_match else edit(self.path, caption, image, is_match)
+        )
+
+    def _read(self) -> frozenset[Pair]:
+        try:
+            pairs = read_matches(self.path, self._images, self._captions)
+        except FileNotFoundError:
+            return frozenset()
+        return frozenset((image, caption) for image, caption in pairs.tolist())
+
+
+class Marks:
+    """One marker's judgements, beside those of others.
+
+    `NAME.marks.csv` beside the file of matches `NAME.csv` has one row per pair and marker: image_id, caption_id,
+    probability (1 for a true match, 0 for none) and marker. `aoq screen --judgements` reads it.
+    """
+
+    def __init__(self, matches: Matches, marker: str) -> None:
+        self.matches, self.marker = matches, marker
+        self.path = matches.path.with_name(f"{matches.path.stem}.marks.csv")
+        self._file = _SharedFile(self.path, self._read)
+        self._undoable: list[tuple[Pair, bool, bool | None, str]] = []
+
+    def of(self, image: int, caption: int) -> bool | None:
+        """Return True for a known match, else this marker's judgement, or None."""
+        if (image, caption) in self.matches:
+            return True
+        return self._file.content().get(((image, caption), self.marker))
+
+    def say(self, image: int, caption: int, is_match: bool | None, back: str) -> None:
+        """Mark the pair, or remove its mark (None); `back` is the page to return to after an undo."""
+        pair = (image, caption)
+        before = pair in self.matches, self._file.content().get((pair, self.marker))
+        self._write(pair, is_match is True, is_match)
+        self._undoable.append((pair, *before, back))
+
+    def undo(self) -> str | None:
+        """Undo the last mark of this server; return the page it was made on, or None if there is no mark."""
+        if not self._undoable:
+            return None
+        pair, was_known, judgement, back = self._undoable.pop()
+        self._write(pair, was_known, judgement)
+        return back
+
+    @property
+    def can_undo(self) -> bool:
+        return bool(self._undoable)
+
+    def counts(self) -> tuple[int, int]:
+        """Count the pairs that this marker calls a match, and those called none."""
+        mine = [is_match for (_, marker), is_match in self._file.content().items() if marker == self.marker]
+        return sum(mine), len(mine) - sum(mine)
+
+    def agreements(self) -> list[Agreement]:
+        """Compare every two markers with pairs in common."""
+        by_marker: dict[str, dict[Pair, bool]] = {}
+        for (pair, marker), is_match in sorted(self._file.content().items()):
+            by_marker.setdefault(marker, {})[pair] = is_match
+        return [
+            agreement(one, other, ours, theirs)
+            for (one, ours), (other, theirs) in combinations(by_marker.items(), 2)
+            if ours.keys() & theirs.keys()
+        ]
+
+    def _write(self, pair: Pair, is_known: bool, judgement: bool | None) -> None:
+        def changed(rows: dict[tuple[Pair, str], bool]) -> bytes | None:
+            rows.pop((pair, self.marker), None)
+            if judgement is not None:
+                rows[pair, self.marker] = judgement
+            if not rows and not self.path.exists():
+                return None
+            values = [(*pair, float(is_match), marker) for (pair, marker), is_match in rows.items()]
+            table = pa.Table.from_pylist([dict(zip(COLUMNS.names, row, strict=True)) for row in values], COLUMNS)
+            file = pa.BufferOutputStream()
+            arrow_csv.write_csv(table, file)
+            return bytes(file.getvalue())
+
+        self._file.change(changed)
+        # Last, so that an error above has changed nothing that screens read.
+        self.matches.mark(*pair, is_match=is_known)
+
+    def _read(self) -> dict[tuple[Pair, str], bool]:
+        if not self.path.exists():
+            return {}
+        with reading(self.path, "marks", REMEDY):
+            rows = parse_csv(self.path, COLUMNS).to_pylist()
+        return {((row["image_id"], row["caption_id"]), row["marker"]): row["probability"] >= 0.5 for row in rows}
 
 
 @dataclass(frozen=True)
@@ -31,117 +177,54 @@ class Agreement:
     other: str
     pairs: int
     same: float
-    """The fraction of which both say the same."""
+    """Fraction of pairs on which both agree."""
     kappa: float | None
-    """Cohen's: 1 is agreement, 0 as much as chance gives; None where both say one thing of all."""
-
-
-class Marks:
-    """One marker's judgements, beside others'; true matches are kept in the file of known matches as well.
-
-    `NAME.marks.csv` beside `NAME.csv` has a row a pair and marker: image_id, caption_id, probability (1 a true match, 0
-    none) and marker.
-    """
-
-    def __init__(self, matches: Matches, marker: str) -> None:
-        self.matches, self.marker = matches, marker
-        self.path = matches.path.with_name(f"{matches.path.stem}.marks.csv")
-        self._lock = FileLock(self.path.with_name(f".{self.path.name}.lock"))
-        self._done: list[tuple[Pair, bool, bool | None, str]] = []
-        self._stamp: tuple[int, int, int] | None = None
-        self._said: dict[tuple[Pair, str], bool] = self._read()
-
-    def of(self, image: int, caption: int) -> bool | None:
-        """Return True for a pair in the file of matches, else this marker's judgement, None without one."""
-        if (image, caption) in self.matches:
-            return True
-        return self._all().get(((image, caption), self.marker))
-
-    def say(self, image: int, caption: int, is_match: bool | None, back: str) -> None:
-        """Mark the pair, or take its mark back (None); `back` is the page to return to after an undo."""
-        pair = (image, caption)
-        before = pair in self.matches, self._all().get((pair, self.marker))
-        self._write(pair, is_match is True, is_match)
-        self._done.append((pair, *before, back))
-
-    def undo(self) -> str | None:
-        """Take the last mark of this server back; return the page it was made on, None without a mark."""
-        if not self._done:
-            return None
-        pair, was_known, was_said, back = self._done.pop()
-        self._write(pair, was_known, was_said)
-        return back
-
-    @property
-    def can_undo(self) -> bool:
-        return bool(self._done)
-
-    def counts(self) -> tuple[int, int]:
-        """Count the pairs that this marker calls a match, and those it calls none."""
-        mine = [is_match for (_, marker), is_match in self._all().items() if marker == self.marker]
-        return sum(mine), len(mine) - sum(mine)
-
-    def agreements(self) -> list[Agreement]:
-        """Compare every two markers with pairs in common."""
-        by_marker: dict[str, dict[Pair, bool]] = {}
-        for (pair, marker), is_match in sorted(self._all().items()):
-            by_marker.setdefault(marker, {})[pair] = is_match
-        names = list(by_marker)
-        return [
-            agreement(one, other, by_marker[one], by_marker[other])
-            for place, one in enumerate(names)
-            for other in names[place + 1 :]
-            if by_marker[one].keys() & by_marker[other].keys()
-        ]
-
-    def _write(self, pair: Pair, is_known: bool, said: bool | None) -> None:
-        """The matches last: what fails before has changed nothing that screens read."""
-        with writing_in(self.path.parent), self._lock:
-            rows = self._read()
-            rows.pop((pair, self.marker), None)
-            if said is not None:
-                rows[pair, self.marker] = said
-            if rows or self.path.exists():
-                write_atomically(self.path, _content(rows))
-        self.matches.mark(*pair, is_match=is_known)
-
-    def _all(self) -> dict[tuple[Pair, str], bool]:
-        """Read the file again if it changed."""
-        there = self.path.stat() if self.path.exists() else None
-        stamp = there and (there.st_ino, there.st_mtime_ns, there.st_size)
-        if stamp != self._stamp:
-            self._stamp, self._said = stamp, self._read()
-        return self._said
-
-    def _read(self) -> dict[tuple[Pair, str], bool]:
-        if not self.path.exists():
-            return {}
-        with reading(self.path, "marks", REMEDY):
-            rows = parse_csv(self.path, COLUMNS).to_pylist()
-        return {((row["image_id"], row["caption_id"]), row["marker"]): row["probability"] >= 0.5 for row in rows}
+    """Cohen's kappa: 1 for full agreement, 0 for chance; None if both give the same answer to every pair."""
 
 
 def agreement(one: str, other: str, ours: Mapping[Pair, bool], theirs: Mapping[Pair, bool]) -> Agreement:
-    """Cohen's kappa, (p - p_chance) / (1 - p_chance), on the pairs that both marked.
+    """Compute Cohen's kappa, (p - p_chance) / (1 - p_chance), on the pairs that both marked.
 
     >>> agreement("a", "b", {(0, 1): True, (0, 2): False}, {(0, 1): True, (0, 2): True, (5, 5): True}).same
     0.5
     """
-    common = sorted(ours.keys() & theirs.keys())
-    said = np.array([(ours[pair], theirs[pair]) for pair in common], dtype=float)
-    same = float((said[:, 0] == said[:, 1]).mean())
-    yes = said.mean(axis=0)
+    common = ours.keys() & theirs.keys()
+    marks = np.array([(ours[pair], theirs[pair]) for pair in common], dtype=float)
+    same, yes = float((marks[:, 0] == marks[:, 1]).mean()), marks.mean(axis=0)
     chance = float(yes.prod() + (1 - yes).prod())
     return Agreement(one, other, len(common), same, None if chance == 1 else (same - chance) / (1 - chance))
 
 
-def _content(rows: Mapping[tuple[Pair, str], bool]) -> bytes:
-    columns = [
-        [image for (image, _), _ in rows],
-        [caption for (_, caption), _ in rows],
-        [float(is_match) for is_match in rows.values()],
-        [marker for _, marker in rows],
-    ]
-    file = pa.BufferOutputStream()
-    csv.write_csv(pa.table(columns, schema=COLUMNS), file)
-    return bytes(file.getvalue())
+def _csv(path: Path, caption: int, image: int, is_match: bool) -> bytes:
+    given = path.read_bytes().decode("utf-8-sig") if path.exists() else ",".join(PAIRS.names)
+    rows = csv.DictReader(io.StringIO(given, newline=""))
+    pairs: list[dict[str, Any]] = [row for row in rows if (int(row[CAPTION]), int(row[IMAGE])) != (caption, image)]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows.fieldnames or (), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows([*pairs, {CAPTION: caption, IMAGE: image}] if is_match else pairs)
+    return text.getvalue().encode()
+
+
+def _parquet(path: Path, caption: int, image: int, is_match: bool) -> bytes:
+    table = pq.read_table(path) if path.exists() else PAIRS.empty_table()
+    if is_match:
+        row = pa.table({CAPTION: [caption], IMAGE: [image]}).cast(table.select(PAIRS.names).schema)
+        table = pa.concat_tables([table, row], promote_options="default")
+    else:
+        table = table.filter((pc.field(CAPTION) != caption) | (pc.field(IMAGE) != image))
+    file = io.BytesIO()
+    pq.write_table(table, file, write_page_checksum=True)
+    return file.getvalue()
+
+
+def _json(path: Path, caption: int, image: int, is_match: bool) -> bytes:
+    images_of = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    name = next((key for key in images_of if int(key) == caption), str(caption))
+    images = [one for one in images_of.get(name, []) if int(one) != image]
+    images_of[name] = [*images, image] if is_match else images
+    return json.dumps({key: images for key, images in images_of.items() if images}).encode()
+
+
+EDITORS: dict[str, Callable[[Path, int, int, bool], bytes]] = {".csv": _csv, ".parquet": _parquet, ".json": _json}
+"""By extension: return the file with one pair added or removed, and everything else as it is."""

@@ -1,10 +1,12 @@
-"""Data open to browsing: the training split with its tables, and evaluations with their queries."""
+"""What the pages show: the training split with its tables, and evaluations with their queries."""
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -14,7 +16,6 @@ from jaxtyping import Float32
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.browse.lists import ListFile
-from aoq.pipeline.browse.search import CaptionSearch
 from aoq.pipeline.browse.survey import Survey, merge_suspects, survey
 from aoq.pipeline.config.overrides import split_member
 from aoq.pipeline.config.screen import RULES
@@ -33,6 +34,35 @@ from aoq.pipeline.tables.inspection import inspect_list
 from aoq.pipeline.tables.screens.view import read_view_manifest
 
 NamedChain = tuple[str, Chain]
+CACHED_SEARCHES = 8
+
+
+class CaptionSearch:
+    """Find captions with all words of a query, in any order and case, each at the start of a word.
+
+    In scripts without spaces, and in emoji, a word may start anywhere.
+
+    >>> CaptionSearch(["Two DOGS run", "a woman runs", "ein dog"]).rows("run dog")
+    [0]
+    """
+
+    def __init__(self, captions: Sequence[str]) -> None:
+        self._texts = [_folded(caption) for caption in captions]
+        self.rows = lru_cache(CACHED_SEARCHES)(self._find)
+
+    def _find(self, query: str) -> Sequence[int]:
+        """Return the rows of the captions; none for an empty query."""
+        words = set(_folded(query).split())
+        rows: Sequence[int] = range(len(self._texts)) if words else ()
+        for word in words:
+            start = "" if unicodedata.east_asian_width(word[0]) in "WF" else r"(?<!\w)"
+            matches = re.compile(start + re.escape(word)).search
+            rows = [row for row in rows if word in self._texts[row] and matches(self._texts[row])]
+        return rows
+
+
+def _folded(text: str) -> str:
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
 
 
 @dataclass(frozen=True)
@@ -53,12 +83,12 @@ class Album:
 
 @dataclass(frozen=True)
 class OpenTable:
-    """A negative table, with the view by the runs' screen if there is one."""
+    """A negative table, and the view that the runs' screen makes of it, if any."""
 
     runs: tuple[str, ...]
     """Runs that train on it under this view."""
     teacher: str
-    """Model whose scores they are."""
+    """Model that scored the table."""
     lists: Mapping[Direction, ListFile]
     rules: tuple[str, ...]
     """Rules of the view."""
@@ -70,13 +100,18 @@ class OpenTable:
 
     @cached_property
     def surveys(self) -> dict[Direction, Survey]:
-        """Made when a page first asks: every list is read."""
+        """Computed when a page first needs them, as every list is read."""
         return {one: survey(self.lists[one], len(self.lists[OTHER[one]])) for one in DIRECTIONS}
 
     @cached_property
     def suspects(self) -> np.ndarray:
-        """Pairs to look at, the most suspected first."""
+        """Suspected false negatives, the most suspected first."""
         return merge_suspects(list(self.surveys.values()))
+
+    @property
+    def suspected_pairs(self) -> list[tuple[int, int]]:
+        """Suspects as rows (image, caption)."""
+        return list(zip(self.suspects["image"].tolist(), self.suspects["caption"].tolist(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -91,20 +126,20 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Source:
-    """Everything that is open; all tables belong to one training split."""
+    """Everything the pages show; all tables belong to one training split."""
 
     train: Album | None
     tables: tuple[OpenTable, ...]
     evaluations: tuple[Evaluated, ...]
 
 
-def open_source(asked: Sequence[NamedChain]) -> Source:
+def open_source(chains: Sequence[NamedChain]) -> Source:
     """Open the existing artefacts of experiments, named with their overrides; refuse data that do not go together."""
     listed, evaluated = [], []
-    for named, chain in asked:
+    for named, chain in chains:
         experiment, override = split_member(named)
         run, owner = (run_name(experiment, override), chain), table_owner(chain)
-        has_table, is_evaluated = owner and _made(owner, "hard_negatives"), _made(chain, "evaluation")
+        has_table, is_evaluated = owner and _existing(owner, "hard_negatives"), _existing(chain, "evaluation")
         if not (has_table or is_evaluated):
             command = f"run {quote(named)} --round hard_negatives" if owner else f"evaluate {quote(named)}"
             raise ValueError(f"{named} has neither a table nor an evaluation yet; run: aoq {command}")
@@ -115,9 +150,9 @@ def open_source(asked: Sequence[NamedChain]) -> Source:
     return Source(*_open_tables(listed), _open_evaluations(evaluated))
 
 
-def _made(chain: Chain, stage: str) -> Artifact | None:
-    made = chain.stages.get(stage)
-    return made if made and made.exists() else None
+def _existing(chain: Chain, stage: str) -> Artifact | None:
+    artifact = chain.stages.get(stage)
+    return artifact if artifact and artifact.exists() else None
 
 
 def _open_tables(runs: Sequence[NamedChain]) -> tuple[Album | None, tuple[OpenTable, ...]]:
@@ -127,21 +162,21 @@ def _open_tables(runs: Sequence[NamedChain]) -> tuple[Album | None, tuple[OpenTa
     users: dict[str, list[NamedChain]] = {}
     for name, chain in runs:
         check_same_data(name, owner, chain)
-        screen = _made(chain, "screen")
+        screen = _existing(chain, "screen")
         users.setdefault(chain["hard_negatives"].key + (screen.key if screen else ""), []).append((name, chain))
     train = Album.of(owner.folder, open_train_split(owner))
     tables = tuple(_open_table([name for name, _ in each], each[0][1], train.split) for each in users.values())
-    # Warm up once: compiling and importing takes seconds, too long for a page.
+    # Compiling and importing takes seconds, too long for a page.
     tokenise("it's")
     inspect_list(tables[0].lists["i2t"][0], train.split, np.empty(0, np.int64), tables[0].store)
     return train, tables
 
 
 def _open_table(names: Sequence[str], chain: Chain, split: Split) -> OpenTable:
-    """Open the table that the runs of these names share."""
+    """Open the table that these runs share."""
     owner = chain.owner("hard_negatives")
     folder = owner["hard_negatives"].opened() / "table"
-    screen, embeddings = _made(chain, "screen"), _made(owner, "embeddings")
+    screen, embeddings = _existing(chain, "screen"), _existing(owner, "embeddings")
     view = screen.opened() / "view" if screen else None
     store = EmbeddingStore.open(embeddings.opened()) if embeddings else None
     return open_table(names, folder, split, view, store)
@@ -150,22 +185,18 @@ def _open_table(names: Sequence[str], chain: Chain, split: Split) -> OpenTable:
 def open_table(
     names: Sequence[str], folder: Path, split: Split, view: Path | None = None, store: EmbeddingStore | None = None
 ) -> OpenTable:
-    """The table in a folder, whose rows are those of the split.
-
-    Raises:
-        ValueError: for a table of other sizes.
-    """
+    """Open the table in a folder; its rows must be those of the split."""
     manifest = read_manifest(folder)
-    asked = read_view_manifest(view, manifest)["screen"] if view else ()
+    screen = read_view_manifest(view, manifest)["screen"] if view else ()
     lists = {direction: ListFile(folder, direction, manifest, view) for direction in DIRECTIONS}
     if (len(lists["i2t"]), len(lists["t2i"])) != (split.image_count, split.caption_count):
         raise ValueError(
-            f"{folder} is of {len(lists['i2t'])} images and {len(lists['t2i'])} captions, and split {split.name!r} has "
+            f"{folder} has {len(lists['i2t'])} images and {len(lists['t2i'])} captions, but split {split.name!r} has "
             f"{split.image_count} and {split.caption_count}; mine again."
         )
-    said = manifest.get("teacher") or {}
-    teacher = ", ".join(str(said[part]) for part in ("experiment", "model") if said.get(part))
-    return OpenTable(tuple(names), teacher, lists, tuple(rule for rule in RULES if rule in asked), store)
+    named = manifest.get("teacher") or {}
+    teacher = ", ".join(str(named[part]) for part in ("experiment", "model") if named.get(part))
+    return OpenTable(tuple(names), teacher, lists, tuple(rule for rule in RULES if rule in screen), store)
 
 
 def _open_evaluations(runs: Sequence[NamedChain]) -> tuple[Evaluated, ...]:
@@ -174,8 +205,7 @@ def _open_evaluations(runs: Sequence[NamedChain]) -> tuple[Evaluated, ...]:
     for name, chain in runs:
         album = next((there.album for other, there in opened if same_queries(other, chain)), None)
         album = album or Album.of(chain.folder, open_checked(chain, chain.experiment.evaluation.split))
-        made = chain["evaluation"]
-        file, expected = made.opened() / "similarity.npy", (album.split.image_count, album.split.caption_count)
-        similarity = open_similarity(file, *expected)
-        opened.append((chain, Evaluated(name, album, made.manifest().get("metrics", {}), similarity)))
+        artifact, split = chain["evaluation"], album.split
+        similarity = open_similarity(artifact.opened() / "similarity.npy", split.image_count, split.caption_count)
+        opened.append((chain, Evaluated(name, album, artifact.manifest().get("metrics", {}), similarity)))
     return tuple(evaluated for _, evaluated in opened)

@@ -1,4 +1,4 @@
-"""First things to look at in a table: hubs, the most confused anchors, suspected false negatives, and all scores."""
+"""What to look at first in a table: hubs, the most confused anchors, suspected false negatives, and all scores."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.screens.view import Judged
 
 SHOWN = 12
-"""Hubs and confused anchors."""
+"""Number of hubs and of confused anchors."""
 SUSPECTS = 500
-"""The most that are gone through; a table has more."""
+"""Maximum number of suspects, enough for a person to judge."""
 BINS = 48
 MOST_SCORES = 200_000
 SUSPECT = np.dtype([("suspicion", np.float32), ("image", np.int64), ("caption", np.int64), ("score", np.float32)])
@@ -37,11 +37,11 @@ class Survey:
     """Summary of one direction."""
 
     hubs: list[tuple[int, int]]
-    """The candidates in most lists, and in how many."""
+    """Candidates that most lists contain, and the number of lists."""
     confused: list[tuple[int, float]]
-    """The anchors whose hardest negative lies furthest above their lowest-scoring positive, and by how much."""
+    """Anchors whose hardest negative lies furthest above their lowest-scoring positive, and the gap."""
     suspects: np.ndarray
-    """SUSPECTs, the most suspected first: by the view; else the highest scores of those above a positive."""
+    """SUSPECTs, the most suspected first: by the view, or else by score, if above a positive."""
     histogram: Histogram | None
 
 
@@ -54,8 +54,8 @@ def survey(lists: ListFile, candidates: int) -> Survey:
         real = group.negative_ids >= 0
         uses += np.bincount(group.negative_ids[real], minlength=candidates)
         gaps[start : start + len(group)] = group.scores[:, 0] - group.positive_score
-        found = _suspects(start, group, judged, lists.direction)
-        suspects = np.sort(np.concatenate([suspects, found]), order="suspicion")[-SUSPECTS:]
+        more = _suspects(start, group, judged, lists.direction)
+        suspects = np.sort(np.concatenate([suspects, more]), order="suspicion")[-SUSPECTS:]
         scores.append(group.scores[real & np.isfinite(group.scores)][::step])
         positives.append(group.positive_score[np.isfinite(group.positive_score)])
     hubs = np.argsort(-uses, kind="stable")[:SHOWN]
@@ -70,19 +70,18 @@ def survey(lists: ListFile, candidates: int) -> Survey:
 
 def merge_suspects(surveys: Sequence[Survey]) -> np.ndarray:
     """Merge the suspects of both directions: each pair once, the most suspected first."""
-    every = np.concatenate([one.suspects for one in surveys])
-    every = every[np.argsort(-every["suspicion"], kind="stable")]
-    _, first = np.unique(every[["image", "caption"]], return_index=True)
-    return every[np.sort(first)][:SUSPECTS]
+    suspects = np.concatenate([one.suspects for one in surveys])
+    suspects = suspects[np.argsort(-suspects["suspicion"], kind="stable")]
+    _, first = np.unique(suspects[["image", "caption"]], return_index=True)
+    return suspects[np.sort(first)][:SUSPECTS]
 
 
 def _suspects(start: int, group: NegativeLists, judged: Judged | None, direction: Direction) -> np.ndarray:
     if judged is None:
-        suspicion = group.scores
-        rows, places = np.nonzero((suspicion >= group.positive_score[:, None]) & (group.negative_ids >= 0))
+        suspicion, is_suspect = group.scores, group.scores >= group.positive_score[:, None]
     else:
-        suspicion = judged.suspicion
-        rows, places = np.nonzero((suspicion > 0) & judged.is_allowed & (group.negative_ids >= 0))
+        suspicion, is_suspect = judged.suspicion, (judged.suspicion > 0) & judged.is_allowed
+    rows, places = np.nonzero(is_suspect & (group.negative_ids >= 0))
     if len(rows) > SUSPECTS:
         most = np.argsort(-suspicion[rows, places], kind="stable")[:SUSPECTS]
         rows, places = rows[most], places[most]

@@ -17,8 +17,7 @@ import click
 
 from aoq.pipeline.cli.options import EXPERIMENT
 from aoq.pipeline.cli.output import echo
-from aoq.pipeline.near_names import did_you_mean
-from aoq.pipeline.terminal import escape_what_the_terminal_lacks, visible
+from aoq.pipeline.terminal import did_you_mean, escape_what_the_terminal_lacks, visible
 
 GROUPS = {
     "Make": {

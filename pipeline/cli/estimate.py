@@ -22,11 +22,11 @@ from aoq.pipeline.cli.vector_options import (
     read_ids_of_sides,
     require_pairing,
 )
+from aoq.pipeline.console import show_progress
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.mining.depths import Fitting
 from aoq.pipeline.planning.chain import Chain, table_depths, table_owner
 from aoq.pipeline.planning.planner import plan as plan_chain
-from aoq.pipeline.progress import show_progress
 from aoq.pipeline.remote import fetch_given
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.settings import configured_engine, configured_path

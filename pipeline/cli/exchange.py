@@ -16,10 +16,10 @@ from aoq.pipeline.cli.options import COUNT, PATH, roots
 from aoq.pipeline.cli.output import counted, echo, echo_next
 from aoq.pipeline.cli.table_options import NamedTable, RowFiles, row_options, takes_tables
 from aoq.pipeline.cli.vector_options import normalise, open_sides, pair_in_order, pairing_options, require_true_pairs
+from aoq.pipeline.console import show_progress
 from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.data.folder import open_split, split_fingerprint
 from aoq.pipeline.digests import file_sha256
-from aoq.pipeline.progress import show_progress
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.files import directions_of, read_manifest
 from aoq.pipeline.tables.ids import write_ids

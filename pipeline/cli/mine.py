@@ -27,9 +27,9 @@ from aoq.pipeline.cli.vector_options import (
     read_ids_of_sides,
     require_pairing,
 )
+from aoq.pipeline.console import show_progress
 from aoq.pipeline.digests import digest, file_sha256
 from aoq.pipeline.hub import is_of_hub
-from aoq.pipeline.progress import show_progress
 from aoq.pipeline.remote import fetch_given, is_address
 from aoq.pipeline.scratch import scratch_beside, write_atomically
 from aoq.pipeline.settings import configured_engine, configured_path

@@ -79,8 +79,7 @@ def browse(
     import_extra("flask", "browse", "aoq browse")
     from aoq.pipeline.browse.app import open_server
     from aoq.pipeline.browse.folder import Given, open_folders
-    from aoq.pipeline.browse.marks import Marks
-    from aoq.pipeline.browse.matches import Matches
+    from aoq.pipeline.browse.marks import Marks, Matches
     from aoq.pipeline.browse.source import open_source
 
     if len(set(runs)) < len(runs):

@@ -11,9 +11,9 @@ import click
 
 from aoq.pipeline.cli.options import COUNT, PATH, cluster_options, split, threads, with_default
 from aoq.pipeline.cli.output import echo, echo_next
+from aoq.pipeline.console import show_progress
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.progress import show_progress
 from aoq.pipeline.scratch import publish, scratch_beside, writing_in
 
 ABOUT, BLOCKS = "prepared.json", "blocks"

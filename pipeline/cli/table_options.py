@@ -17,12 +17,12 @@ from aoq.pipeline.config.named_files import names_in
 from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.data.folder import Split, open_split, split_fingerprint
 from aoq.pipeline.hub import is_of_hub
-from aoq.pipeline.near_names import did_you_mean
 from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.tables.files import read_manifest, sides_of
 from aoq.pipeline.tables.origin import require_origin
 from aoq.pipeline.tables.table import NegativeTable, read_table
+from aoq.pipeline.terminal import did_you_mean
 from aoq.pipeline.vector_files import COLUMNED, Columns, Given
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from aoq.pipeline.cli.options import COUNT, PATH, as_json, experiment_chain, roo
 from aoq.pipeline.cli.output import counted, echo, echo_json, echo_next, say, show_rows, to_make, typed
 from aoq.pipeline.cli.screen import show_counts
 from aoq.pipeline.cli.table_options import NamedTable, own_view, takes_tables
+from aoq.pipeline.console import show_progress
 from aoq.pipeline.planning.chain import Chain
-from aoq.pipeline.progress import show_progress
 from aoq.pipeline.search.problem import OTHER
 from aoq.pipeline.settings import configured_engine
 from aoq.pipeline.tables.audit import audit as find_all

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import aoq
-from aoq.pipeline.near_names import did_you_mean
 from aoq.pipeline.reading import read_toml
+from aoq.pipeline.terminal import did_you_mean
 
-CONFIGS = (Path("configs"), Path(aoq.__file__).parent / "configs")
+CONFIGS = (Path("configs"), Path(aoq.__path__[0]) / "configs")
 """Folders of experiments: those in the current directory take precedence over shipped ones of the same name."""
 
 

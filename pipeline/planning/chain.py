@@ -14,7 +14,7 @@ from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.overrides import override_text, split_member
 from aoq.pipeline.config.tables import Fusion, Mining, Refresh, Rerank
 from aoq.pipeline.digests import digest
-from aoq.pipeline.near_names import did_you_mean
+from aoq.pipeline.terminal import did_you_mean
 
 MARKS = r"""[A-Za-z0-9_.=,\-\s"'{}\[\]@:]+"""
 """Characters of an override that a folder's name has, or that it can do without."""

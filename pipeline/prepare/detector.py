@@ -13,8 +13,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from aoq.models.towers.preprocessing import Sides, Whole
-from aoq.pipeline.extras import import_extra
-from aoq.pipeline.loading import loading
+from aoq.pipeline.extras import import_extra, loading
 from aoq.pipeline.prepare.extractor import Batch, Column, Extractor, Tokens, hash_weights
 from aoq.pipeline.reading import reading
 

@@ -14,8 +14,7 @@ import numpy as np
 from aoq.models.towers.libraries import TOKENISER, OpenClipSource, static_folder, tokeniser_of_transformers
 from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.data.vocabulary import Vocabulary
-from aoq.pipeline.extras import import_extra
-from aoq.pipeline.loading import loading
+from aoq.pipeline.extras import import_extra, loading
 from aoq.pipeline.reading import parse_json, read_json
 
 logger = logging.getLogger(__name__)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from aoq.pipeline.console import Report
 from aoq.pipeline.digests import digest
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.extras import import_extra
@@ -30,7 +31,6 @@ from aoq.pipeline.prepare.sources.listing import Listing
 from aoq.pipeline.prepare.sources.recognise import open_source
 from aoq.pipeline.prepare.splits import default_sizes, draw_splits, hash_images, named_splits
 from aoq.pipeline.prepare.writing import Counts, warn_of_leaks, write_about, write_split
-from aoq.pipeline.progress import Report
 from aoq.pipeline.scratch import write_atomically
 from aoq.pipeline.search.store import Folder
 

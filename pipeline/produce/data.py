@@ -17,6 +17,7 @@ from aoq.models.base import MatchingModel
 from aoq.models.towers.image_towers import open_image_tower
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.build import UNITS, Build
+from aoq.pipeline.console import show_progress
 from aoq.pipeline.data.batches import PairData, Pixels
 from aoq.pipeline.data.check import examine_folder
 from aoq.pipeline.data.demo import write_demo_world
@@ -39,7 +40,6 @@ from aoq.pipeline.prepare.pieces import Pieces, read_words, tokenised
 from aoq.pipeline.prepare.pixels import open_pixels
 from aoq.pipeline.prepare.prepare import prepare
 from aoq.pipeline.prepare.request import Request, source_fingerprint
-from aoq.pipeline.progress import show_progress
 
 logger = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from aoq.pipeline.console import Report
 from aoq.pipeline.digests import digest
 from aoq.pipeline.embedding_blocks import Side, write_embeddings
 from aoq.pipeline.engine import Engine
@@ -18,7 +19,6 @@ from aoq.pipeline.prepare.encoders import Encoder, open_encoder
 from aoq.pipeline.prepare.images_job import Sample, images_job
 from aoq.pipeline.prepare.photographs import Photographs, open_photographs
 from aoq.pipeline.produce.photographs import encoded_sides, encoding_of
-from aoq.pipeline.progress import Report
 from aoq.pipeline.search.store import Folder
 
 

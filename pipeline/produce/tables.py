@@ -11,6 +11,7 @@ from aoq.models.base import EmbeddingModel
 from aoq.pipeline.build import UNITS, Build
 from aoq.pipeline.config.screen import FILES
 from aoq.pipeline.config.tables import Fusion, Refresh, Rerank
+from aoq.pipeline.console import show_progress
 from aoq.pipeline.data.clean_pairs import read_clean_pairs
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.digests import known_sha256
@@ -31,7 +32,6 @@ from aoq.pipeline.prepare.photographs import open_photographs
 from aoq.pipeline.produce.data import check_inputs, fingerprint, open_pairs, open_train_split, open_true_train_split
 from aoq.pipeline.produce.encoding import Encoding, write_encoded
 from aoq.pipeline.produce.photographs import encoding_of
-from aoq.pipeline.progress import show_progress
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.units import Backend
 from aoq.pipeline.tables.files import read_lists, read_manifest, table_hashes

@@ -19,6 +19,7 @@ from aoq.models.base import MatchingModel
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.build import Build, code_versions
 from aoq.pipeline.config.training import CoTeaching, Training
+from aoq.pipeline.console import show_progress
 from aoq.pipeline.data.clean_pairs import CLEAN_PAIRS, read_clean_pairs
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.embedding import similarity_matrix
@@ -42,7 +43,6 @@ from aoq.pipeline.produce.drawing import open_table
 from aoq.pipeline.produce.outcome import say_outcome
 from aoq.pipeline.produce.ranks import follow, joined, run_ranks
 from aoq.pipeline.produce.student_draws import make_guide, make_orders, make_sampler
-from aoq.pipeline.progress import show_progress
 from aoq.pipeline.training.checkpoint import load_model, read_weights, save_model
 from aoq.pipeline.training.co_teaching import FILES, CoTrainer
 from aoq.pipeline.training.loop import Loop, Run

@@ -1,4 +1,4 @@
-"""Collect a report's content from artefacts; missing parts are None and leave a gap in the page."""
+"""Collect a report's content from artefacts; parts that do not exist yet are None and leave a gap in the page."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Scored:
     intervals: dict[str, Interval]
     cross_ranks: Int64[np.ndarray, " intervals"]
     evaluation: dict[str, Any]
-    """Manifest of the evaluation, with measurements beyond the pairs."""
+    """Manifest of the evaluation, which may hold further measurements."""
 
 
 @dataclass(frozen=True)
@@ -65,15 +65,15 @@ class Run:
 
     @property
     def data(self) -> str:
-        """The folder or the source of the data, as the experiment says it."""
-        of = self.chain.members[0].chain if self.chain.members else self.chain
-        said = of.experiment.dataset
-        return said.folder or (said.source.path if said.source else "the generated world")
+        """The folder or the source of the data, as the experiment names it."""
+        chain = self.chain.members[0].chain if self.chain.members else self.chain
+        dataset = chain.experiment.dataset
+        return dataset.folder or (dataset.source.path if dataset.source else "the generated world")
 
 
 @dataclass(frozen=True)
 class Teacher:
-    """The training that scored the table of runs, on its dev split."""
+    """The training that scored a table, evaluated on its dev split."""
 
     label: str
     model: str
@@ -83,9 +83,9 @@ class Teacher:
 
 
 def collect_runs(named: Sequence[tuple[str, Chain]]) -> list[Run]:
-    """The runs by what they are called; each is compared with its baseline."""
+    """Collect named runs, each compared with its baseline."""
     chains = dict(named)
-    called = labels(chains)
+    label_of = labels(chains)
     splits = {name: open_checked(chain, chain.experiment.evaluation.split) for name, chain in named}
     scored = {name: _score(chain, splits[name]) for name, chain in named}
     runs, evaluated = [], {name: chain for name, chain in named if scored[name]}
@@ -95,32 +95,32 @@ def collect_runs(named: Sequence[tuple[str, Chain]]) -> list[Run]:
         if baseline and ours and theirs and same_queries(chains[baseline], chain):
             rng = np.random.default_rng(SEED)
             comparison = compare_runs(ours.ranks, theirs.ranks, splits[name].image_of, rng=rng)
-        runs.append(Run(name, called[name], chain, splits[name], ours, baseline, comparison))
+        runs.append(Run(name, label_of[name], chain, splits[name], ours, baseline, comparison))
     return runs
 
 
 def _baseline(name: str, chain: Chain, evaluated: Mapping[str, Chain]) -> str | None:
-    """The own control of a run that trains on a table; of others the first control, else the first run.
+    """Choose the control of a run that trains on a table, or for other runs the first control or else the first run.
 
-    None of a control, of the first run, and where the own control is not evaluated: the gain over another model's
-    control is no gain of the table.
+    None for a control, for the first run, and if the run's own control is not evaluated: a gain over the control of
+    another model would say nothing about the table.
     """
     if is_control(chain):
         return None
-    own = [other for other, made in evaluated.items() if trains_as_control(made, chain)]
-    controls = [other for other, made in evaluated.items() if is_control(made)]
+    own = [other for other, its_chain in evaluated.items() if trains_as_control(its_chain, chain)]
+    controls = [other for other, its_chain in evaluated.items() if is_control(its_chain)]
     others = [] if chain.trains_on_table else [*controls, *evaluated]
-    found = next(iter([*own, *others]), None)
-    return None if found == name else found
+    baseline = next(iter([*own, *others]), None)
+    return None if baseline == name else baseline
 
 
 def is_control(chain: Chain) -> bool:
-    """True if the run trains as its own control does."""
+    """Return whether the run trains exactly as its own control does."""
     return trains_as_control(chain, chain)
 
 
 def collect_teachers(runs: Sequence[Run]) -> list[Teacher]:
-    """The teachers of runs that train on a table, once each, as far as they were trained."""
+    """Collect the trained teachers of runs that train on a table, each once."""
     found: dict[str, tuple[Member, list[str]]] = {}
     for run in runs:
         teacher = teacher_of(run.chain) if run.chain.trains_on_table else None
@@ -146,18 +146,20 @@ def read_dev_ranks(training: Artifact, split: Split) -> Ranks:
 
 
 def seeds_of(run: Run, runs: Sequence[Run]) -> list[tuple[Run, Run]]:
-    """The run and those that differ from it in the seed alone, each with its own baseline of the same seed."""
+    """Pair the run, and the runs that differ from it only in the seed, with their baselines.
+
+    Another seed counts only with a baseline of the same seed.
+    """
+
+    def but_seed(one: Run) -> Any:
+        return one.chain.experiment.model_dump(mode="json", exclude={"seed"}), one.chain["dataset"].key
+
     by_name = {one.name: one for one in runs}
-    pairs = [(one, by_name[one.baseline]) for one in runs if one.baseline and one.gain]
-    return [(one, other) for one, other in pairs if _but_seed(one) == _but_seed(run) and _seed(one) == _seed(other)]
-
-
-def _seed(run: Run) -> int:
-    return run.chain.experiment.seed
-
-
-def _but_seed(run: Run) -> Any:
-    return run.chain.experiment.model_dump(mode="json", exclude={"seed"}), run.chain["dataset"].key
+    pairs = [
+        (one, by_name[one.baseline]) for one in runs if one.baseline and one.gain and but_seed(one) == but_seed(run)
+    ]
+    same = [pair for pair in pairs if len({one.chain.experiment.seed for one in pair}) == 1]
+    return same if len(same) > 1 else [pair for pair in pairs if pair[0] is run]
 
 
 def _score(chain: Chain, split: Split) -> Scored | None:
@@ -172,7 +174,7 @@ def _score(chain: Chain, split: Split) -> Scored | None:
 
 
 def measured(runs: Sequence[Run], what: str) -> dict[str, Any]:
-    """Collect an evaluation's measurements beyond the pairs, by run, if there are any."""
+    """Collect one kind of further measurements, by run."""
     return {run.name: run.scored.evaluation[what] for run in runs if run.scored and what in run.scored.evaluation}
 
 
@@ -184,11 +186,12 @@ def training_lines(run: Run) -> list[dict[str, Any]]:
 
 
 def collect_stages(runs: Sequence[Run]) -> list[tuple[Artifact, list[str]]]:
-    """List every artefact that a run depends on, once, with the runs that share it; controls too, if they were made."""
+    """List every artefact that a run depends on, and existing controls, once each with the runs that share it."""
     found: dict[Path, tuple[Artifact, list[str]]] = {}
     for run in runs:
-        made = [artifact for stage, artifact in run.chain.stages.items() if artifact.exists() or stage == "evaluation"]
-        for artifact in (each for one in made for each in _lineage(one)):
+        stages = run.chain.stages.items()
+        roots = [artifact for stage, artifact in stages if artifact.exists() or stage == "evaluation"]
+        for artifact in (each for root in roots for each in _lineage(root)):
             _, names = found.setdefault(artifact.path, (artifact, []))
             if run.name not in names:
                 names.append(run.name)
@@ -196,7 +199,7 @@ def collect_stages(runs: Sequence[Run]) -> list[tuple[Artifact, list[str]]]:
 
 
 def _lineage(artifact: Artifact) -> Iterator[Artifact]:
-    """Iterate over the artefacts that it was made of, then itself."""
+    """Yield the artefact's inputs, then the artefact."""
     for upstream in artifact.upstream:
         yield from _lineage(upstream)
     yield artifact

@@ -7,12 +7,12 @@ for (const card of document.querySelectorAll("[data-attended]")) {
     const weights = word.dataset.weights.split(" ").map(Number);
     boxes.forEach((box, n) => box.setAttribute("opacity", chosen ? 0.55 * (weights[n] || 0) : 0));
   });
-  // First the word whose attention is narrowest: an article looks everywhere.
+  // Start with the word whose attention is most focused; an article attends to everything.
   const spread = word => word.dataset.weights.split(" ").reduce((sum, weight) => sum + Number(weight), 0);
   [...words].sort((a, b) => spread(a) - spread(b))[0]?.click();
 }
 
-// A word's meaning opens under the word, and stays within the window.
+// A definition opens below its term and stays within the window.
 let asked = null;
 for (const term of document.querySelectorAll(".term")) term.addEventListener("click", () => { asked = term; });
 for (const meaning of document.querySelectorAll("[popover]")) meaning.addEventListener("toggle", event => {
@@ -24,7 +24,7 @@ for (const meaning of document.querySelectorAll("[popover]")) meaning.addEventLi
   meaning.style.top = (fits ? at.bottom + 6 : Math.max(8, at.top - box.height - 6)) + "px";
 });
 
-// An address with # opens what is folded around its target.
+// An address with # unfolds the section around its target.
 function unfold() {
   const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
   if (!target) return;

@@ -39,23 +39,22 @@ COURSE = {
     "hardness": "hardness of online negatives",
     "temperature": "temperature",
     "offline_harder_share": "offline negatives harder than the batch's hardest",
-    "collision_rate": "corresponding draws",
+    "collision_rate": "matching pairs drawn as negatives",
     "positive_gap": "positives above the batch's mean",
 }
 LOSSES = {"retrieval_loss", "online"}
 Evaluating = Callable[[str], str]
-"""The command that makes a run's evaluation and everything before it."""
+"""Return the command that makes a run's evaluation and everything it needs."""
 
 
 def render(
     named: Sequence[tuple[str, Chain]], *, open_train: OpenTrain, open_model: OpenModel, evaluating: Evaluating
 ) -> str:
-    """Render the page about experiments by name."""
+    """Render the page about named experiments."""
     runs = collect_runs(named)
     shown = [run for run in runs if run.scored or not is_control(run.chain)] or runs
-    found = {run.name: colour for run, colour in zip(shown, cycle(COLOURS), strict=False)}
-    labels = {run.name: run.label for run in runs}
-    colours = {run.label: found[run.name] for run in shown}
+    by_name = {run.name: colour for run, colour in zip(shown, cycle(COLOURS), strict=False)}
+    colours = {run.label: by_name[run.name] for run in shown}
     counts = {run.label: run.scored.cross_ranks for run in shown if run.scored}
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -71,14 +70,14 @@ def render(
         runs=runs,
         shown=shown,
         results=[*((run, None) for run in shown), *((None, teacher) for teacher in collect_teachers(shown))],
-        labels=labels,
+        labels={run.name: run.label for run in runs},
         evaluating=evaluating,
-        colours=found,
+        colours=by_name,
         terms=list(TERMS),
         glossary=TERMS,
         depths=table_depths,
         metrics=METRICS,
-        baselines=list(dict.fromkeys(run.baseline for run in shown if run.baseline and run.baseline in found)),
+        baselines=list(dict.fromkeys(run.baseline for run in shown if run.baseline and run.baseline in by_name)),
         verdicts=verdicts(runs),
         on_dev=on_dev(shown),
         alone=[run for run in shown if len(shown) == 1],
@@ -87,7 +86,7 @@ def render(
         cross=histogram_of_ranks(counts, colours) if counts else None,
         right=_by_file(measured(shown, "relevance")),
         plausible=measured(shown, "plausible"),
-        judged=[(run, name, said) for run, by in measured(shown, "judgements").items() for name, said in by.items()],
+        judged=[(run, *file) for run, files in measured(shown, "judgements").items() for file in files.items()],
         attention=_attention(shown, colours),
         stages=collect_stages(shown),
         tables=tables(shown, open_train),
@@ -97,28 +96,28 @@ def render(
 
 
 def _courses(runs: Sequence[Run], colours: dict[str, str]) -> list[str]:
-    """Plot every figure of the logs that some run has more than once, all runs on one axis."""
+    """Plot every figure that some run logged more than once, all runs together."""
     logs = {run.label: training_lines(run) for run in runs if run.trains}
     plots = []
     for figure, title in COURSE.items():
         lines = {}
         for name, log in logs.items():
-            if there := [line for line in log if line.get(figure) is not None]:
-                lines[name] = [float(line["step"]) for line in there], [float(line[figure]) for line in there]
+            if points := [(float(line["step"]), float(line[figure])) for line in log if line.get(figure) is not None]:
+                steps, values = zip(*points, strict=True)
+                lines[name] = steps, values
         if any(len(steps) > 1 for steps, _ in lines.values()):
             plots.append(curves(title, lines, colours, "steps", title, is_loss=figure in LOSSES))
     return plots
 
 
 def _by_file(relevance: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Group by the name of a relevance file, then by run: metrics by direction."""
+    """Group metrics by relevance file, then by run."""
     names = dict.fromkeys(name for files in relevance.values() for name in files)
     return {name: {run: files[name] for run, files in relevance.items() if name in files} for name in names}
 
 
 def _attention(runs: Sequence[Run], colours: dict[str, str]) -> str | None:
-    found = [(run.label, run.scored.evaluation.get("attention")) for run in runs if run.scored]
-    lines = {
-        name: (attention["curve"]["recall"], attention["curve"]["precision"]) for name, attention in found if attention
-    }
+    attention = {run.label: run.scored.evaluation.get("attention") for run in runs if run.scored}
+    found = {label: measures["curve"] for label, measures in attention.items() if measures}
+    lines = {label: (curve["recall"], curve["precision"]) for label, curve in found.items()}
     return curves("Attention", lines, colours, "recall, %", "precision, %") if lines else None

@@ -1,4 +1,4 @@
-"""Examples for the page's template: images with their tables, runs' answers and word attention."""
+"""Examples on the page: negative tables, runs' answers to queries, and word attention."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from aoq.pipeline.tables.statistics import describe
 from aoq.pipeline.tables.table import read_table
 
 OpenTrain = Callable[[Chain], Split]
-"""Opens the training split of an experiment."""
+"""Open the training split of an experiment."""
 OpenModel = Callable[[Chain], tuple[MatchingModel, PairData]]
-"""Opens what an experiment trained, with its evaluation split."""
+"""Open the trained model of an experiment, with its evaluation split."""
 TITLES: dict[Direction, str] = {"i2t": "captions of images", "t2i": "images of captions"}
 ANCHORS, TOP, QUERIES, ANSWERS, CAPTIONS = 6, 6, 6, 5, 4
 FAR = 50
-"""Ranks beyond this count as equally far when runs are compared on a query."""
+"""Ranks beyond this count as equal when runs are compared on a query."""
 
 
 def tables(runs: Sequence[Run], open_train: OpenTrain) -> list[dict[str, Any]]:
-    """Describe the negative tables that runs train on, once for each screen of them, with the runs."""
+    """Describe each pair of a table and a screen that runs train on, with the runs."""
     found: dict[str, dict[str, Any]] = {}
     for run in runs:
         owner, screen = table_owner(run.chain), run.chain.stages.get("screen")
-        if owner and run.chain.trains_on_table and (made := owner["hard_negatives"]).exists():
-            key = made.key + (screen.key if screen else "")
+        if owner and run.chain.trains_on_table and (artifact := owner["hard_negatives"]).exists():
+            key = artifact.key + (screen.key if screen else "")
             if key not in found:
                 found[key] = {"runs": [], **_table(owner, screen, open_train(owner))}
             found[key]["runs"].append(run.name)
@@ -49,7 +49,7 @@ def tables(runs: Sequence[Run], open_train: OpenTrain) -> list[dict[str, Any]]:
 
 
 def _table(owner: Chain, screen: Artifact | None, split: Split) -> dict[str, Any]:
-    """Describe both directions of a table: its figures, its scores, some lists, and what the screen flags."""
+    """Describe both directions of a table: statistics, scores, random lists, and what the screen flags."""
     table, name = read_table(owner["hard_negatives"].opened() / "table"), owner.experiment.name
     directions: dict[Direction, dict[str, Any]] = {}
     for direction, title in TITLES.items():
@@ -67,8 +67,10 @@ def _table(owner: Chain, screen: Artifact | None, split: Split) -> dict[str, Any
 
 
 def examples(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """Show the answers of the first compared run and of its baseline."""
-    scored = _two(runs)
+    """Show the answers of the first run with a gain and of its baseline, or else of the first evaluated run."""
+    evaluated = {run.name: run for run in runs if run.scored}
+    pairs = [[run, evaluated[run.baseline]] for run in evaluated.values() if run.gain and run.baseline]
+    scored = next(iter([*pairs, *([run] for run in evaluated.values())]), None)
     if not scored:
         return None
     split, queries = scored[0].split, {direction: list(_queries(scored, direction)) for direction in DIRECTIONS}
@@ -76,24 +78,17 @@ def examples(runs: Sequence[Run]) -> dict[str, Any] | None:
     return {"split": split, "thumbs": thumbs, "queries": queries, "compared": len(scored)}
 
 
-def _two(runs: Sequence[Run]) -> list[Run]:
-    """The first run that is compared, and its baseline; else the first that is evaluated."""
-    scored = {run.name: run for run in runs if run.scored}
-    pairs = [[run, scored[run.baseline]] for run in scored.values() if run.gain and run.baseline]
-    return next(iter([*pairs, *([run] for run in scored.values())]), [])
-
-
 def _queries(runs: Sequence[Run], direction: Direction) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Select the queries on which the runs differ most, then others, the first of a seeded shuffle.
+    """Select the queries on which the runs differ most, then random ones.
 
-    Each is a row, with every run's answers: their rows, scores, and whether they are right.
+    Yield each with every run's answers: their rows, scores, and whether they are right.
     """
     split, is_image = runs[0].split, direction == "i2t"
     scored = {run.name: run.scored for run in runs if run.scored}
     ranks = [each.ranks.i2t if is_image else each.ranks.t2i for each in scored.values()]
     order = np.random.default_rng(0).permutation(len(ranks[0]))
-    apart = np.ptp(np.minimum(ranks, FAR), axis=0)
-    order, half = order[np.argsort(-apart[order], kind="stable")], QUERIES // 2
+    spread = np.ptp(np.minimum(ranks, FAR), axis=0)
+    order, half = order[np.argsort(-spread[order], kind="stable")], QUERIES // 2
     for query in [*order[:half].tolist(), *np.sort(order[half:])[: QUERIES - half].tolist()]:
         right = split.answers_of(direction, query)
         answers = {}
@@ -105,9 +100,9 @@ def _queries(runs: Sequence[Run], direction: Direction) -> Iterator[tuple[int, d
 
 
 def attended(runs: Sequence[Run], open_model: OpenModel) -> Iterator[dict[str, Any]]:
-    """Show captions over their images: how much each word attends to each box, from 0 to 1.
+    """Yield captions with their images: how much each word attends to each box, from 0 to 1.
 
-    Skipped for runs whose words do not attend or whose regions have no boxes, and for images without a picture.
+    Runs whose words do not attend or whose regions have no boxes are skipped, and so are images without a picture.
     """
     for run in runs:
         split = run.split

@@ -19,16 +19,15 @@ from matplotlib.figure import Figure
 from aoq.pipeline.evaluation.retrieval import EDGES
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#b2a400")
-"""Palette of Okabe and Ito, distinguishable with any colour vision."""
+"""The palette of Okabe and Ito, distinguishable with any colour vision."""
 INK, RULE = "#123456", "#abcdef"
-"""Placeholders for the page's text and line colours while a plot is drawn."""
+"""Placeholders, replaced by the page's text and line colours in the finished SVG."""
 MOST_POINTS = 300
-"""Points drawn per line, so that a page of long trainings can be mailed."""
+"""Points drawn per line, so that the page of a long training stays small enough to mail."""
 FEW = 40
-"""Lines with fewer points have them marked."""
-WIDE = 30
-HIGH = 36
-"""Characters of a label beside an axis; longer ones are broken."""
+"""Lines with fewer points show them as dots."""
+LARGE_RATIO = 30
+LABEL_WIDTH = 36
 MOST_SCORES = 200_000
 STYLE: Any = {
     "svg.fonttype": "none",
@@ -51,14 +50,14 @@ Lines = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 
 @matplotlib.rc_context(STYLE)
 def curves(title: str, lines: Lines, colours: Mapping[str, str], x: str, y: str, *, is_loss: bool = False) -> str:
-    """Plot one line per run; losses that fall by much get a logarithmic axis."""
+    """Plot one line per run; a loss that falls a lot gets a logarithmic axis."""
     figure, axes = _figure()
     for name, line in lines.items():
         xs, ys = (_thinned(values) for values in line)
         axes.plot(xs, ys, label=name, color=colours[name], linewidth=1.6, marker="o" if len(xs) < FEW else None, ms=3)
-    axes.set(xlabel=x, ylabel=textwrap.fill(y, HIGH))
+    axes.set(xlabel=x, ylabel=textwrap.fill(y, LABEL_WIDTH))
     values = [value for _, ys in lines.values() for value in ys]
-    if is_loss and 0 < WIDE * min(values) < max(values):
+    if is_loss and 0 < LARGE_RATIO * min(values) < max(values):
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     return _svg(title, figure)
@@ -66,7 +65,7 @@ def curves(title: str, lines: Lines, colours: Mapping[str, str], x: str, y: str,
 
 @matplotlib.rc_context(STYLE)
 def histogram_of_ranks(counts: Mapping[str, Int[np.ndarray, " intervals"]], colours: Mapping[str, str]) -> str:
-    """Plot cross-retrieval ranks as grouped bars, in percent of the pairs."""
+    """Plot cross-retrieval ranks as grouped bars, in percent of all pairs."""
     names = [f"{low}" if low + 1 == high else f"{low}–{high - 1}" for low, high in pairwise(EDGES)]
     names.append(f"{EDGES[-1]}+")
     figure, axes = _figure()
@@ -85,7 +84,7 @@ def histogram_of_ranks(counts: Mapping[str, Int[np.ndarray, " intervals"]], colo
 def hardness(
     title: str, negatives: Float[np.ndarray, " pairs"], positives: Float[np.ndarray, " anchors"]
 ) -> str | None:
-    """Plot scores of listed negatives and of anchors' lowest-scoring positives; None if a table has none."""
+    """Plot scores of listed negatives and of anchors' lowest positives; None if the table has no scores."""
     shown = [("negatives listed", COLOURS[1], _some(negatives)), ("positives", COLOURS[0], _some(positives))]
     both = np.concatenate([scores for *_, scores in shown])
     if not len(both):
@@ -100,13 +99,13 @@ def hardness(
 
 
 def _thinned(values: Sequence[float]) -> Sequence[float]:
-    """Every n-th value, and the last."""
+    """Keep every n-th value, and the last."""
     step = -(-len(values) // MOST_POINTS)
     return values if step <= 1 else [*values[:-1:step], values[-1]]
 
 
 def _some(scores: Float[np.ndarray, " scores"]) -> Float[np.ndarray, " some"]:
-    """Thin scores out to enough for a plot."""
+    """Keep as many finite scores as a plot needs."""
     finite = scores[np.isfinite(scores)]
     return finite[:: max(1, len(finite) // MOST_SCORES)]
 
@@ -117,7 +116,7 @@ def _figure() -> tuple[Figure, Axes]:
 
 
 def _svg(title: str, figure: Figure) -> str:
-    """Write an <svg> with the page's colours, and its title for screen readers."""
+    """Render an <svg> in the page's colours, with its title for screen readers."""
     (axes,), file = figure.axes, io.StringIO()
     if len(axes.get_legend_handles_labels()[1]) > 1:  # above the axes, where it hides nothing
         figure.legend(loc="outside upper left", fontsize=9, ncols=2, borderaxespad=0.2)

@@ -1,4 +1,4 @@
-"""Results of a study: a row per training, a line per model and arm over its seeds, and the table as in papers."""
+"""Results of a study: a row per training, a summary over the seeds of each model and arm, and tables as in papers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MINUS, ESCAPED = str.maketrans("-", "−"), str.maketrans({"|": r"\|"})
 
 
 def read_cell(cell: Cell) -> Row:
-    """Read a cell's metrics, those of attention among them, and the course of its training."""
+    """Read the metrics of a cell, with those of attention, and the speed of its training."""
     training, evaluation = cell.chain["second_round"], cell.chain["evaluation"].manifest()
     manifest, attention = training.manifest(), evaluation.get("attention")
     experiment, override = split_member(cell.asked)
@@ -42,7 +42,7 @@ def read_cell(cell: Cell) -> Row:
 
 
 def _speed(training: Artifact, loss: str) -> Row:
-    """Median steps per second on the loss itself, or overall if warm-up never ended; the seconds of all steps."""
+    """Return the median steps per second after warm-up (overall, if it never ended), and the seconds of all steps."""
     lines = [line for line in read_metrics(training.opened() / "metrics.jsonl") if "steps_per_second" in line]
     own = [line["steps_per_second"] for line in lines if line.get("loss_name") == loss]
     speeds = own or [line["steps_per_second"] for line in lines]
@@ -50,10 +50,9 @@ def _speed(training: Artifact, loss: str) -> Row:
 
 
 def summarise_study(study: Study, rows: Sequence[Row]) -> list[Row]:
-    """Mean and standard deviation over the seeds of each model and arm, also of the difference to the baseline.
+    """Compute mean and standard deviation over the seeds of each model and arm, and of the gain over the baseline.
 
-    A column is one of the study's; `<column>_gain` is the mean of the differences of equal seeds. Missing results are
-    left out.
+    `<column>_gain` is the mean difference between runs of the same seed. Missing results are left out.
     """
     found: dict[tuple[str, str], dict[int, Row]] = {}
     for row in rows:
@@ -85,7 +84,7 @@ def _spread(name: str, values: Sequence[float]) -> Row:
 
 
 def table_of(study: Study, model: str, summary: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """The model's block: a header, and per line means, ± deviations for rsum, gain, interval, speed and time."""
+    """Return the model's table: a header, and a line per arm with means, ± deviation of rsum, gain and speed."""
     columns = [NAMES.get(column, column) for column in study.columns]
     table = [["", "seeds", *columns, f"rsum to {study.says(study.baseline)}", "steps/s", "minutes"]]
     for line in summary:
@@ -105,7 +104,7 @@ def _mean(mean: float | None, deviation: float | None, sign: str = "") -> str:
 
 
 def markdown(study: Study, summary: Sequence[Mapping[str, Any]]) -> str:
-    """Write all models' blocks, each with the experiment that it is about."""
+    """Format the tables of all models, each under its experiment."""
     parts = [f"# {study.title or study.name}\n"]
     for model, experiment in study.models.items():
         header, *rows = table_of(study, model, summary)
@@ -113,7 +112,7 @@ def markdown(study: Study, summary: Sequence[Mapping[str, Any]]) -> str:
         table = [f"| {' | '.join(cell.translate(ESCAPED) for cell in line)} |" for line in lines]
         parts.append("\n".join([f"**{model}** (`{experiment}`)\n", *table, ""]))
     parts.append(
-        "Means over seeds, ± their standard deviation; differences are of equal seeds, in brackets the 95 % interval "
-        "of a bootstrap over seeds and queries. Minutes are those of the training steps.\n"
+        "Means over seeds, ± their standard deviation. Gains compare equal seeds; brackets hold the 95 % interval of a "
+        "bootstrap over seeds and queries. Minutes count the training steps only.\n"
     )
     return visible("\n".join(parts))

@@ -1,4 +1,4 @@
-"""Meanings of the page's words, shown beside a chosen word."""
+"""Definitions of the page's terms, each shown when its term is chosen."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ TERMS = {
     "R@K": "Recall at K: the percentage of queries with a right answer among the first K.",
     "95 % interval": "The range of 95 % of the bootstrap's replicates. A replicate draws test images with replacement, "
     "each with its captions.",
-    "p": "How often the difference would be as large if the two runs were exchanged at random, image by image.",
+    "p": "The probability of a difference at least as large if the two runs were exchanged at random, image by image.",
     "control": "The same training without offline negatives: what round two must beat.",
-    "PMRP": "Plausible-match R-Precision: R-Precision where images count as matches that differ in at most 0, 1 or 2 "
-    "of what they show.",
-    "R-Precision": "Of a query with R right answers, the percentage of them among its first R.",
-    "mAP@R": "Of a query with R right answers: the mean of the precision at each that is among its first R.",
+    "PMRP": "Plausible-match R-Precision: R-Precision where images that differ in at most 0, 1 or 2 of the things they "
+    "show count as matches.",
+    "R-Precision": "For a query with R right answers, the percentage of them among its first R.",
+    "mAP@R": "For a query with R right answers, the mean of the precision at each right answer among its first R.",
     "Spearman": "Rank correlation of the model's scores with people's, times 100.",
     "Kendall": "Kendall's rank correlation of the model's scores with people's, times 100.",
     "▲": "At least as similar to the anchor as its lowest-scoring positive: perhaps a false negative.",
     "near-duplicate": "Shares four of five words with a caption of the anchor: probably a false negative.",
-    "cross-retrieval rank": "Of a pair, the worse of its two ranks: of the caption for its image, and of the image for "
-    "its caption.",
+    "cross-retrieval rank": "The worse of a pair's two ranks, one in each direction.",
 }

@@ -12,8 +12,7 @@ import pytest
 from PIL import Image
 
 from aoq.pipeline.browse.app import create_app, open_server
-from aoq.pipeline.browse.marks import Marks
-from aoq.pipeline.browse.matches import Matches
+from aoq.pipeline.browse.marks import Marks, Matches
 from aoq.pipeline.browse.source import Source, open_source
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.engine import Engine

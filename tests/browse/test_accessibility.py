@@ -15,9 +15,8 @@ def test_pages_of_experiments_have_no_serious_finding(served, open_page, address
     assert serious_findings(open_page(f"{served}{address}")) == []
 
 
-@pytest.mark.parametrize("address", ["/", "/image/0"])
-def test_pages_of_a_folder_have_no_serious_finding(serve, folders, open_page, address):
-    assert serious_findings(open_page(f"{serve(open_folders(folders[:1], Given()))}{address}")) == []
+def test_a_page_of_a_folder_has_no_serious_finding(serve, folders, open_page):
+    assert serious_findings(open_page(f"{serve(open_folders(folders[:1], Given()))}/image/0")) == []
 
 
 def test_marked_pairs_have_no_serious_finding(served, open_page):

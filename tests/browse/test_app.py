@@ -52,7 +52,7 @@ def test_both_own_names_are_served(browse):
         ({"caption": "x"}, 404, "captions 0 to 349"),
         ({"caption": ""}, 404, "captions 0 to 349"),
         ({"match": "perhaps"}, 400, "choose one of yes, no, none"),
-        ({"image": "1", "caption": "5"}, 400, "own"),
+        ({"image": "1", "caption": "5"}, 400, "belongs to image 1"),
         ({"back": "https://evil.example/"}, 400, "of this server only"),
         ({"back": "//evil.example/"}, 400, "of this server only"),
         ({"back": "/\\evil.example/"}, 400, "of this server only"),

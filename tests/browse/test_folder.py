@@ -82,8 +82,8 @@ def test_a_dataset_folder_says_all(world, folders, source, pages_of):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--texts", "TEXTS"], "2 texts are given, and"),
-        (["--image-ids", "TEXTS"], "2 ids are given, and"),
+        (["--texts", "TEXTS"], "--texts has 2 entries, but"),
+        (["--image-ids", "TEXTS"], "--image-ids has 2 entries, but"),
         (["--image-root", "nowhere"], "nowhere is no folder; give --image-root"),
         (["--view", "nowhere"], "nowhere holds no manifest.json, so it is no view"),
     ],
@@ -97,7 +97,7 @@ def test_what_does_not_fit_is_refused(table, tmp_path, options, message):
 
 
 def test_tables_of_other_rows_are_refused(table, folders):
-    with pytest.raises(ValueError, match="are tables of different rows or pairs"):
+    with pytest.raises(ValueError, match="have different rows or pairs"):
         open_folders([table, folders[0]], Given())
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import cohen_kappa_score
 
-from aoq.pipeline.browse.marks import Marks, agreement
-from aoq.pipeline.browse.matches import Matches
+from aoq.pipeline.browse.marks import Marks, Matches, agreement
 from aoq.pipeline.tables.screens.judgements import read_judgements
 
 

@@ -136,15 +136,15 @@ def test_captions_of_all_kinds_are_found_and_are_text(browse, query):
         ("/image/" + "9" * 5000, 404, "images 0 to 69"),
         ("/caption/350/listed", 404, "captions 0 to 349"),
         ("/image/1?page=abc", 400, "page=abc: give a whole number."),
-        ("/image/1?page=0", 400, "pages 1 to 2"),
-        ("/image/1?page=3", 400, "page 3 is asked for, and there are pages 1 to 2."),
-        ("/image/1?table=2", 400, "table 2 is asked for, and 0 to 1 are open."),
+        ("/image/1?page=0", 400, "choose one of 1 to 2"),
+        ("/image/1?page=3", 400, "there is no page 3; choose one of 1 to 2."),
+        ("/image/1?table=2", 400, "there is no table 2; choose one of 0 to 1."),
         ("/image/1?beside=x", 400, "beside=x"),
         ("/image/1?show=<b>", 400, "choose one of above"),
         ("/search?q=on&page=99", 400, "page 99"),
-        ("/picture/nothing/0", 404, "pictures of nothing"),
+        ("/picture/nothing/0", 404, "no pictures of nothing"),
         ("/query/image/12", 404, "split 'dev' has images 0 to 11"),
-        ("/query/image/1?run=5", 400, "run 5 is asked for"),
+        ("/query/image/1?run=5", 400, "there is no run 5"),
         ("/nowhere", 404, "not found"),
     ],
 )
@@ -159,7 +159,7 @@ def test_what_is_hidden_is_shown(browse):
     for address in ("/", "/image/0", "/caption/3", "/caption/3/listed", "/image/7", "/queries", "/query/image/0"):
         page = browse.text(address)
         assert "\\u202e" in page
-        assert not any(map(is_hidden, page)), address
+        assert not any(map(is_hidden, set(page))), address
     assert r"“<bdi>\u202e\x1b[31m</bdi>”" in browse.text("/search?q=%E2%80%AE%1B%5B31m")
     assert r"kind=\x1b" not in browse.get("/image/0?show=%1B").text
     assert not any(map(is_hidden, browse.get("/image/0?show=%1B").text))
@@ -211,7 +211,7 @@ def test_runs_of_other_queries_do_not_stand_side_by_side(source, pages_of):
     browse = pages_of(replace(source, evaluations=(run, replace(run, album=replace(run.album, key="other")))))
     answer = browse.get("/query/image/5?run=0&beside=1")
     assert answer.status_code == 400
-    assert "answered other queries" in answer.text
+    assert "answered different queries" in answer.text
 
 
 def test_queries_are_searched_and_paged(browse, source):

@@ -7,7 +7,7 @@ import unicodedata
 
 import pytest
 
-from aoq.pipeline.browse.search import CaptionSearch
+from aoq.pipeline.browse.source import CaptionSearch
 
 CAPTIONS = [
     "Two DOGS run on the beach.",

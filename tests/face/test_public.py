@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import subprocess
@@ -54,6 +55,12 @@ def test_names_and_signatures_are_those_that_were_promised():
 @pytest.mark.parametrize("name", aoq.__all__)
 def test_every_public_name_is_documented(name):
     assert inspect.getdoc(getattr(aoq, name)), f"aoq.{name} has no docstring"
+
+
+def test_the_stub_names_the_same_modules():
+    stub = ast.parse(Path(aoq.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    assert {name.asname: node.module for node in imports for name in node.names} == aoq._HOMES
 
 
 def loaded_by(code: str) -> set[str]:

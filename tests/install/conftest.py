@@ -16,7 +16,7 @@ import torch
 
 ROOT = Path(__file__).parent.parent.parent
 SHIPPED = ("aoq", "configs", "luigi.cfg", "models", "pipeline", "tasks")
-SHIPPED += ("CHANGELOG.md", "LICENSE", "MANIFEST.in", "README.md", "constraints.txt", "pyproject.toml")
+SHIPPED += ("CHANGELOG.md", "LICENSE", "MANIFEST.in", "README.md", "constraints.txt", "pyproject.toml", "setup.py")
 DEPENDENCIES = Path(torch.__file__).parent.parent
 LUIGI = """#!{python}
 import sys
@@ -102,9 +102,20 @@ def unpacked(sdist, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def wheels(checkout, unpacked, tmp_path_factory) -> dict[str, Path]:
-    """Wheels of the checkout and of the sdist."""
-    trees = {"checkout": checkout, "sdist": unpacked}
+def unzipped(checkout, tmp_path_factory) -> Path:
+    """The checkout as from a zip unpacked without support for links: each link is a text file with its target."""
+    copy = shutil.copytree(checkout, tmp_path_factory.mktemp("zip") / "aoq", symlinks=True)
+    for path in filter(Path.is_symlink, [*copy.rglob("*")]):
+        target = os.readlink(path)
+        path.unlink()
+        path.write_text(target)
+    return copy
+
+
+@pytest.fixture(scope="session")
+def wheels(checkout, unpacked, unzipped, tmp_path_factory) -> dict[str, Path]:
+    """Wheels of the checkout, of the sdist and of the zip."""
+    trees = {"checkout": checkout, "sdist": unpacked, "zip": unzipped}
     return {name: build("wheel", tree, tmp_path_factory.mktemp("wheel")) for name, tree in trees.items()}
 
 

@@ -1,4 +1,4 @@
-"""The sdist and the wheels hold what the checkout links together, as real files, and nothing else."""
+"""The sdist and every wheel hold all files of the package, and nothing else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.install
 
 
 def content(wheel):
-    """Its files, but those that say which version of what it is."""
+    """Read its files, except the metadata."""
     with zipfile.ZipFile(wheel) as archive:
         return {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
 
@@ -19,7 +19,8 @@ def content(wheel):
 def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(wheels, checkout):
     expected = {"tasks/__init__.py": (checkout / "aoq" / "_top" / "tasks" / "__init__.py").read_bytes()}
     expected |= {f"aoq/{path.name}": path.read_bytes() for path in (checkout / "aoq").iterdir() if path.is_file()}
-    assert {"aoq/__init__.py", "aoq/luigi.cfg", "aoq/py.typed"} <= set(expected)
+    expected["aoq/luigi.cfg"] = (checkout / "luigi.cfg").read_bytes()
+    assert {"aoq/__init__.py", "aoq/__init__.pyi", "aoq/py.typed"} <= set(expected)
     for folder in ("configs", "models", "pipeline", "tasks"):
         files = [path for path in (checkout / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
         expected |= {f"aoq/{path.relative_to(checkout)}": path.read_bytes() for path in files}
@@ -28,8 +29,12 @@ def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(wheels, che
     assert content(wheels["checkout"]) == expected
 
 
-def test_the_sdist_has_no_links_and_makes_the_same_wheel(sdist, wheels):
+@pytest.mark.parametrize("source", ["sdist", "zip"])
+def test_every_source_makes_the_same_wheel(wheels, source):
+    assert content(wheels[source]) == content(wheels["checkout"])
+
+
+def test_the_sdist_has_no_links(sdist):
     with tarfile.open(sdist) as archive:
         assert all(member.isfile() or member.isdir() for member in archive)
         assert any(name.endswith("/constraints.txt") for name in archive.getnames())
-    assert content(wheels["sdist"]) == content(wheels["checkout"])

@@ -1,4 +1,4 @@
-"""Run a script, `with_torchvision.py SCRIPT ARGUMENT…`, where torchvision may be of another build than torch."""
+"""Run a script, `with_torchvision.py SCRIPT ARGUMENT…`, even if torchvision was built for another torch."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 
 from tests.prepare import tiny
 
-tiny.import_torchvision()
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
+if __name__ == "__main__":
+    tiny.import_torchvision()
+    sys.argv = sys.argv[1:]
+    runpy.run_path(sys.argv[0], run_name="__main__")

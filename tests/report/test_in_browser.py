@@ -17,8 +17,7 @@ def file(page, tmp_path):
     return (tmp_path / "report.html").as_uri()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_it_fits_the_screen_and_shows_its_plots(open_page, file, width, scheme):
     page = open_page(file, width=width, scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -19,7 +19,7 @@ from aoq.pipeline.search.units import Unit, run_in_order, run_in_process
     ("address", "message"),
     [
         ("127.0.0.1:1", r"nothing answers at 127\.0\.0\.1:1 \(.*refused\); is the cluster up"),
-        ("ray://head:10001", r"'ray://head:10001' is no address of a Ray cluster; give HOST:PORT"),
+        ("ray://head:10001", r"'ray://head:10001' is not the address of a Ray cluster; give HOST:PORT"),
         ("somewhere", r"'somewhere' is no address"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Offline hard negatives in colpali-engine's trainer: a data set that rotates through a table, and orders of its rows.
+"""Offline hard negatives for colpali-engine's trainer: a data set that rotates through a table, and its batches.
 
 data = TableDataset(table, captions, Corpus(pages), num_negatives=3)      # queries are captions, documents images
 trainer = TableTrainer(
@@ -16,5 +16,5 @@ from aoq.pipeline.extras import import_extra
 import_extra("colpali_engine", "colpali-engine", __name__)
 
 from aoq.integrations.colpali.data import TableDataset as TableDataset
-from aoq.integrations.colpali.sampler import TableSampler as TableSampler
-from aoq.integrations.colpali.trainer import TableTrainer as TableTrainer
+from aoq.integrations.colpali.training import TableSampler as TableSampler
+from aoq.integrations.colpali.training import TableTrainer as TableTrainer

@@ -1,4 +1,4 @@
-"""Photographs and captions with the rows of their table, in batches that draw from it, for open_clip's training."""
+"""Photographs and captions with the rows of their table, in batches drawn from it, for open_clip's training."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from aoq.integrations.alike import require_alike
+from aoq.integrations.items import Items
 from aoq.integrations.open_clip.rows import DRAWN, with_rows
-from aoq.integrations.sides import Side
+from aoq.integrations.processes import process_count, require_same_draws
 from aoq.pipeline.data.folder import open_split, split_fingerprint
 from aoq.pipeline.prepare.images import decode
 from aoq.pipeline.prepare.photographs import Photographs, open_photographs
@@ -30,9 +30,9 @@ Row = tuple[Any, Tensor, Tensor]
 class TableData(Dataset[Row]):
     """The photographs and captions of a table; `data[image, caption]` is an image, tokens and their rows.
 
-    `images` and `captions` are what stands for the table's rows: paths of files or pictures, and texts. With
-    `image_ids` and `caption_ids`, what theirs are called, they are found by the ids that the table keeps, in any order.
-    `preprocess` and `tokenizer` are those of `open_clip.create_model_and_transforms` and `open_clip.get_tokenizer`.
+    `images` (paths of files, or pictures) and `captions` (texts) are in the table's order, or in any order with
+    `image_ids` and `caption_ids`, which are looked up among the ids that the table keeps. `preprocess` and `tokenizer`
+    come from `open_clip.create_model_and_transforms` and `open_clip.get_tokenizer`.
     """
 
     def __init__(
@@ -48,20 +48,20 @@ class TableData(Dataset[Row]):
     ) -> None:
         bare = parts_of(table).table
         if bare.is_one_set:
-            raise ValueError("open_clip trains on images with captions, and the table is of one set; mine one of both.")
+            raise ValueError("the table is of one set, but open_clip trains on images with captions; mine both.")
         self.table = table
         self._given = images, captions
-        self._images = Side(bare, "images", len(bare.i2t), images, image_ids)
-        self._captions = Side(bare, "captions", len(bare.t2i), captions, caption_ids)
+        self._images = Items(bare, "images", images, image_ids)
+        self._captions = Items(bare, "captions", captions, caption_ids)
         self._preprocess, self._tokenizer = preprocess, tokenizer
 
     @classmethod
     def of_folder(
         cls, table: NegativeTable | ScreenedTable, folder: Path | str, split: str = "train", **options: Any
     ) -> TableData:
-        """Read what `aoq prepare` made; the table must have been mined on this split.
+        """Open a folder that `aoq prepare` made; the table must have been mined on this split.
 
-        Photographs are compared with what was prepared, each when it is read.
+        Each photograph is compared with what was prepared when it is read.
         """
         folder, opened = Path(folder), open_split(Path(folder), split)
         bare = parts_of(table).table
@@ -70,7 +70,7 @@ class TableData(Dataset[Row]):
         return cls(table, _Read(photographs, opened.image_count), opened.captions, **options)
 
     def __getitem__(self, row: Sequence[int] | np.ndarray) -> Row:
-        """The pair of an image and a caption; a third number is the group that its rows name."""
+        """Return a pair of an image and a caption; a third number names the group of the pair."""
         image, caption, *group = (int(number) for number in row)
         (picture,), (text,) = self._images[np.array([image])], self._captions[np.array([caption])]
         rows = torch.tensor([image, caption, *(group or [0])])
@@ -88,22 +88,20 @@ class TableData(Dataset[Row]):
     ) -> EpochData:
         """Make what open_clip calls data["train"]: batches of `batch_size` pairs in each process.
 
-        A batch is images and tokens with rows, in groups: the pairs; with `negatives="offline"` an offline image and
-        caption of each as well; with "quintuplet" their companions, too. Pairs come once an epoch, at random, or in
-        mined batches (`batches="mined"`). Batches are a function of (seed, epoch, step), and the last one is left out
-        where it is short. Further options are those of `aoq.BatchSampler`.
+        A batch is images and tokens with rows, in groups: the pairs; for `negatives="offline"` also an offline image
+        and caption of each; for "quintuplet" also their companions. Each pair comes once per epoch, at random or in
+        mined batches (`batches="mined"`). Batches depend only on the seed, the epoch and the step; a short last one is
+        dropped. Further options are those of `aoq.BatchSampler`.
         """
         if negatives not in DRAWN:
             raise ValueError(f'negatives is {negatives!r}; it is "offline", "quintuplet" or None.')
-        rank, processes = 0, 1
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            rank, processes = torch.distributed.get_rank(), torch.distributed.get_world_size()
-            require_alike(self.table, self._named(), batch_size, negatives, batches, seed, drawing)
+        processes = process_count()
+        require_same_draws(self.table, self._names(), batch_size, negatives, batches, seed, drawing)
         sampler = BatchSampler(
             self.table,
             batch_size=batch_size,
             seed=seed,
-            rank=rank,
+            rank=torch.distributed.get_rank() if processes > 1 else 0,
             world_size=processes,
             companions=None if negatives == "quintuplet" else "omit",
             batches=batches,
@@ -122,17 +120,17 @@ class TableData(Dataset[Row]):
         loader.num_samples = len(sampler) * batch_size * processes * DRAWN[negatives]
         return EpochData(loader, sampler)
 
-    def _named(self) -> list[Any]:
-        """The names of the images' files, as far as they are known, and the captions."""
+    def _names(self) -> list[Any]:
+        """Return the names of the images' files, as far as they are known, and the captions."""
         images, captions = self._given
-        if not isinstance(images, list | tuple):  # others may be read one by one
+        if not isinstance(images, list | tuple):  # other sequences may read each image
             return [len(images), list(captions)]
         return [[Path(one).name if isinstance(one, str | Path) else "" for one in images], list(captions)]
 
 
 @dataclass(frozen=True)
 class EpochData:
-    """open_clip's DataInfo: a DataLoader, and the epoch that is set before each reading."""
+    """open_clip's DataInfo: a DataLoader whose epoch is set before each pass."""
 
     dataloader: DataLoader[Any]
     sampler: BatchSampler
@@ -142,7 +140,7 @@ class EpochData:
 
 
 class _Grouped(Sampler[list[Any]]):
-    """Rows (image, caption, group) of each batch, of as many groups as are wanted of those `drawn`."""
+    """Rows (image, caption, group) of each batch, with the first `wanted` of the `drawn` groups."""
 
     def __init__(self, sampler: BatchSampler, drawn: int, wanted: int) -> None:
         self._sampler, self._drawn, self._wanted = sampler, drawn, wanted
@@ -158,7 +156,7 @@ class _Grouped(Sampler[list[Any]]):
 
 
 class _Read(Sequence[Any]):
-    """The photographs of a prepared folder, read when they are asked for."""
+    """The photographs of a prepared folder, read one by one."""
 
     def __init__(self, photographs: Photographs, count: int) -> None:
         self._photographs, self._count = photographs, count
@@ -171,7 +169,7 @@ class _Read(Sequence[Any]):
 
 
 def _opened(picture: Any) -> Any:
-    """Upright, in RGB; what is no path and no file's content is a picture already."""
+    """Decode a path or a file's content, upright and in RGB; pass pictures through."""
     if not isinstance(picture, str | Path | bytes):
         return picture
     name = "a photograph" if isinstance(picture, bytes) else picture

@@ -1,10 +1,9 @@
-"""Losses on offline negatives in the place of open_clip's: called with the model's output, features and rows.
+"""Losses on offline negatives that replace open_clip's; the model's output holds features and rows.
 
-They are those of `aoq` on cosines, scaled as open_clip scales: with a table's negatives left out, and no two pairs of a
-batch that match, `OfflineClipLoss` is its ClipLoss and `OfflineSigLipLoss` its SigLipLoss. With several processes
-features are gathered with their gradients, so each has the loss of the whole batch, and after DistributedDataParallel
-has averaged, the gradient is exactly that of one process with all of it. Batches that are accumulated
-(`--accum-freq`) are one batch as well.
+They are the losses of `aoq` on cosines, scaled like open_clip's: without a table's negatives, and if no two pairs of a
+batch match, `OfflineClipLoss` equals its ClipLoss and `OfflineSigLipLoss` its SigLipLoss. Several processes gather
+features with their gradients, so each computes the loss of the whole batch, and the gradient that
+DistributedDataParallel averages equals that of a single process. Accumulated batches (`--accum-freq`) count as one.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from typing import ClassVar, Literal
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.distributed.nn.functional import all_gather
 
 from aoq.integrations.open_clip.rows import DRAWN, GROUPS
+from aoq.integrations.processes import gather
 from aoq.pipeline.losses.aoq import adap_off_quin, off_quin
 from aoq.pipeline.losses.info_nce import adap_info_nce, info_nce
 from aoq.pipeline.losses.offline_similarities import offline_similarities
@@ -29,19 +28,18 @@ from aoq.pipeline.tables.screens.screened import ScreenedTable, parts_of
 from aoq.pipeline.tables.table import NegativeTable
 
 ROWS = 512
-"""Rows of the matrix of true pairs at a time: looking them up takes 24 bytes a pair."""
+"""Rows of the matrix of true pairs looked up at a time, at 24 bytes per pair."""
 
 
 class TableLoss(nn.Module):
-    """A loss on batches of `TableData`; true pairs of the table are no negatives, whichever process they are on.
+    """A loss on batches of `TableData`; true pairs of the table are never negatives, whichever process they are on.
 
-    Called as open_clip calls its own: `loss(**model(images, texts), output_dict=True)`, where the model is one of
-    `carry_rows`.
+    It is called like open_clip's: `loss(**model(images, texts), output_dict=True)`, with a model from `carry_rows`.
     """
 
     _true: Tensor
     parts: ClassVar[tuple[str, ...]]
-    """Figures of the loss on similarities that add up to it; a single name is that of the whole."""
+    """Figures that add up to the loss; a single name stands for the whole."""
 
     def __init__(self, table: NegativeTable | ScreenedTable, groups: int) -> None:
         super().__init__()
@@ -55,7 +53,7 @@ class TableLoss(nn.Module):
 
     @abstractmethod
     def value(self, pairs: Similarities, scale: Float[Tensor, ""], bias: Float[Tensor, ""]) -> LossValue:
-        """The loss as open_clip scales it."""
+        """Compute the loss as open_clip scales it."""
 
     def forward(
         self,
@@ -66,27 +64,27 @@ class TableLoss(nn.Module):
         rows: Int[Tensor, "pairs 3"] | None = None,
         output_dict: bool = False,
     ) -> Tensor | dict[str, Tensor]:
-        """The loss of the batch on all processes; as a dict, its terms, which add up to it."""
+        """Return the loss of the batch in all processes, or a dict of the terms that add up to it."""
         if rows is None:
             raise ValueError(
-                "the batch carries no rows of the table; read it with aoq's TableData, and hand the model to "
-                "carry_rows before it is wrapped."
+                "the batch carries no rows of the table; read it with aoq's TableData, and pass the model to "
+                "carry_rows before wrapping it."
             )
-        images, captions, rows = (_of_all(part) for part in (image_features, text_features, rows))
+        images, captions, rows = (gather(part) for part in (image_features, text_features, rows))
         if not self._is_checked:
             self._check(rows)
             self._is_checked = True
-        order = rows[:, 2].argsort(stable=True)  # processes, and batches that are accumulated, stand one after another
+        order = rows[:, 2].argsort(stable=True)  # processes and accumulated batches follow one another
         images, captions, rows = images[order].float(), captions[order].float(), rows[order]
         scale, bias = logit_scale.float().sum(), torch.zeros(()).to(images)
         if logit_bias is not None:
             bias = logit_bias.float().sum()
         with torch.autocast(images.device.type, enabled=False):
-            found = self.value(self._similarities(images, captions, rows), scale, bias)
-            total = found.total + 0 * (scale + bias)  # DistributedDataParallel waits for all gradients
+            loss = self.value(self._similarities(images, captions, rows), scale, bias)
+            total = loss.total + 0 * (scale + bias)  # DistributedDataParallel waits for all gradients
         if not output_dict:
             return total
-        parts = {part: found.figures[part] for part in self.parts[1:]}
+        parts = {part: loss.figures[part] for part in self.parts[1:]}
         return {f"{self.parts[0]}_loss": total - sum(parts.values()), **{f"{k}_loss": v for k, v in parts.items()}}
 
     def _similarities(
@@ -98,14 +96,14 @@ class TableLoss(nn.Module):
         return Similarities(images[:size] @ captions[:size].T, self._are_true(rows[:size]), offline)
 
     def _are_true(self, rows: Int[Tensor, "batch 3"]) -> Bool[Tensor, "batch batch"]:
-        last, found = len(self._true) - 1, []
+        last, parts = len(self._true) - 1, []
         for images in rows[:, 0].split(ROWS):
             keys = images[:, None] * self._sides[1] + rows[None, :, 1]
-            found.append(self._true[torch.searchsorted(self._true, keys).clamp(max=last)] == keys)
-        return torch.cat(found)
+            parts.append(self._true[torch.searchsorted(self._true, keys).clamp(max=last)] == keys)
+        return torch.cat(parts)
 
     def _check(self, rows: Int[Tensor, "pairs 3"]) -> None:
-        """Check the first batch only, since this waits for the device."""
+        """Check a batch; only the first, since this waits for the device."""
         counts = rows[:, 2].bincount().tolist()
         wanted = next(name for name, groups in DRAWN.items() if groups == self.groups)
         if len(counts) != self.groups or len({*counts}) > 1:
@@ -116,16 +114,16 @@ class TableLoss(nn.Module):
         for side, column, count in zip(("image", "caption"), rows.T, self._sides, strict=False):
             if (last := int(column.max())) >= count or int(column.min()) < 0:
                 raise ValueError(
-                    f"the batch names {side} {last}, and the table of the loss has {side}s 0 to {count - 1}; give data "
-                    "and loss the same table."
+                    f"the batch names {side} {last}, and the table of the loss has {side}s 0 to {count - 1}; give the "
+                    "data and the loss the same table."
                 )
 
 
 class OfflineClipLoss(TableLoss):
-    """InfoNCE in both directions on the negatives of the batch, and each anchor's offline negative as a further column.
+    """InfoNCE in both directions, with each anchor's offline negative as a further candidate beside the batch's.
 
-    `aoq.info_nce` at the model's temperature, or with `adaptive` `aoq.adap_info_nce`, halved and averaged over the
-    pairs as CLIP does it. Without `negatives` on those of the batch alone.
+    `aoq.info_nce` at the model's temperature, or `aoq.adap_info_nce` if `adaptive`, halved and averaged over the pairs
+    as in CLIP. `negatives=None` leaves only the batch's negatives.
     """
 
     parts = ("contrastive",)
@@ -149,9 +147,9 @@ class OfflineClipLoss(TableLoss):
 
 
 class OfflineSigLipLoss(TableLoss):
-    """SigLIP's loss on the pairs of the batch and on offline ones: `aoq.sigmoid_loss`, divided by the number of pairs.
+    """SigLIP's loss on the batch and on offline negatives: `aoq.sigmoid_loss`, divided by the number of pairs.
 
-    For models with a bias (`--siglip`, `init_logit_bias`). Without `negatives` on the pairs of the batch alone.
+    For models with a bias (`--siglip`, `init_logit_bias`). `negatives=None` leaves only the batch's pairs.
     """
 
     parts = ("contrastive",)
@@ -166,9 +164,9 @@ class OfflineSigLipLoss(TableLoss):
 
 
 class OfflineQuintupletLoss(TableLoss):
-    """AdapOffQuin, AOQ eq. (5), or without `adaptive` OffQuin, eq. (4), divided by the number of pairs.
+    """AdapOffQuin, AOQ eq. (5), or OffQuin, eq. (4), if not `adaptive`, divided by the number of pairs.
 
-    On cosines: the model's temperature has no part in it, and stays as it is. Needs `negatives="quintuplet"`.
+    It uses cosines, so the model's temperature is ignored and stays as it is. Needs `negatives="quintuplet"`.
     """
 
     parts = ("online", "offline", "derived")
@@ -191,16 +189,5 @@ class OfflineQuintupletLoss(TableLoss):
         return _scaled(self._function(pairs), len(pairs.matrix))
 
 
-def _scaled(found: LossValue, count: int) -> LossValue:
-    return LossValue(found.total / count, {name: figure / count for name, figure in found.figures.items()})
-
-
-def _of_all(part: Tensor) -> Tensor:
-    """The rows of all processes, with their gradients."""
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return part
-    if part.is_floating_point():
-        return torch.cat(all_gather(part.contiguous()))
-    found = [torch.empty_like(part) for _ in range(torch.distributed.get_world_size())]
-    torch.distributed.all_gather(found, part.contiguous())
-    return torch.cat(found)
+def _scaled(loss: LossValue, count: int) -> LossValue:
+    return LossValue(loss.total / count, {name: figure / count for name, figure in loss.figures.items()})

@@ -1,4 +1,4 @@
-"""Data set whose rows draw from a table, and the batch sampler that orders them for the trainer."""
+"""A data set whose rows draw from a table, and the batch sampler that orders them for the trainer."""
 
 from __future__ import annotations
 
@@ -10,34 +10,33 @@ import torch
 from datasets import Dataset
 from sentence_transformers.base.sampler import DefaultBatchSampler
 
-from aoq.integrations.alike import require_alike
-from aoq.integrations.sides import Side
-from aoq.pipeline.tables.pairs import pair_keys
+from aoq.integrations.items import Items, PairRows
+from aoq.integrations.processes import require_same_draws
 from aoq.pipeline.tables.screens.screened import ScreenedTable, parts_of
 from aoq.pipeline.tables.table import NegativeTable
 from aoq.pipeline.training.batch_sampler import BatchSampler
 
 COLUMNS = ("image", "caption", "offline_image", "offline_caption", "companion_image", "companion_caption")
-"""Columns of a row, in this order; a loss may use the first ones alone."""
+"""Columns of a row, in this order; a loss may use only the first ones."""
 DRAWN: dict[str | None, int] = {"quintuplet": 3, "offline": 2, None: 1}
-"""Number of groups of an image and a caption in a row."""
+"""Number of pairs of an image and a caption in a row."""
 
 
 class TableData:
     """True pairs of a table with offline negatives, for `SentenceTransformerTrainer`.
 
-    `images` and `captions` are the content of the table's rows: paths, pictures or texts, as the model takes
-    them; sequences, so that they may be read lazily (a column of a data set). With `image_ids` and
-    `caption_ids`, their ids, they are looked up by the ids that the table keeps, in any order.
+    `images` and `captions` are the items of the table's rows: paths, pictures or texts, as the model takes them, in
+    sequences that may read lazily, like a column of a data set. They are in the table's order, or in any order with
+    `image_ids` and `caption_ids`, which are looked up among the ids that the table keeps.
 
-    `dataset` has one row per true pair, with the columns of COLUMNS that `negatives` names: two without any, four for
-    "offline" (an image for the caption and a caption for the image), six for "quintuplet" (their companions as well).
-    `label` holds the numbers of the row's images, by which a loss recognises captions of one image. Draws depend on
-    (seed, epoch, pair) alone, not on the batch or the number of processes or workers.
+    `dataset` has one row per true pair, with the first COLUMNS: two for `negatives=None`, four for "offline" (an image
+    for the caption and a caption for the image), six for "quintuplet" (with their companions). `label` holds the
+    numbers of the row's images, by which a loss recognises captions of the same image. Draws depend only on the seed,
+    the epoch and the pair, not on the batch or the number of processes or workers.
 
     `batches` is the trainer's `batch_sampler`: each pair once per epoch, at random, in mined batches
     (`batches="mined"`, `aoq.pipeline.batches`), or in triples of companions (`batches="triples"`, for losses with
-    `companions="anchors"`; `negatives=None`). Further options are those of `aoq.BatchSampler`.
+    `companions="anchors"`, needs `negatives=None`). Further options are those of `aoq.BatchSampler`.
     """
 
     def __init__(
@@ -58,21 +57,20 @@ class TableData:
         if batches not in ("mined", "triples", None):
             raise ValueError(f'batches is {batches!r}; it is "mined", "triples" or None.')
         if batches == "triples" and negatives is not None:
-            raise ValueError('batches="triples" hold their own negatives; set negatives=None.')
+            raise ValueError('batches="triples" contain their negatives; set negatives=None.')
         bare = parts_of(table).table
-        self._images = Side(bare, "images", len(bare.i2t), images, image_ids)
-        self._captions = Side(bare, "captions", len(bare.t2i), captions, caption_ids)
+        self._images = Items(bare, "images", images, image_ids)
+        self._captions = Items(bare, "captions", captions, caption_ids)
         self._table, self._seed, self._kind, self._drawing = table, seed, batches, drawing
         self._groups = DRAWN[negatives]
         companions = None if negatives == "quintuplet" else "omit"
         self._drawer = BatchSampler(table, batch_size=2, seed=seed, companions=companions, **drawing)
-        self._caption_count = len(bare.t2i)
+        self.pair_rows = PairRows(self._drawer.pairs, len(bare.t2i))
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # workers of a DataLoader see it change
-        pairs = self._drawer.pairs
-        self.dataset = Dataset.from_dict({"pair": np.arange(len(pairs))}).with_transform(self._rows)
+        self.dataset = Dataset.from_dict({"pair": np.arange(len(self._drawer.pairs))}).with_transform(self._rows)
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw for this epoch from now on; the batch sampler calls it."""
+        """Draw for this epoch from now on; the batch sampler calls this."""
         self._epoch.fill_(epoch)
 
     def batches(
@@ -90,7 +88,7 @@ class TableData:
                 f"the trainer's data set has {len(dataset)} rows and the table {len(self._drawer.pairs)} pairs; train "
                 "on `dataset` as it is."
             )
-        require_alike(self._table, self._kind, self._seed, self._groups, sorted(self._drawing), batch_size)
+        require_same_draws(self._table, self._kind, self._seed, self._groups, sorted(self._drawing), batch_size)
         triples = self._kind == "triples"
         sampler = BatchSampler(
             self._table,
@@ -103,8 +101,8 @@ class TableData:
         )
         return TableBatchSampler(self, sampler, triples, batch_size, drop_last)
 
-    def _rows(self, asked: Mapping[str, Sequence[int]]) -> dict[str, list[Any]]:
-        pairs, epoch = np.asarray(asked["pair"]), int(self._epoch)
+    def _rows(self, columns: Mapping[str, Sequence[int]]) -> dict[str, list[Any]]:
+        pairs, epoch = np.asarray(columns["pair"]), int(self._epoch)
         groups = self._drawer.draw_each(pairs, epoch)[: self._groups]
         rows: dict[str, list[Any]] = {}
         for group, (image, caption) in zip(groups, zip(COLUMNS[::2], COLUMNS[1::2], strict=True), strict=False):
@@ -120,8 +118,6 @@ class TableBatchSampler(DefaultBatchSampler):
     def __init__(self, data: TableData, batches: BatchSampler, triples: bool, batch_size: int, drop_last: bool) -> None:
         super().__init__(range(len(batches.pairs)), batch_size, drop_last)
         self._data, self._batches, self._triples = data, batches, triples
-        self._keys = pair_keys(batches.pairs[:, 0], batches.pairs[:, 1], data._caption_count)
-        self._order = np.argsort(self._keys)
 
     def set_epoch(self, epoch: int) -> None:
         super().set_epoch(epoch)
@@ -135,5 +131,4 @@ class TableBatchSampler(DefaultBatchSampler):
             batch = self._batches.batch(self.epoch, step)
             if not self._triples:
                 batch = batch[: len(batch) // 2]  # the anchors
-            keys = pair_keys(batch[:, 0], batch[:, 1], self._data._caption_count)
-            yield self._order[np.searchsorted(self._keys, keys, sorter=self._order)].tolist()
+            yield self._data.pair_rows(batch).tolist()

@@ -12,10 +12,10 @@ from aoq.pipeline.evaluation.evaluate import recalls
 
 
 class RecallEvaluator(BaseEvaluator):
-    """Retrieval between images and captions: recall at 1, 5 and 10 in percent, ranks, and rsum, the primary metric.
+    """Recall at 1, 5 and 10 between images and captions in percent, ranks, and rsum, the primary metric.
 
-    `image_of` is the image of each caption. With `matches`, further rows (image, caption) known to match,
-    `false_negatives` is the percentage of first answers counted as wrong that are known to match.
+    `image_of` is the image of each caption. `matches` are further rows (image, caption) known to match; with them,
+    `false_negatives` is the percentage of top-ranked answers counted as wrong that in fact match.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class RecallEvaluator(BaseEvaluator):
         self._images, self._captions, self._image_of = images, captions, np.asarray(image_of)
         if len(self._image_of) != len(captions):
             raise ValueError(
-                f"image_of names the image of {len(self._image_of)} captions, and {len(captions)} are given."
+                f"image_of names the images of {len(self._image_of)} captions, but {len(captions)} are given."
             )
         self._matches, self._name, self._batch_size = matches, name, batch_size
         self.primary_metric = "rsum"
@@ -43,10 +43,10 @@ class RecallEvaluator(BaseEvaluator):
         options = {"batch_size": self._batch_size, "show_progress_bar": False, "normalize_embeddings": True}
         images, captions = (model.encode(list(side), **options) for side in (self._images, self._captions))
         similarity = np.asarray(images, np.float32) @ np.asarray(captions, np.float32).T
-        found = recalls(similarity, self._image_of)
+        measured = recalls(similarity, self._image_of)
         if self._matches is not None:
-            found["false_negatives"] = self._false_negatives(similarity)
-        metrics: dict[str, float] = self.prefix_name_to_metrics(found, self._name)
+            measured["false_negatives"] = self._false_negatives(similarity)
+        metrics: dict[str, float] = self.prefix_name_to_metrics(measured, self._name)
         self.store_metrics_in_model_card_data(model, metrics, epoch, steps)
         return metrics
 

@@ -1,13 +1,13 @@
 """Losses on offline negatives for sentence-transformers, on its columns and labels, in one or more processes.
 
-Embeddings are normalised. Losses are those of `aoq`, divided by the number of pairs. With several processes
-embeddings and labels are gathered, so every process has the loss of the whole batch and the gradient is exactly that of
-one process with all of it. With `mini_batch_size` embeddings are computed in mini-batches and their gradients cached
-(GradCache), with the same loss and gradients.
+Embeddings are normalised; the losses of `aoq` are divided by the number of pairs. Several processes gather embeddings
+and labels, so each computes the loss of the whole batch, and the gradient equals that of a single process with all of
+it. With `mini_batch_size`, embeddings are computed in mini-batches and their gradients cached (GradCache): the loss and
+gradients stay the same.
 
-With several processes and separate towers for images and captions, the trainer's `ddp_find_unused_parameters` must
-be True with mini-batches. Otherwise it must be False, and parameters without a gradient must be frozen, such as CLIP's
-logit_scale.
+With several processes, mini-batches and separate towers for images and captions, the trainer's
+`ddp_find_unused_parameters` must be True. Otherwise it must be False, and parameters without a gradient, such as CLIP's
+logit_scale, must be frozen.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any, ClassVar, Literal
 import torch
 from sentence_transformers.base.losses.gradcache import CachedLossMixin
 from sentence_transformers.base.losses.merged_forward import embed_columns
-from sentence_transformers.util import all_gather_with_grad
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from aoq.integrations.processes import gather, process_count
 from aoq.integrations.sentence_transformers.data import COLUMNS
 from aoq.pipeline.losses.aoq import adap_off_quin, adap_off_tri, off_quin, off_tri
 from aoq.pipeline.losses.companions import with_companions
@@ -43,7 +43,7 @@ CITATION = """
 }
 """
 PARTS = ("online", "offline", "derived")
-"""The terms of a quintuplet loss, as the trainer logs them."""
+"""Terms of a quintuplet loss that the trainer logs."""
 Companions = Literal["anchors"]
 
 
@@ -52,7 +52,7 @@ class TableLoss(CachedLossMixin, nn.Module):
 
     mini_batch_size: int
     drawn: ClassVar[int]
-    """Images with captions in a row, unless companions are anchors."""
+    """Number of images in a row, unless companions are anchors."""
 
     def __init__(self, model: nn.Module, companions: Companions | None, mini_batch_size: int | None) -> None:
         super().__init__()
@@ -66,14 +66,14 @@ class TableLoss(CachedLossMixin, nn.Module):
     def value(self, pairs: Similarities) -> LossValue:
         """Compute the loss, summed over the pairs."""
 
-    @abstractmethod
     def get_config_dict(self) -> dict[str, Any]:
         """Return the options for the model card."""
+        return {"companions": self.companions, "mini_batch_size": self.mini_batch_size or None}
 
     def forward(
         self, sentence_features: Iterable[Mapping[str, Any]], labels: Tensor | None
     ) -> Tensor | dict[str, Tensor]:
-        """Return the mean over the batch's pairs in all processes, or its terms, which add up to it."""
+        """Return the mean over the pairs of all processes, or the terms that add up to it."""
         features = list(sentence_features)
         self._check(features, labels)
         if self.uses_gradient_cache:
@@ -81,18 +81,19 @@ class TableLoss(CachedLossMixin, nn.Module):
         columns: list[Tensor] = [torch.empty(0)] * len(features)
         for side in (slice(0, None, 2), slice(1, None, 2)):  # all images in one forward, all captions in another
             columns[side] = embed_columns(self.model, features[side], separate_first=False)
-        found, size = self._value(columns, labels)
-        if not all(part in found.figures for part in PARTS):
-            return found.total / size
-        parts = {part: found.figures[part] / size for part in PARTS}
-        parts["online"] = parts["online"] + (found.total - found.total.detach()) / size  # which has the gradient
+        loss, size = self._value(columns, labels)
+        if not all(part in loss.figures for part in PARTS):
+            return loss.total / size
+        parts = {part: loss.figures[part] / size for part in PARTS}
+        # The figures are detached; this adds 0, with the gradient of the total.
+        parts["online"] = parts["online"] + (loss.total - loss.total.detach()) / size
         return {f"{part}_loss": value for part, value in parts.items()}
 
     def calculate_loss(
         self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False
     ) -> Tensor:
-        found, size = self._value([torch.cat(parts) for parts in reps], labels)
-        total = found.total / size
+        loss, size = self._value([torch.cat(parts) for parts in reps], labels)
+        total = loss.total / size
         if with_backward:
             total.backward()
             total = total.detach()
@@ -107,22 +108,21 @@ class TableLoss(CachedLossMixin, nn.Module):
         if len(features) != len(wanted):
             raise ValueError(
                 f"{type(self).__name__} takes the columns {', '.join(wanted)}, and the data has {len(features)}; make "
-                "it with aoq's TableData, or leave the others out."
+                "it with aoq's TableData, or drop the other columns."
             )
         if labels is None or labels.ndim != 2 or labels.shape[1] != self.groups:
             shape = "none" if labels is None else f"of shape {tuple(labels.shape)}"
             raise ValueError(
-                f"the labels are {shape}; {type(self).__name__} reads the number of each image of a row there, "
-                f"{self.groups} a row, as aoq's TableData gives them."
+                f"the labels are {shape}; {type(self).__name__} needs the numbers of the {self.groups} images in each "
+                "row, as aoq's TableData gives them."
             )
 
     def _value(self, columns: list[Tensor], labels: Tensor | None) -> tuple[LossValue, int]:
         """Return the sum over the pairs of all processes, and their number."""
         assert labels is not None  # `_check` refused None
         columns = [F.normalize(column.float(), dim=1) for column in columns]
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            columns = [self._in_order(all_gather_with_grad(column)) for column in columns]
-            labels = self._in_order(_gathered(labels))
+        if process_count() > 1:
+            columns, labels = [self._in_order(gather(column)) for column in columns], self._in_order(gather(labels))
         images, captions = torch.cat(columns[::2]), torch.cat(columns[1::2])
         size, rows = len(labels), labels.T.flatten()
         offline = None
@@ -132,15 +132,14 @@ class TableLoss(CachedLossMixin, nn.Module):
         return self.value(Similarities(images[:size] @ captions[:size].T, is_positive, offline)), size
 
     def _in_order(self, gathered: Tensor) -> Tensor:
-        """Reorder gathered triples: all first pairs, then all second and third ones, over all processes."""
+        """Order gathered triples by place: the first pairs of all processes, then the second and the third ones."""
         if self.companions is None:
             return gathered
-        processes = torch.distributed.get_world_size()
-        return gathered.unflatten(0, (processes, 3, -1)).transpose(0, 1).flatten(0, 2)
+        return gathered.unflatten(0, (process_count(), 3, -1)).transpose(0, 1).flatten(0, 2)
 
 
 class _Hinges(TableLoss):
-    """A triplet or quintuplet loss; `aoq.Pace` may adapt the hardness of its online negatives."""
+    """A triplet or quintuplet loss, optionally with hardness adapted by `aoq.Pace`."""
 
     functions: ClassVar[tuple[Callable[..., LossValue], Callable[..., LossValue]]]
     """Loss functions without and with adaptive weights."""
@@ -176,16 +175,14 @@ class _Hinges(TableLoss):
         return self._function(pairs)
 
     def get_config_dict(self) -> dict[str, Any]:
-        options = {"adaptive": self.adaptive, "start_up": self.start_up, "companions": self.companions}
-        return {**self.numbers, **options, "mini_batch_size": self.mini_batch_size or None}
+        return {**self.numbers, "adaptive": self.adaptive, "start_up": self.start_up, **super().get_config_dict()}
 
 
 class OfflineQuintupletLoss(_Hinges):
-    """AdapOffQuin, AOQ eq. (5), or without `adaptive` OffQuin, eq. (4), on the six columns of `TableData`.
+    """AdapOffQuin, AOQ eq. (5), or OffQuin, eq. (4), if not `adaptive`, on the six columns of `TableData`.
 
-    With `companions="anchors"` on two columns, image and caption, in batches of triples (`batches="triples"`).
-    `start_up="auto"` adapts the hardness of online negatives to the model (`aoq.Pace`), for models that are not
-    pretrained.
+    `companions="anchors"` takes two columns, image and caption, in batches of triples (`batches="triples"`).
+    `start_up="auto"` adapts the hardness of online negatives to models that are not pretrained (`aoq.Pace`).
     """
 
     drawn, functions = 3, (off_quin, adap_off_quin)
@@ -195,7 +192,7 @@ class OfflineQuintupletLoss(_Hinges):
 
 
 class OfflineTripletLoss(_Hinges):
-    """OffTri, AOQ eq. (3), on the first four columns of `TableData`; with `adaptive` weighed as in eq. (5)."""
+    """OffTri, AOQ eq. (3), on the first four columns of `TableData`; `adaptive` weighs it as in eq. (5)."""
 
     drawn, functions = 2, (off_tri, adap_off_tri)
 
@@ -206,7 +203,7 @@ class OfflineTripletLoss(_Hinges):
 class OfflineInfoNCELoss(TableLoss):
     """InfoNCE in both directions with offline negatives as candidates, on the first four columns of `TableData`.
 
-    It is `aoq.info_nce`, or with `adaptive` `aoq.adap_info_nce`. `learn_temperature` learns the temperature.
+    This is `aoq.info_nce`, or `aoq.adap_info_nce` if `adaptive`. `learn_temperature` learns the temperature.
     """
 
     drawn = 2
@@ -239,15 +236,4 @@ class OfflineInfoNCELoss(TableLoss):
 
     def get_config_dict(self) -> dict[str, Any]:
         options = {"adaptive": self.adaptive, "learn_temperature": self.learnt is not None}
-        return {
-            **self.numbers,
-            **options,
-            "companions": self.companions,
-            "mini_batch_size": self.mini_batch_size or None,
-        }
-
-
-def _gathered(labels: Tensor) -> Tensor:
-    found = [torch.empty_like(labels) for _ in range(torch.distributed.get_world_size())]
-    torch.distributed.all_gather(found, labels.contiguous())
-    return torch.cat(found)
+        return {**self.numbers, **options, **super().get_config_dict()}

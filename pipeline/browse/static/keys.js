@@ -1,4 +1,4 @@
-// Keys for lists of pairs: j and k go on and back, m marks a true match, n none, u takes the last mark back.
+// Keys for lists of pairs: j next, k previous, m true match, n not a match, u undo.
 "use strict";
 const entries = [...document.querySelectorAll("[data-entry]")];
 const current = () => document.activeElement?.closest("[data-entry]") ?? document.querySelector("[data-entry]:target");
@@ -24,6 +24,6 @@ document.addEventListener("keydown", event => {
   done();
 });
 
-// After a mark the page comes back to where it was, or (no element is called "queue") to the next one waiting.
+// After a mark, return to the marked entry, or in a queue of suspects to the next one.
 if (location.hash === "#queue") entries[0]?.focus();
 else if (location.hash) document.querySelector("[data-entry]:target")?.focus();

@@ -1,4 +1,4 @@
-"""Processes with different tables, options or screens are refused, and all of them say so."""
+"""Processes with different tables, options or screens are refused, each with the same error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.integrations
 
 
-def test_processes_of_other_tables_are_refused():
+def test_processes_with_different_tables_are_refused():
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     script = Path(__file__).parent / "two_tables.py"
     ended = subprocess.run([*launch, str(script)], capture_output=True, text=True, timeout=300)
