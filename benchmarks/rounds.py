@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 from aoq.pipeline.evaluation.retrieval import K
-from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.settings import configured_path, read_shipped_settings
+from aoq.pipeline.stages.plan import plan
 
 COLUMNS = [f"{direction}_r{k}" for direction in ("i2t", "t2i") for k in K] + ["rsum"]
 LOSSES = ("offtri", "offquin", "adapoffquin")

@@ -30,9 +30,9 @@ from aoq.pipeline.config.screen import Screen
 from aoq.pipeline.data.demo import is_true, read_scenes
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.embedding import EmbeddingStore
-from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.settings import configured_path, read_shipped_settings
+from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.tables.screens.entries import entry_blocks
 from aoq.pipeline.tables.screens.judgements import Judgements
 from aoq.pipeline.tables.screens.knowledge import Knowledge

@@ -28,8 +28,8 @@ import click
 import numpy as np
 
 from aoq.pipeline.evaluation.retrieval import K
-from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.settings import configured_path, read_shipped_settings
+from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.training.metrics import on_plateau, read_metrics
 
 STEPS = {16: 600, 32: 400, 64: 300, 128: 200, 256: 120}

@@ -32,10 +32,10 @@ from aoq.models import build_model
 from aoq.models.base import MatchingModel
 from aoq.pipeline.config.losses import AdaptiveLoss, Loss, OfflineLoss, OnlineLoss
 from aoq.pipeline.data.batches import PairData, epoch_order, step_rng
-from aoq.pipeline.planning.chain import Chain
-from aoq.pipeline.planning.planner import plan
-from aoq.pipeline.produce.data import model_options, open_pairs
 from aoq.pipeline.settings import configured_path, read_shipped_settings
+from aoq.pipeline.stages.chain import Chain
+from aoq.pipeline.stages.pairs import model_options, open_pairs
+from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.training.batches import draw_batch, offline_draws, read_batch
 from aoq.pipeline.training.drawable import Drawable
 from aoq.pipeline.training.optimizer import make_optimizer

@@ -33,6 +33,9 @@ class Artifact:
     stage_version: int
     ingredients: Mapping[str, Any]
     upstream: tuple[Artifact, ...] = ()
+    """Artefacts whose keys are part of this one's."""
+    reads: tuple[Artifact, ...] = ()
+    """Further artefacts that the stage reads; they follow from those upstream."""
     key: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -72,7 +75,7 @@ class Artifact:
         Files are hashed once per process, and again if they changed since. A build in progress records them as inputs.
 
         Raises:
-            ValueError: names the file that differs from what was published.
+            ValueError: if a file differs from what was published.
         """
         take_in(f"{self.stage}/{self.key}", self._whole)
         return self.path
@@ -88,9 +91,9 @@ class Artifact:
     def building(self) -> Iterator[Build | None]:
         """Yield the build under the artefact's lock, or None if nothing is left to build.
 
-        It is None if another process has published it, or was killed after the manifest was written: what it
-        had finished is published. Leaving the block without an exception publishes; otherwise the work directory stays
-        for the next run.
+        Nothing is left if another process has published it, or was killed after it wrote the manifest: then its work
+        is published here. Leaving the block without an exception publishes; otherwise the work directory stays for the
+        next run.
         """
         with self._readable_os_errors():
             try:
@@ -103,7 +106,7 @@ class Artifact:
                     return
                 self.work.mkdir(exist_ok=True)
                 build = Build(self.work)
-                for left in [*self.work.rglob(".*.work")]:  # left by a run that was killed while it wrote a file
+                for left in [*self.work.rglob(".*.work")]:  # of a run that was killed while it wrote a file
                     reclaim(left)
                 if build.is_finished():
                     self._publish()
@@ -116,7 +119,7 @@ class Artifact:
                     build.inputs.check_again()
                     build.write_manifest(self._described())
                 except ChangedInputError:
-                    build.clear()  # it may have been computed from the other bytes
+                    build.clear()  # it may be computed from the other bytes
                     self.work.rmdir()
                     raise
                 self._publish()
@@ -138,16 +141,16 @@ class Artifact:
             yield
         except OSError as error:
             place = Path(error.filename or self.work)
-            if not (place.is_relative_to(self.root) or self.root.is_relative_to(place)):  # a file of the data, say
+            if not (place.is_relative_to(self.root) or self.root.is_relative_to(place)):  # such as a file of the data
                 raise
             if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
                 remedy = "choose a writable one: [paths] artifact_root in luigi.cfg, or --artifact-root"
-            elif error.errno in (errno.ENOSPC, errno.EDQUOT) or str(error).endswith(" written"):  # so numpy says it
+            elif error.errno in (errno.ENOSPC, errno.EDQUOT) or str(error).endswith(" written"):  # numpy's words
                 remedy = "free some space (`aoq gc` lists what nothing needs), then run again: finished work is kept"
             else:
                 raise
-            said = f"cannot write below {self.root}: {error.strerror or error} at {place}; {remedy}"
-            raise OSError(error.errno or errno.ENOSPC, said) from error
+            reason = f"cannot write below {self.root}: {error.strerror or error} at {place}; {remedy}"
+            raise OSError(error.errno or errno.ENOSPC, reason) from error
 
     def link(self, alias: Path) -> None:
         """Point the readable `alias` at this artefact, replacing what it pointed at."""

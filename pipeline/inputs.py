@@ -19,13 +19,14 @@ Check = Callable[[], str]
 
 
 Verify = Literal["sampled", "full"]
-"""Check of large arrays of the data folder against what was read first."""
+"""How large arrays of the data folder are compared with what was read first."""
 SAMPLED = "sampled:"
-"""Prefix of the content of an array of which only blocks were compared."""
+"""Prefix of the hash of an array of which only blocks were compared."""
+PLANNED_REMEDY = "was changed after the run was planned; run again."
 
 
 class ChangedInputError(ValueError):
-    """Raised if unfinished work was begun on other bytes than those present."""
+    """Unfinished work was begun on other bytes than those present."""
 
 
 class BegunOn(TypedDict):
@@ -38,7 +39,7 @@ class BegunOn(TypedDict):
 class Inputs:
     """Inputs of one build by name, with the content of each.
 
-    `begun_on` are the inputs of all runs on the unfinished work; `keep` records them with it.
+    `begun_on` holds the inputs of all runs on the unfinished work; `keep` records them beside it.
     """
 
     keep: Callable[[Mapping[str, str]], None]
@@ -47,7 +48,7 @@ class Inputs:
     _checks: dict[str, Check] = field(default_factory=dict)
 
     def add(self, name: str, content: str, check: Check) -> None:
-        """Record an input; of a full check and one by blocks the stricter is kept."""
+        """Record an input; a full check replaces one by blocks."""
         if name not in self.begun_on:
             self.begun_on[name] = content
             self.keep(self.begun_on)
@@ -60,10 +61,10 @@ class Inputs:
         """Raise ChangedInputError if an input changed since it was opened."""
         for name, check in self._checks.items():
             try:
-                found = check()
-            except ValueError as error:  # an OSError says nothing about the content
+                current = check()
+            except ValueError as error:  # an OSError does not mean that the content changed
                 raise ChangedInputError(f"while it was read: {error}") from None
-            if found != self.content[name]:
+            if current != self.content[name]:
                 raise ChangedInputError(f"{name} was changed while it was read; run again.")
 
 
@@ -72,7 +73,7 @@ _current: ContextVar[Inputs | None] = ContextVar("inputs of the build under way"
 
 @contextmanager
 def collected(inputs: Inputs) -> Iterator[None]:
-    """Add everything opened meanwhile to `inputs`."""
+    """Add everything opened inside the block to `inputs`."""
     token = _current.set(inputs)
     try:
         yield
@@ -87,13 +88,20 @@ def take_in(name: str, check: Check) -> None:
         inputs.add(name, content, check)
 
 
+def take_in_planned(
+    name: str, planned: str, current: Callable[[], str], subject: object, remedy: str = PLANNED_REMEDY
+) -> None:
+    """Take in an input that a key depends on; refuse the `subject` if its content changed since."""
+
+    def check() -> str:
+        if current() != planned:
+            raise ValueError(f"{subject} {remedy}")
+        return planned
+
+    take_in(name, check)
+
+
 def planned_file(folder: Path, name: str, sha256: str) -> Path:
     """Return a user's file that a key depends on; refuse it if it changed since."""
-    take_in(f"data/{name}", partial(_as_planned, folder / name, sha256))
+    take_in_planned(f"data/{name}", sha256, partial(known_sha256, folder / name), folder / name)
     return folder / name
-
-
-def _as_planned(path: Path, sha256: str) -> str:
-    if known_sha256(path) != sha256:
-        raise ValueError(f"{path} was changed after the run was planned; run again.")
-    return sha256

@@ -7,24 +7,22 @@ import logging
 import traceback
 from abc import abstractmethod
 from contextlib import suppress
-from functools import cache, cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import luigi
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.config.overrides import split_member
 from aoq.pipeline.engine import torchrun_rank
-from aoq.pipeline.planning.chain import Chain, run_name
-from aoq.pipeline.planning.comparisons import PlannedReport, PlannedStudy
-from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.settings import configured_engine, configured_path, runs_root
+from aoq.pipeline.stages.make import MAKERS
 from aoq.pipeline.terminal import visible
 from aoq.tasks.parameters import Described
 
 logger = logging.getLogger(__name__)
-_plan_once = cache(plan)  # for all stages of an experiment: a plan reads samples of its data
+COMPUTING = ("aoq.pipeline.stages.train", "aoq.pipeline.stages.encoding", "aoq.pipeline.mining.mine", "torch._dynamo")
+"""Modules that making artefacts imports; an optimiser's first step imports the last."""
 
 
 class MakingTask(luigi.Task):
@@ -45,8 +43,8 @@ class MakingTask(luigi.Task):
 
     @property
     @abstractmethod
-    def source(self) -> Chain | PlannedReport | PlannedStudy:
-        """Plan that the stage's producer is given."""
+    def source(self) -> Any:
+        """The plan that the stage's maker takes."""
 
     @property
     @abstractmethod
@@ -62,8 +60,8 @@ class MakingTask(luigi.Task):
         """Owner of the stage, as the log names it."""
         return self.alias
 
-    def of(self, task: type[MakingTask], experiment: str = "") -> luigi.Task:
-        """Make another task with the same parameters, or with those of a named experiment and its override."""
+    def with_stage(self, task: type[MakingTask], experiment: str) -> luigi.Task:
+        """Return another task with the same parameters, or with those of a named experiment and its override."""
         name, override = split_member(experiment)
         return self.clone(task, **{"experiment": name, "override": override} if experiment else {})  # type: ignore[no-untyped-call]
 
@@ -78,19 +76,17 @@ class MakingTask(luigi.Task):
     def output(self) -> luigi.LocalTarget:
         return luigi.LocalTarget(str(self.artifact.manifest_path))
 
-    def complete(self) -> bool:
-        """Return whether the artefact exists. If not, import its producers here, once for all forked processes."""
-        there = bool(super().complete())  # type: ignore[no-untyped-call]
-        if not there:
-            for module in ("aoq.pipeline.produce", "torch._dynamo"):  # an optimiser's first step imports the second
-                importlib.import_module(module)
-        return there
+    def deps(self) -> Any:
+        """Import what computes here, once for all forked processes; Luigi calls this for missing artefacts alone."""
+        for module in COMPUTING:
+            importlib.import_module(module)
+        return super().deps()  # type: ignore[no-untyped-call]
 
     def run(self) -> None:
         if torchrun_rank():
-            from aoq.pipeline.produce.training import follow_stage
+            from aoq.pipeline.stages.train import follow_stage
 
-            follow_stage(self.stage, self.source, self.artifact, configured_engine())
+            follow_stage(self.source, self.stage, self.artifact, configured_engine())
         elif not self.artifact.exists():  # another task may have made it meanwhile
             self._make()
         self.link()
@@ -100,54 +96,27 @@ class MakingTask(luigi.Task):
         self.artifact.link(runs_root(self.artifact_root) / self.alias / self.stage)
 
     def _make(self) -> None:
-        from aoq.pipeline.produce import PRODUCERS
-
         try:
             with self.artifact.building() as build:
                 if build is not None:
                     logger.info("%s of %s: %s", self.stage, self.subject, self.artifact.path)
                     (build.directory / "error.txt").unlink(missing_ok=True)
-                    PRODUCERS[self.stage](self.source, build, configured_engine())
+                    MAKERS[self.stage](self.source, build, configured_engine())
         except Exception:
             with suppress(OSError):  # the disk may be what failed
                 (self.artifact.work / "error.txt").write_text(visible(traceback.format_exc()), encoding="utf-8")
             if torchrun_rank() is not None:
-                from aoq.pipeline.produce.ranks import say_failed
+                from aoq.pipeline.stages.processes import announce_failure
 
-                say_failed(self.artifact)
+                announce_failure(self.artifact)
             raise
         metrics = self.artifact.manifest().get("metrics")
-        split = self.artifact.ingredients.get("split", "dev")  # an evaluation's own; of a training the best epoch's
+        split = self.artifact.ingredients.get("split", "dev")  # a training's metrics are those of its best epoch on dev
         best = f"  {split} rsum {metrics['rsum']:.1f}" if metrics else ""
         logger.info("%s of %s: done%s", self.stage, self.subject, best)
 
 
-class ArtifactTask(MakingTask):
-    """A stage of an experiment."""
-
-    experiment: Described = Described(default="demo", description="a name in configs/, or a .toml file")
-    override: Described = Described(
-        default="", description="changes to the experiment, such as: seed=1, second_round.epochs=4"
-    )
-
-    @cached_property
-    def chain(self) -> Chain:
-        return _plan_once(self.experiment, override=self.override, **self.roots)
-
-    @property
-    def alias(self) -> str:
-        return run_name(self.experiment, self.override)
-
-    @property
-    def artifact(self) -> Artifact:
-        return self.chain[self.stage]
-
-    @property
-    def source(self) -> Chain:
-        return self.chain.owner(self.stage)
-
-
 @MakingTask.event_handler(luigi.Event.DEPENDENCY_PRESENT)  # type: ignore[no-untyped-call, untyped-decorator]
-def _say_it_is_there(task: MakingTask) -> None:
+def _log_presence(task: MakingTask) -> None:
     task.link()
     logger.info("%s of %s is there: %s", task.stage, task.subject, task.artifact.path)

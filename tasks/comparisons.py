@@ -8,8 +8,9 @@ from functools import cached_property
 import luigi
 
 from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.planning.chain import Member
-from aoq.pipeline.planning.comparisons import PlannedReport, PlannedStudy, plan_report, plan_study
+from aoq.pipeline.stages.chain import Member
+from aoq.pipeline.stages.report import PlannedReport, plan_report
+from aoq.pipeline.stages.study import PlannedStudy, plan_study
 from aoq.tasks.base import MakingTask
 from aoq.tasks.parameters import Described
 from aoq.tasks.stages import Evaluation, SecondRound
@@ -74,8 +75,8 @@ class Ablation(MakingTask):
 
 
 def _runs_of(task: MakingTask, members: Sequence[Member]) -> Iterator[luigi.Task]:
-    """Return each run's evaluation and, except for ensembles, its second round."""
+    """Yield each run's evaluation and, except for ensembles, its second round."""
     for member in reversed(members):  # Luigi looks at the last one first
         for needed in (SecondRound, Evaluation):
             if needed.stage in member.chain.stages:
-                yield task.of(needed, member.asked)
+                yield task.with_stage(needed, member.asked)

@@ -1,18 +1,52 @@
-"""Stages and their dependencies: Prepared, Dataset, FirstRound, Embeddings, HardNegatives, Screen and so on."""
+"""The tasks that make an experiment's stages, in the order in which they are made."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache, cached_property
 from typing import Final
 
 import luigi
-from luigi.util import requires
 
-from aoq.pipeline.planning.chain import Chain
-from aoq.tasks.base import ArtifactTask
+from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.stages.chain import Chain, run_name
+from aoq.pipeline.stages.plan import plan
+from aoq.tasks.base import MakingTask
+from aoq.tasks.parameters import Described
 
 TRAINING: Final = {"training": 1}
-"""Resource that limits trainings at a time; its number is in [resources] of luigi.cfg."""
+"""Resource that limits the trainings at a time; its number is in [resources] of luigi.cfg."""
+_plan_once = cache(plan)  # for all stages of an experiment: a plan reads samples of its data
+
+
+class ArtifactTask(MakingTask):
+    """A stage of an experiment."""
+
+    experiment: Described = Described(default="demo", description="a name in configs/, or a .toml file")
+    override: Described = Described(
+        default="", description="changes to the experiment, such as: seed=1, second_round.epochs=4"
+    )
+
+    @cached_property
+    def chain(self) -> Chain:
+        return _plan_once(self.experiment, override=self.override, **self.roots)
+
+    @property
+    def alias(self) -> str:
+        return run_name(self.experiment, self.override)
+
+    @property
+    def artifact(self) -> Artifact:
+        return self.chain[self.stage]
+
+    @property
+    def source(self) -> Chain:
+        return self.chain.owner(self.stage)
+
+    def requires(self) -> Iterator[luigi.Task]:
+        """Yield the task of every artefact that the stage reads."""
+        for experiment, stage in self.chain.needed(self.stage):
+            yield self.with_stage(TASKS[stage], experiment)
 
 
 class DemoWorld(ArtifactTask):
@@ -32,12 +66,6 @@ class Dataset(ArtifactTask):
 
     stage = "dataset"
 
-    def requires(self) -> Iterator[luigi.Task]:
-        if "world" in self.chain.stages:
-            yield self.of(DemoWorld)
-        if "prepared" in self.chain.stages:
-            yield self.of(Prepared)
-
 
 class FirstRound(ArtifactTask):
     """The teacher, trained on in-batch negatives."""
@@ -45,18 +73,11 @@ class FirstRound(ArtifactTask):
     stage = "first_round"
     resources = TRAINING
 
-    def requires(self) -> Iterator[luigi.Task]:
-        yield _own_dataset(self)
-
 
 class Embeddings(ArtifactTask):
     """The teacher's embeddings of every training image and caption."""
 
     stage = "embeddings"
-
-    def requires(self) -> Iterator[luigi.Task]:
-        encoder = self.chain.owner(self.stage).experiment.teacher_encoder
-        yield self.of(FirstRound) if encoder is None else _own_dataset(self)
 
 
 class HardNegatives(ArtifactTask):
@@ -64,25 +85,13 @@ class HardNegatives(ArtifactTask):
 
     stage = "hard_negatives"
 
-    def requires(self) -> Iterator[luigi.Task]:
-        owner = self.chain.owner(self.stage)
-        return _of_members(self, owner) if owner.members else iter([self.of(Embeddings)])
-
 
 class Screen(ArtifactTask):
     """The negative table as the experiment's [screen] sees it."""
 
     stage = "screen"
 
-    def requires(self) -> Iterator[luigi.Task]:
-        yield self.of(Dataset)
-        yield self.of(HardNegatives)
-        screen = self.chain.experiment.screen
-        if screen is not None and screen.needs_vectors:
-            yield self.of(Embeddings)
 
-
-@requires(Dataset)
 class Control(ArtifactTask):
     """The second round's student and schedule without offline negatives: the baseline of round two."""
 
@@ -96,56 +105,12 @@ class SecondRound(ArtifactTask):
     stage = "second_round"
     resources = TRAINING
 
-    def requires(self) -> Iterator[luigi.Task]:
-        yield self.of(Dataset)
-        if self.chain.trains_on_table:
-            yield self.of(HardNegatives)
-            if "screen" in self.chain.stages:
-                yield self.of(Screen)
-            if self.chain.experiment.sampling.guide_margin is not None:
-                yield self.of(Embeddings)
-            start = self.chain.experiment.student.start
-            if start == "control":
-                yield self.of(Control)
-            elif start == "teacher" and not self.chain.owner("hard_negatives").members:  # else: made by then
-                yield self.of(FirstRound)
-
 
 class Evaluation(ArtifactTask):
     """Metrics on the evaluation split: of the second round, or of an ensemble of second rounds."""
 
     stage = "evaluation"
 
-    def requires(self) -> Iterator[luigi.Task]:
-        return _of_members(self, self.chain) if self.chain.members else iter([self.of(SecondRound)])
 
-
-TASKS: Final[dict[str, type[ArtifactTask]]] = {
-    task.stage: task
-    for task in (
-        DemoWorld,
-        Prepared,
-        Dataset,
-        FirstRound,
-        Embeddings,
-        HardNegatives,
-        Screen,
-        Control,
-        SecondRound,
-        Evaluation,
-    )
-}
-"""The task that makes each stage of an experiment, in the order in which they are made."""
-
-
-def _own_dataset(task: ArtifactTask) -> luigi.Task:
-    """Return the dataset of the stage's own experiment, which may have another vocabulary."""
-    asked, chain = "", task.chain
-    while task.stage not in chain.stages and chain.teacher is not None:
-        asked, chain = chain.experiment.teacher or "", chain.teacher
-    return task.of(Dataset, asked)
-
-
-def _of_members(task: ArtifactTask, chain: Chain) -> Iterator[luigi.Task]:
-    for member in chain.members:
-        yield task.of(HardNegatives if member.stage == HardNegatives.stage else SecondRound, member.asked)
+TASKS: Final[dict[str, type[ArtifactTask]]] = {task.stage: task for task in ArtifactTask.__subclasses__()}
+"""The task of each stage."""

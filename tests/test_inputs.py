@@ -263,9 +263,9 @@ def test_every_digit_of_a_manifest_is_sealed_and_one_from_before_is_read(table):
 
 def _reads(path):
     """Ways to a file that go past the check."""
-    is_producer = path.parent.name == "produce"
+    makes = path.parent.name == "stages" and path.name not in ("data.py", "splits.py")
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Attribute) and node.attr in ("path", "manifest_path") and is_producer:
+        if isinstance(node, ast.Attribute) and node.attr in ("path", "manifest_path") and makes:
             yield f"line {node.lineno}: .{node.attr}"
         if isinstance(node, ast.BinOp) and isinstance(node.left, ast.Attribute) and node.left.attr == "path":
             yield f"line {node.lineno}: .path /"
@@ -273,10 +273,11 @@ def _reads(path):
             yield f"line {node.lineno}: open_split"
 
 
-@pytest.mark.parametrize("room", ["produce", "report", "browse"])
+@pytest.mark.parametrize("room", ["stages", "report", "browse"])
 def test_what_stages_made_is_read_by_opened_and_data_by_open_checked(room):
     """`Artifact.path` says where something is; whoever reads there asks `Artifact.opened()`."""
     found = {str(path): list(_reads(path)) for path in (ROOT / "pipeline" / room).glob("*.py")}
+    found.pop(str(ROOT / "pipeline" / "stages" / "splits.py"), None)  # it opens splits for all others
     assert not {path: ways for path, ways in found.items() if ways}
 
 

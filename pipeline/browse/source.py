@@ -25,10 +25,9 @@ from aoq.pipeline.data.vocabulary import tokenise
 from aoq.pipeline.digests import digest
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.evaluation.retrieval import open_similarity
-from aoq.pipeline.planning.chain import Chain, check_same_data, run_name, same_queries, table_owner
-from aoq.pipeline.planning.opening import open_checked
-from aoq.pipeline.produce.data import open_train_split
 from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction
+from aoq.pipeline.stages.chain import Chain, check_same_data, run_name, same_queries, table_owner
+from aoq.pipeline.stages.splits import open_checked, open_train_split
 from aoq.pipeline.tables.files import read_manifest
 from aoq.pipeline.tables.inspection import inspect_list
 from aoq.pipeline.tables.screens.view import read_view_manifest

@@ -17,7 +17,7 @@ from aoq.pipeline.cli.output import counted, echo, echo_json, echo_next, say, sh
 from aoq.pipeline.digests import file_sha256, known_sha256
 from aoq.pipeline.inputs import SAMPLED
 from aoq.pipeline.manifest import MANIFEST, content_of, read_manifest
-from aoq.pipeline.planning.chain import Chain
+from aoq.pipeline.stages.chain import Chain
 from aoq.pipeline.tables.guarantee import describe_guarantee
 
 

@@ -25,11 +25,11 @@ from aoq.pipeline.cli.vector_options import (
 from aoq.pipeline.console import show_progress
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.mining.depths import Fitting
-from aoq.pipeline.planning.chain import Chain, table_depths, table_owner
-from aoq.pipeline.planning.planner import plan as plan_chain
 from aoq.pipeline.remote import fetch_given
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.settings import configured_engine, configured_path
+from aoq.pipeline.stages.chain import Chain, table_depths, table_owner
+from aoq.pipeline.stages.plan import plan as plan_chain
 from aoq.pipeline.vectors import open_vectors
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _of_vectors(files: Mapping[str, str], options: Mapping[str, Any]) -> Estimat
 
 def _of_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int], list[str]]:
     """Estimate the mining, if the table is searched for, count the steps, and describe the draws."""
-    from aoq.pipeline.produce.drawing import forecast
+    from aoq.pipeline.stages.draws import forecast
 
     experiment = chain.experiment
     if "second_round" not in chain.stages or experiment.weights is not None:
@@ -161,7 +161,7 @@ def _steps(training: Training, captions: int) -> int:
 
 def _training_data(chain: Chain) -> tuple[int, int, Integer[np.ndarray, "*shape"]]:
     """Count the images and captions of the training split, and read its pairs."""
-    from aoq.pipeline.produce.data import open_true_train_split
+    from aoq.pipeline.stages.splits import open_true_train_split
 
     data = chain.experiment.dataset
     if data.source is not None and not chain["prepared"].exists():

@@ -17,9 +17,9 @@ from aoq.pipeline.cli.options import as_json
 from aoq.pipeline.cli.output import counted, echo, echo_json, typed
 from aoq.pipeline.config.named_files import names_in
 from aoq.pipeline.manifest import MANIFEST, read_manifest
-from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.scratch import LOCK, reclaim, scratch_in, writing_in
 from aoq.pipeline.settings import configured_path, runs_root
+from aoq.pipeline.stages.plan import plan
 
 
 @click.command()

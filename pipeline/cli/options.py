@@ -123,7 +123,7 @@ def experiment_chain(command: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(command)
     def with_chain(experiment: str, override: str, data_root: Path, artifact_root: Path, **options: Any) -> Any:
         from aoq.pipeline.config.named_files import names_in
-        from aoq.pipeline.planning.planner import plan
+        from aoq.pipeline.stages.plan import plan
 
         if table_folder(experiment) is not None and experiment not in names_in():
             raise ValueError(

@@ -14,9 +14,9 @@ from aoq.pipeline.cli.table_options import RowFiles, own_view, row_options
 from aoq.pipeline.config.overrides import split_member
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.extras import import_extra
-from aoq.pipeline.planning.comparisons import SEPARATOR, plan_report
-from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.scratch import write_atomically
+from aoq.pipeline.stages.plan import plan
+from aoq.pipeline.stages.report import SEPARATOR, plan_report
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -31,7 +31,7 @@ def report(runs: tuple[str, ...], output: Path, **folders: Path) -> None:
     Each is an experiment, with an override after @ if need be, as in demo@seed=1; its control is taken along. Nothing
     is trained for the page: `aoq evaluate EXPERIMENT` makes what is missing.
     """
-    from aoq.pipeline.produce.comparisons import render_report
+    from aoq.pipeline.stages.report import render_report
 
     planned = plan_report(SEPARATOR.join(runs), **folders)
     if not output.parent.is_dir():

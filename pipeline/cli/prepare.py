@@ -140,7 +140,7 @@ def embed(
     from aoq.pipeline.embedding_blocks import finish_embeddings
     from aoq.pipeline.prepare.encoders import open_encoder
     from aoq.pipeline.prepare.photographs import open_photographs
-    from aoq.pipeline.produce.encoding import Encoding, write_encoded
+    from aoq.pipeline.stages.encoding import Encoding, write_encoded
 
     engine = Engine(device, threads, backend=backend, ray_address=ray_address)
     if output.exists():

@@ -18,12 +18,12 @@ from aoq.pipeline.cli.output import Console, echo_json, echo_next, say, show_row
 from aoq.pipeline.config.dataset import Evaluation
 from aoq.pipeline.evaluation.attention import SCORES
 from aoq.pipeline.evaluation.retrieval import K
-from aoq.pipeline.planning.chain import Chain, Member, teacher_of
-from aoq.pipeline.planning.comparisons import PlannedStudy, plan_study
-from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.report.study import read_cell, summarise_study, table_of
 from aoq.pipeline.report.verdict import gain_on_control
 from aoq.pipeline.settings import configured_path
+from aoq.pipeline.stages.chain import Chain, Member, teacher_of
+from aoq.pipeline.stages.plan import plan
+from aoq.pipeline.stages.study import PlannedStudy, plan_study
 
 ROUND_TWO, CO_TAUGHT = "round two", "co-taught"
 RECALLS = {f"{direction}_r{k}": f"{direction}@{k}" for direction in ("i2t", "t2i") for k in K} | {"rsum": "rsum"}

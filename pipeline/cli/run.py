@@ -19,9 +19,9 @@ from aoq.pipeline.cli.options import (
     with_override,
 )
 from aoq.pipeline.cli.output import ROUNDS, echo, echo_next, typed
-from aoq.pipeline.planning.chain import Chain
-from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.settings import configured_path, set_engine
+from aoq.pipeline.stages.chain import Chain
+from aoq.pipeline.stages.plan import plan
 
 if TYPE_CHECKING:
     from aoq.tasks.base import MakingTask

@@ -17,8 +17,8 @@ from aoq.pipeline.config.named_files import names_in
 from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.data.folder import Split, open_split, split_fingerprint
 from aoq.pipeline.hub import is_of_hub
-from aoq.pipeline.planning.chain import Chain
-from aoq.pipeline.planning.planner import plan
+from aoq.pipeline.stages.chain import Chain
+from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.tables.files import read_manifest, sides_of
 from aoq.pipeline.tables.origin import require_origin
 from aoq.pipeline.tables.table import NegativeTable, read_table
@@ -146,7 +146,7 @@ class NamedTable:
         """Open the experiment's training split by the table's owner: the experiment's own data may be missing still."""
         if self.chain is None:
             return None
-        from aoq.pipeline.produce.data import open_train_split
+        from aoq.pipeline.stages.splits import open_train_split
 
         return open_train_split(self.chain.owner("hard_negatives"))
 
@@ -177,7 +177,7 @@ class NamedTable:
 
     def photographs(self, files: RowFiles, split: Split | None, unpacked: Path | None) -> Sequence[str] | None:
         """Return the file of each photograph of the split, if its folder names them."""
-        from aoq.pipeline.produce.photographs import photograph_files
+        from aoq.pipeline.prepare.photographs import photograph_files
 
         folder = self.data_folder(files)
         return photograph_files(folder, split.name, split.image_count, unpacked) if folder and split else None

@@ -15,9 +15,9 @@ from aoq.pipeline.cli.output import counted, echo, echo_json, echo_next, say, sh
 from aoq.pipeline.cli.screen import show_counts
 from aoq.pipeline.cli.table_options import NamedTable, own_view, takes_tables
 from aoq.pipeline.console import show_progress
-from aoq.pipeline.planning.chain import Chain
 from aoq.pipeline.search.problem import OTHER
 from aoq.pipeline.settings import configured_engine
+from aoq.pipeline.stages.chain import Chain
 from aoq.pipeline.tables.audit import audit as find_all
 from aoq.pipeline.tables.files import directions_of, read_manifest, said_of
 from aoq.pipeline.tables.guarantee import describe_guarantee
@@ -157,7 +157,7 @@ def drift(chain: Chain, stage: str, weights: Path | None, anchors: int, depth: i
     table. Little overlap means that this model no longer confuses what the table calls hard.
     """
     from aoq.pipeline.mining.drift import measure_drift
-    from aoq.pipeline.produce.data import open_pairs
+    from aoq.pipeline.stages.pairs import open_pairs
     from aoq.pipeline.training.checkpoint import load_model
 
     for needed in ("hard_negatives", *(() if weights else (stage,))):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import io
+from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aoq.pipeline.digests import digest
+from aoq.pipeline.extras import import_extra
+from aoq.pipeline.prepare.images import FORMATS
 from aoq.pipeline.prepare.sources.listing import Files, Images, ParquetImages
 from aoq.pipeline.reading import reading
 
@@ -76,3 +81,31 @@ def _read_list(folder: Path, split: str) -> tuple[list[str | None], list[str], b
         if table["sha256"].null_count:
             raise ValueError("a photograph has no sha256")
         return *(table[name].to_pylist() for name in ("path", "sha256")), "bytes" in file.schema_arrow.names
+
+
+def photograph_files(folder: Path, split: str, images: int, unpacked: Path | None = None) -> Sequence[str] | None:
+    """Return the file of each photograph, if the prepared folder names them.
+
+    With `unpacked`, a folder to make, packed ones are written there, and others are checked against the prepared ones;
+    without it, files are not read.
+    """
+    if not (folder / f"{split}_images.parquet").is_file():
+        return None
+    photographs = open_photographs(folder, split, images)
+    if isinstance(photographs.images, Files):
+        if unpacked is not None:
+            with ThreadPoolExecutor() as pool:
+                deque(pool.map(photographs.read, range(images)), maxlen=0)
+        return photographs.images.files
+    if unpacked is None:
+        return None
+    unpacked.mkdir()
+    return [str(_written(unpacked / str(row), photographs.read(row))) for row in range(images)]
+
+
+def _written(path: Path, content: bytes) -> Path:
+    """Write the photograph to a file with the suffix of its format."""
+    with import_extra("PIL.Image", "prepare", "reading images").open(io.BytesIO(content), formats=FORMATS) as opened:
+        path = path.with_suffix(f".{opened.format.lower()}")
+    path.write_bytes(content)
+    return path

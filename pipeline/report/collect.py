@@ -22,9 +22,9 @@ from aoq.pipeline.evaluation.retrieval import (
     summarise,
 )
 from aoq.pipeline.evaluation.significance import Comparison, Interval, compare_runs, metric_intervals
-from aoq.pipeline.planning.chain import Chain, Member, same_queries, teacher_of, trains_as_control
-from aoq.pipeline.planning.opening import open_checked
 from aoq.pipeline.report.labels import labels
+from aoq.pipeline.stages.chain import Chain, Member, same_queries, teacher_of, trains_as_control
+from aoq.pipeline.stages.splits import open_checked
 from aoq.pipeline.training.metrics import read_metrics
 
 SEED = 0

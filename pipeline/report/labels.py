@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from aoq.pipeline.config.overrides import split_member
-from aoq.pipeline.planning.chain import Chain, run_name, trains_as_control
+from aoq.pipeline.stages.chain import Chain, run_name, trains_as_control
 
 LONGEST = 24
 """Characters shown of a value."""

@@ -11,7 +11,6 @@ import jinja2
 import numpy as np
 
 from aoq.pipeline.evaluation.significance import METRICS
-from aoq.pipeline.planning.chain import Chain, table_depths
 from aoq.pipeline.report.collect import (
     Run,
     collect_runs,
@@ -25,6 +24,7 @@ from aoq.pipeline.report.pictures import OpenModel, OpenTrain, attended, example
 from aoq.pipeline.report.plots import COLOURS, curves, histogram_of_ranks
 from aoq.pipeline.report.terms import TERMS
 from aoq.pipeline.report.verdict import on_dev, verdicts
+from aoq.pipeline.stages.chain import Chain, table_depths
 from aoq.pipeline.terminal import visible_value
 
 COURSE = {

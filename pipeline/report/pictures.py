@@ -15,10 +15,10 @@ from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.thumbnails import Thumbnails
 from aoq.pipeline.data.vocabulary import tokenise
 from aoq.pipeline.evaluation.attended import word_attention
-from aoq.pipeline.planning.chain import Chain, table_owner
 from aoq.pipeline.report.collect import Run
 from aoq.pipeline.report.plots import hardness
 from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction
+from aoq.pipeline.stages.chain import Chain, table_owner
 from aoq.pipeline.tables.files import said_of
 from aoq.pipeline.tables.guarantee import describe_guarantee
 from aoq.pipeline.tables.inspection import inspect_anchor

@@ -11,7 +11,7 @@ from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.config.overrides import split_member
 from aoq.pipeline.config.study import Study
 from aoq.pipeline.evaluation.attention import SCORES
-from aoq.pipeline.planning.comparisons import Cell
+from aoq.pipeline.stages.chain import Cell
 from aoq.pipeline.terminal import visible
 from aoq.pipeline.training.metrics import read_metrics, training_seconds
 

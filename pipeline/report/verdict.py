@@ -11,9 +11,9 @@ import numpy as np
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.evaluation.ranks import DEV_RANKS
 from aoq.pipeline.evaluation.significance import Interval, compare_runs, rsum_intervals, verdict
-from aoq.pipeline.planning.chain import Chain
-from aoq.pipeline.planning.opening import open_checked
 from aoq.pipeline.report.collect import Run, read_dev_ranks, seeds_of
+from aoq.pipeline.stages.chain import Chain
+from aoq.pipeline.stages.splits import open_checked
 from aoq.pipeline.training.metrics import read_metrics, training_seconds
 
 SHORTEST = 20.0

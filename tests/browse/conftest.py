@@ -16,8 +16,8 @@ from aoq.pipeline.browse.marks import Marks, Matches
 from aoq.pipeline.browse.source import Source, open_source
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.planning.planner import plan
-from aoq.pipeline.produce import PRODUCERS
+from aoq.pipeline.stages.make import MAKERS
+from aoq.pipeline.stages.plan import plan
 
 IMAGES = 70
 HOSTILE = '<script>alert("x")</script> & <b>dogs</b>'
@@ -67,7 +67,7 @@ def world(tmp_path_factory):
         for stage in stages:
             with chain[stage].building() as build:
                 if build is not None:
-                    PRODUCERS[stage](chain, build, Engine(device="cpu", threads=1))
+                    MAKERS[stage](chain, build, Engine(device="cpu", threads=1))
     return root
 
 

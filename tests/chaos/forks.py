@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-PRELOADED = ("aoq.pipeline.cli", "aoq.pipeline.produce", "torch._dynamo", "luigi.cmdline")
+PRELOADED = ("aoq.pipeline.cli", "aoq.pipeline.stages.train", "torch._dynamo", "luigi.cmdline")
 """Not `tasks`: it reads the luigi.cfg of the folder where the command runs."""
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "COLUMNS": "120", "NO_COLOR": "1"}
 MEMORY = 3 << 30

@@ -17,9 +17,9 @@ from aoq.pipeline.engine import Engine
 from aoq.pipeline.evaluation.ranks import write_ranks
 from aoq.pipeline.evaluation.retrieval import Ranks, summarise
 from aoq.pipeline.manifest import seal
-from aoq.pipeline.planning.planner import plan
-from aoq.pipeline.produce import PRODUCERS
 from aoq.pipeline.scratch import scratch_beside
+from aoq.pipeline.stages.make import MAKERS
+from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.tables.table import read_table
 from tests.cli.conftest import TINY
 
@@ -186,7 +186,7 @@ def test_gc_keeps_the_indexes_of_needed_tables(aoq, mined, tmp_path):
     searched = 'mining.search="faiss:IVF4,Flat|nprobe=4"'
     made = plan(str(TINY), override=searched, data_root=root, artifact_root=root)
     with made["hard_negatives"].building() as build:
-        PRODUCERS["hard_negatives"](made, build, Engine(device="cpu", threads=1))
+        MAKERS["hard_negatives"](made, build, Engine(device="cpu", threads=1))
     link = root / "runs" / "tiny@ivf" / "hard_negatives"
     link.parent.mkdir()
     link.symlink_to(made["hard_negatives"].path)

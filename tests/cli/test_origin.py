@@ -9,8 +9,8 @@ import pytest
 
 from aoq.pipeline.data.folder import split_fingerprint
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.planning.planner import plan
-from aoq.pipeline.produce import PRODUCERS
+from aoq.pipeline.stages.make import MAKERS
+from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.tables.table import read_table
 from tests.cli.conftest import EACH, IMAGES, TINY, run
 
@@ -73,7 +73,7 @@ def changed(request, tmp_path_factory):
     chain = plan(str(TINY), override=request.param, data_root=root, artifact_root=root)
     for stage in ("world", "dataset", "first_round", "embeddings", "hard_negatives"):
         with chain[stage].building() as build:
-            PRODUCERS[stage](chain, build, Engine(device="cpu", threads=1))
+            MAKERS[stage](chain, build, Engine(device="cpu", threads=1))
     return ("--data-root", root, "--artifact-root", root), f"{TINY}@{request.param}", chain.folder
 
 

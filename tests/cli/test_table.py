@@ -11,8 +11,8 @@ import pytest
 
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.mining.hard_negatives import hard_negatives
-from aoq.pipeline.planning.planner import plan
-from aoq.pipeline.produce import PRODUCERS
+from aoq.pipeline.stages.make import MAKERS
+from aoq.pipeline.stages.plan import plan
 
 ROOT = Path(__file__).parent.parent.parent
 TINY = ROOT / "tests" / "tiny.toml"
@@ -121,7 +121,7 @@ def test_an_approximate_table_of_an_experiment_is_said_by_verify(aoq, mined, tmp
     search = 'mining.search="ivf", mining.recall_floor=0.5'
     made = plan(str(TINY), override=search, data_root=tmp_path, artifact_root=tmp_path)
     with made["hard_negatives"].building() as build:
-        PRODUCERS["hard_negatives"](made, build, Engine(device="cpu", threads=1))
+        MAKERS["hard_negatives"](made, build, Engine(device="cpu", threads=1))
     assert (tmp_path / "index").is_dir()
     shown = aoq("verify", TINY, "--override", search, root=tmp_path)
     assert shown.exit_code == 0

@@ -10,9 +10,9 @@ from aoq.pipeline.config.load import load_experiment
 from aoq.pipeline.config.named_files import names_in
 from aoq.pipeline.config.overrides import split_member
 from aoq.pipeline.config.study import STUDIES, load_study
-from aoq.pipeline.planning.comparisons import plan_study
-from aoq.pipeline.planning.keys import control_training
-from aoq.pipeline.planning.planner import plan
+from aoq.pipeline.stages.plan import plan
+from aoq.pipeline.stages.schedule import control_training
+from aoq.pipeline.stages.study import plan_study
 from aoq.tasks import Ablation
 
 TINY = Path(__file__).parent.parent / "tiny.toml"

@@ -12,9 +12,9 @@ from aoq.pipeline.data.check import examine_folder
 from aoq.pipeline.data.folder import first_images, open_split, split_fingerprint
 from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.evaluation.retrieval import retrieval_ranks
-from aoq.pipeline.planning.planner import plan
-from aoq.pipeline.produce import PRODUCERS
 from aoq.pipeline.search.positives import positive_pairs_of
+from aoq.pipeline.stages.make import MAKERS
+from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.training.batches import read_batch
 from aoq.pipeline.training.drawable import Drawable
@@ -78,7 +78,7 @@ def test_mined_lists_hold_no_copy(folder, tmp_path):
     chain = plan(str(path), data_root=folder.parent, artifact_root=tmp_path / "artifacts")
     for stage in ("dataset", "first_round", "embeddings", "hard_negatives"):
         with chain[stage].building() as build:
-            PRODUCERS[stage](chain, build, Engine("cpu", threads=1))
+            MAKERS[stage](chain, build, Engine("cpu", threads=1))
     table = read_table(chain["hard_negatives"].path / "table")
     copies = {0, 2, 7}
     theirs = {caption for image in copies for caption in (2 * image, 2 * image + 1)}

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.planning.planner import plan
-from aoq.pipeline.produce import PRODUCERS
+from aoq.pipeline.stages.make import MAKERS
+from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.training.loop import Loop
 
 SAVE = Loop.checkpoint
@@ -27,7 +27,7 @@ def main() -> None:
             Loop.checkpoint = stopping
         with chain[stage].building() as build:
             if build is not None:
-                PRODUCERS[stage](chain, build, engine)
+                MAKERS[stage](chain, build, engine)
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ from PIL import Image
 
 from aoq.pipeline.cli import main
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.prepare.encoders import open_encoder
-from aoq.pipeline.produce import PRODUCERS
+from aoq.pipeline.stages.make import MAKERS
+from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.tables.table import read_table
 from tests.prepare.conftest import SEEN, TINY, encoded, picture
 from tests.prepare.test_extractors import normalised
@@ -79,7 +79,7 @@ second_round = {{epochs = 1, batch_size = 8, loss.name = "adapoffquin"}}
 def make(chain, *stages):
     for stage in stages:
         with chain[stage].building() as build:
-            PRODUCERS[stage](chain, build, Engine("cpu", threads=1))
+            MAKERS[stage](chain, build, Engine("cpu", threads=1))
 
 
 def test_an_encoder_is_a_teacher(clip, photos, prepared, planned, tmp_path, run):

@@ -23,7 +23,7 @@ from aoq.pipeline.prepare.images import decode
 from aoq.pipeline.prepare.photographs import open_photographs
 from aoq.pipeline.prepare.pieces import Pieces
 from aoq.pipeline.prepare.pixels import open_pixels
-from aoq.pipeline.produce.photographs import encoded_sides
+from aoq.pipeline.stages.encoding import encoded_sides
 from tests.prepare.conftest import TINY, WORDS, picture, save_clip
 
 SEEN = Preprocessing(16, 24, (16, 24), (0.5,) * 3, (0.5,) * 3, "bilinear")

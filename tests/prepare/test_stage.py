@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from aoq.pipeline.data.folder import open_split
-from aoq.pipeline.planning.planner import plan
-from aoq.pipeline.produce import PRODUCERS
-from aoq.pipeline.produce.data import open_pairs
+from aoq.pipeline.stages.make import MAKERS
+from aoq.pipeline.stages.pairs import open_pairs
+from aoq.pipeline.stages.plan import plan
 from aoq.tasks.stages import Dataset, Prepared
 from tests.prepare.conftest import CPU, encoded, picture
 
@@ -62,7 +62,7 @@ def planned(photos, tmp_path):
 
 def make(chain, stage):
     with chain[stage].building() as build:
-        PRODUCERS[stage](chain, build, CPU)
+        MAKERS[stage](chain, build, CPU)
     return chain[stage].opened()
 
 

@@ -10,9 +10,8 @@ from PIL import Image
 
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.planning.comparisons import plan_report
-from aoq.pipeline.produce import PRODUCERS
-from aoq.pipeline.produce.comparisons import render_report
+from aoq.pipeline.stages.make import MAKERS
+from aoq.pipeline.stages.report import plan_report, render_report
 
 SECTIONS = (
     "verdict",
@@ -83,7 +82,7 @@ def root(tmp_path_factory):
         for stage in STAGES:
             with chain[stage].building() as build:
                 if build is not None:
-                    PRODUCERS[stage](chain.owner(stage), build, Engine(device="cpu", threads=1))
+                    MAKERS[stage](chain.owner(stage), build, Engine(device="cpu", threads=1))
     return root
 
 

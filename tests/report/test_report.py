@@ -17,14 +17,13 @@ import tasks
 from aoq.pipeline.cli import main
 from aoq.pipeline.evaluation.retrieval import retrieval_ranks
 from aoq.pipeline.evaluation.significance import METRICS, Comparison, compare_runs, rsum_intervals
-from aoq.pipeline.planning.comparisons import control_of, plan_report
-from aoq.pipeline.planning.planner import plan
-from aoq.pipeline.produce.comparisons import render_report
 from aoq.pipeline.report.collect import collect_runs
 from aoq.pipeline.report.labels import labels
 from aoq.pipeline.report.plots import curves
 from aoq.pipeline.report.terms import TERMS
 from aoq.pipeline.report.verdict import verdicts
+from aoq.pipeline.stages.plan import plan
+from aoq.pipeline.stages.report import control_of, plan_report, render_report
 from aoq.pipeline.terminal import is_hidden
 from tests.report.conftest import SECTIONS
 

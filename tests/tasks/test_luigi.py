@@ -290,12 +290,6 @@ def test_help_describes_each_option_once(luigi):
     assert "--SecondRound-" not in shown
 
 
-def test_every_task_has_its_producer():
-    from aoq.pipeline.produce import PRODUCERS
-
-    assert {task.stage for task in TASKS} == PRODUCERS.keys()
-
-
 @pytest.mark.slow
 def test_torchrun_trains_on_all_and_luigi_runs_in_one(command, luigi, tmp_path):
     """Two processes that torchrun starts end where two end that the training starts."""

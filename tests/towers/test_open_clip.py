@@ -16,14 +16,14 @@ from aoq.models.towers.image_towers import open_image_tower
 from aoq.models.towers.text_towers import open_text_tower
 from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.evaluation.evaluate import evaluate
-from aoq.pipeline.planning.keys import pretrained
-from aoq.pipeline.planning.planner import plan
 from aoq.pipeline.prepare.pieces import Pieces
-from aoq.pipeline.produce import PRODUCERS
+from aoq.pipeline.stages.key import pretrained
+from aoq.pipeline.stages.make import MAKERS
+from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.training.checkpoint import load_model, save_model
 from tests.prepare import tiny
-from tests.produce.conftest import ENGINE
-from tests.produce.test_dual_encoder import DRAWN, EXPERIMENT, MINED
+from tests.stages.conftest import ENGINE
+from tests.stages.test_dual_encoder import DRAWN, EXPERIMENT, MINED
 from tests.towers.conftest import normalised
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
@@ -205,7 +205,7 @@ def test_an_experiment_trains_a_pair_from_photographs(pair, tmp_path):
     chain = plan(str(tmp_path / "pair.toml"), data_root=tmp_path, artifact_root=tmp_path / "artifacts")
     for stage in (*MINED, "second_round", "evaluation"):
         with chain[stage].building() as build:
-            PRODUCERS[stage](chain, build, ENGINE)
+            MAKERS[stage](chain, build, ENGINE)
     assert chain["dataset"].manifest()["vocabulary_size"] == IDS
     trained = load_model(chain["second_round"].path / "model.safetensors")
     moved = (trained.image.encoder.network.conv1.weight - pair[0].visual.conv1.weight).abs().max()

@@ -1,0 +1,220 @@
+"""The chain of an experiment's artefacts, and what one chain has in common with another."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.config.dataset import TRAINING_DATA
+from aoq.pipeline.config.experiment import Experiment
+from aoq.pipeline.config.overrides import override_text, split_member
+from aoq.pipeline.config.tables import Fusion, Mining, Refresh, Rerank
+from aoq.pipeline.digests import digest
+from aoq.pipeline.terminal import did_you_mean
+
+MARKS = r"""[A-Za-z0-9_.=,\-\s"'{}\[\]@:]+"""
+"""Characters of an override that a folder's name keeps or can do without."""
+LONGEST_NAME = 200
+"""Characters in a folder's name; file systems allow 255 bytes."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Every artefact of one experiment, by stage, in the order in which they are made.
+
+    A stage is the use of an artefact in the experiment; the artefact's own `stage` is what made it. The `control` (the
+    second round's student, schedule and seed on the online loss alone) is made as a first round, and is the teacher's
+    artefact if the teacher has the same schedule.
+    """
+
+    asked: str
+    """The experiment by name, with an override after `@` if it has one; empty for a table between two refreshes."""
+    experiment: Experiment
+    data_root: Path
+    folder: Path
+    """The precomp folder that the experiment reads."""
+    stages: Mapping[str, Artifact]
+    teacher: Chain | None = None
+    """Chain with the table that the student trains on, unless it is the experiment's own."""
+    start: Artifact | None = None
+    """Training whose weights a fine-tuned student starts from."""
+    members: tuple[Member, ...] = ()
+    """Experiments that an ensemble, or a table that is not mined, is made of. `experiment` is then that of one member
+    under another name."""
+    table: Rerank | Fusion | Refresh | None = None
+    """Recipe of the table from the members, instead of [mining]."""
+    weights: tuple[float, ...] | None = None
+    """Weight of each member of an ensemble; None means equal weights."""
+
+    @property
+    def lineage(self) -> tuple[Chain, ...]:
+        """This chain, its teacher, and its teacher's teachers."""
+        return (self, *(self.teacher.lineage if self.teacher else ()))
+
+    def owner(self, stage: str) -> Chain:
+        """Return the chain that has the stage: this one or, for what the table comes from, a teacher's."""
+        for chain in self.lineage:
+            if stage in chain.stages:
+                return chain
+        known, kind = self._reached, "ensemble" if self.is_ensemble else "experiment"
+        question = did_you_mean(stage, known)
+        end = f"; {question}" if question else "."
+        raise ValueError(f"{kind} {self.experiment.name!r} has stages {known}, not {stage!r}{end}")
+
+    def __getitem__(self, stage: str) -> Artifact:
+        return self.owner(stage).stages[stage]
+
+    @property
+    def _reached(self) -> list[str]:
+        return [*dict.fromkeys(stage for chain in reversed(self.lineage) for stage in chain.stages)]
+
+    def needed(self, stage: str) -> Iterator[tuple[str, str]]:
+        """Yield what must exist before the stage is made: an experiment, "" for this one, and its stage."""
+        for artifact in (*self[stage].upstream, *self[stage].reads):
+            yield next(self._uses(artifact))
+
+    def _uses(self, artifact: Artifact) -> Iterator[tuple[str, str]]:
+        members = [member for chain in self.lineage for member in chain.members]
+        yield from ((member.asked, member.stage) for member in members if member.artifact.key == artifact.key)
+        others = [*((member.asked, member.chain) for member in members), *((each.asked, each) for each in self.lineage)]
+        for asked, chain in [("", self), *others]:
+            yield from ((asked, stage) for stage in chain._reached if chain[stage].key == artifact.key)
+
+    @property
+    def is_ensemble(self) -> bool:
+        return bool(self.members) and self.table is None
+
+    @property
+    def trains_on_table(self) -> bool:
+        """Return whether the second round draws offline negatives, or batches, from a table."""
+        trains = "second_round" in self.stages and self.experiment.weights is None
+        return trains and self.experiment.uses_table
+
+
+@dataclass(frozen=True)
+class Member:
+    """An experiment that another one, a study or a report includes."""
+
+    asked: str
+    """The experiment by name, with an optional override after `@`: "f30k_vsrn@seed=1"."""
+    chain: Chain
+    stage: str
+    """The stage that is needed of it."""
+
+    @property
+    def artifact(self) -> Artifact:
+        return self.chain[self.stage]
+
+    @property
+    def run(self) -> str:
+        """Name of its folder below `runs/`."""
+        return run_name(*split_member(self.asked))
+
+
+@dataclass(frozen=True)
+class Cell(Member):
+    """One training of a study, with its evaluation."""
+
+    model: str
+    arm: str
+    seed: int
+
+    @property
+    def is_there(self) -> bool:
+        return self.chain["second_round"].exists() and self.chain["evaluation"].exists()
+
+
+class Depths(NamedTuple):
+    """Length of images' lists (captions kept), and of captions' lists (images kept)."""
+
+    captions: int
+    images: int
+
+    @classmethod
+    def of(cls, section: Mining | Rerank | Fusion | Refresh) -> Depths:
+        return cls(section.h_captions, section.h_images)
+
+    def named(self, option: str) -> dict[str, int]:
+        """Return the depths as options: {"h_captions": 300, "h_images": 60} for `h`."""
+        return {f"{option}_{side}": depth for side, depth in self._asdict().items()}
+
+    def check_within(self, there: Depths, where: str, keeps: str, remedy: str = "", *, option: str = "h") -> None:
+        """Refuse lists longer than those that are `there`, as kept by `keeps`."""
+        for side, depth, most in zip(self._fields, self, there, strict=True):
+            if depth > most:
+                remedy = remedy or f"lower it, or raise h_{side} where it is made"
+                raise ValueError(f"{where} {option}_{side} = {depth}, and {keeps} {most}; {remedy}.")
+
+
+def table_depths(chain: Chain) -> Depths:
+    """Return the depths of the table that the chain has or trains on."""
+    owner = chain.owner("hard_negatives")
+    recipe = owner.table or owner.experiment.mining
+    assert recipe is not None  # nothing else makes a table
+    return Depths.of(recipe)
+
+
+def table_owner(chain: Chain) -> Chain | None:
+    """Return the chain with the table that this one has or trains on; None if it needs none."""
+    return next((each for each in chain.lineage if "hard_negatives" in each.stages), None)
+
+
+def teacher_of(chain: Chain) -> Member | None:
+    """Return the training whose model scored the chain's table; None if no training did."""
+    if (owner := table_owner(chain)) is None:
+        return None
+    if "first_round" in owner.stages:
+        return Member(owner.experiment.name, owner, "first_round")
+    return next((member for member in reversed(owner.members) if member.stage == "second_round"), None)
+
+
+def check_same_data(name: str, one: Chain, other: Chain) -> None:
+    """Refuse a table of other training data: its rows belong to one training split."""
+    owner = other.owner("hard_negatives")
+    if _training_data(one) != _training_data(owner):
+        overrides = "; ".join(
+            override_text({"dataset": dataset.model_dump(mode="json", include={*TRAINING_DATA}, exclude_unset=True)})
+            for dataset in (one.experiment.dataset, owner.experiment.dataset)
+        )
+        raise ValueError(
+            f"{name!r}: {one.experiment.name!r} and {other.experiment.name!r} are of different training data "
+            f"({overrides}), so the rows of a table are other images; give both the same, in an override if need be: "
+            '"NAME@dataset.train_images=2000".'
+        )
+
+
+def _training_data(chain: Chain) -> list[Any]:
+    dataset = chain["dataset"]
+    changes = [dataset.ingredients[key] for key in ("train_images", "noise") if dataset.ingredients.get(key)]
+    return [dataset.ingredients["splits"]["train"], changes, [world.key for world in dataset.upstream]]
+
+
+def same_queries(one: Chain, other: Chain) -> bool:
+    """Return whether both are evaluated on the same images and captions, in the same folds."""
+    return _queries(one) == _queries(other)
+
+
+def _queries(chain: Chain) -> list[Any]:
+    dataset, evaluation = chain["dataset"], chain["evaluation"].ingredients
+    worlds = [world.key for world in dataset.upstream]
+    return [dataset.ingredients["splits"]["dev"], worlds, *(evaluation[key] for key in ("split", "folds", "content"))]
+
+
+def trains_as_control(one: Chain, other: Chain) -> bool:
+    """Return whether the one's second round is the other's control."""
+    control = other.stages.get("control")
+    return control is not None and control.key == one["second_round"].key
+
+
+def run_name(experiment: str, override: str = "") -> str:
+    """Name the folder below `runs/` of an experiment; each override has its own folder."""
+    name = Path(experiment).stem
+    if override:
+        name += f"@{re.sub(r'[^A-Za-z0-9_.=,@-]+', '', override)}"
+        if re.sub(MARKS, "", override):  # letters or a path were dropped: two overrides may now look the same
+            name += f"-{digest(override)[:8]}"
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 17]}-{digest(override)}"

@@ -1,0 +1,225 @@
+"""The data of an experiment: a generated world or a prepared folder, if any, and the dataset stage."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.build import UNITS, Build
+from aoq.pipeline.config.dataset import DemoWorld, Noise, Source
+from aoq.pipeline.config.experiment import Experiment
+from aoq.pipeline.console import show_progress
+from aoq.pipeline.data.check import examine_folder
+from aoq.pipeline.data.demo import write_demo_world
+from aoq.pipeline.data.flaws import SEVERITIES, Flaw, summed_up
+from aoq.pipeline.data.folder import Split, split_fingerprint
+from aoq.pipeline.data.learnable import confusion, isolation
+from aoq.pipeline.data.noise import draw_noise, read_noise
+from aoq.pipeline.data.vocabulary import Vocabulary
+from aoq.pipeline.digests import digest, known_sha256
+from aoq.pipeline.engine import Engine
+from aoq.pipeline.inputs import planned_file, take_in_planned
+from aoq.pipeline.stages.chain import Chain
+from aoq.pipeline.stages.key import Roots, pretrained, reads_photographs
+from aoq.pipeline.stages.splits import NOISE, open_checked, open_true_train_split, take_in_files
+
+if TYPE_CHECKING:
+    from aoq.pipeline.prepare.pieces import Pieces
+
+logger = logging.getLogger(__name__)
+
+VOCABULARY, PIECES = "vocabulary.json", "tokeniser"
+"""The dataset stage's vocabulary file, or its folder of a tokeniser."""
+LATER_WORLD = {"detail", "feature_noise", "pictures"}
+"""Options added later; they stay out of keys while they have their default."""
+MOST_PROBLEMS = 5
+
+
+def plan_data(roots: Roots, experiment: Experiment) -> tuple[Path, dict[str, Artifact]]:
+    """Plan the stages that make the data; return the folder that the experiment reads, too."""
+    data, stages = experiment.dataset, {}
+    folder, splits = roots.data / str(data.folder), {"train": data.train, "dev": data.dev}
+    if data.demo is not None:
+        stages["world"] = roots.artifact("world", _world(data.demo))
+        folder = stages["world"].path
+    elif data.source is not None:
+        stages["prepared"] = roots.artifact("prepared", _prepared(roots, data.source))
+        folder = stages["prepared"].path
+    else:
+        splits = {role: split_fingerprint(folder, name) for role, name in splits.items()}
+    vocabulary: dict[str, Any] = {"splits": list(data.splits_of_words), "min_count": data.min_count}
+    further = [name for name in data.splits_of_words if name not in (data.train, data.dev)]
+    if data.folder is not None and further:  # the others are in `splits`
+        vocabulary["content"] = {name: split_fingerprint(folder, name) for name in further}
+    if data.vocabulary is not None:
+        vocabulary = {"sha256": roots.sha256("[dataset] vocabulary", data.vocabulary)}
+    if data.tokeniser is not None:
+        vocabulary = pretrained(data.tokeniser)
+    cut = {} if data.train_images is None else {"train_images": data.train_images}
+    ingredients = {"splits": splits, "vocabulary": vocabulary, **cut, **_noise(roots, data.noise)}
+    if data.folder is not None and reads_photographs(experiment):
+        from aoq.pipeline.prepare.photographs import photographs_fingerprint  # late: most experiments need none
+
+        read = {name: photographs_fingerprint(folder, name) for name in (data.train, data.dev)}
+        ingredients["photographs"] = read
+    stages["dataset"] = roots.artifact("dataset", ingredients, *stages.values())
+    return folder, stages
+
+
+def _world(demo: DemoWorld) -> dict[str, Any]:
+    later = {name for name in LATER_WORLD if getattr(demo, name) == DemoWorld.model_fields[name].default}
+    return demo.model_dump(mode="json", exclude=later)
+
+
+def _prepared(roots: Roots, source: Source) -> dict[str, Any]:
+    """Return the content of a source, wherever it lies, and the recipe of what is made from it."""
+    from aoq.pipeline.prepare.request import Request, source_fingerprint  # late: most experiments have none
+
+    later = set() if source.pack else {"pack"}
+    recipe = source.model_dump(mode="json", exclude={"path", "images", "skip_broken"} | later)
+    return {**recipe, "content": source_fingerprint(Request.of_section(source, roots.data))}
+
+
+def _noise(roots: Roots, noise: Noise | None) -> dict[str, Any]:
+    """Return the noise's part of the key; empty if no pair is moved."""
+    if noise is None or not noise.moves_pairs:
+        return {}
+    if noise.file is not None:
+        return {"noise": {"sha256": roots.sha256("[dataset.noise] file", noise.file)}}
+    return {"noise": {"level": noise.level, "ratio": noise.ratio, "seed": noise.seed, "version": 2}}
+
+
+def make_world(chain: Chain, build: Build, engine: Engine) -> None:
+    demo = chain.experiment.dataset.demo
+    assert demo is not None  # only experiments on the demo have this stage
+    build.clear()
+    write_demo_world(build.directory, **demo.model_dump(exclude={"pictures"}))
+    if demo.pictures:
+        from aoq.pipeline.prepare.demo_pictures import write_demo_pictures
+
+        write_demo_pictures(build.directory)
+
+
+def make_prepared(chain: Chain, build: Build, engine: Engine) -> None:
+    """Prepare a dataset folder from photographs and captions; a killed run continues after its last block of images."""
+    from aoq.pipeline.prepare.prepare import prepare
+    from aoq.pipeline.prepare.request import Request, source_fingerprint
+
+    section = chain.experiment.dataset.source
+    assert section is not None  # only experiments on a source have this stage
+    request = Request.of_section(section, chain.data_root)
+    content = str(chain["prepared"].ingredients["content"])
+    take_in_planned("source", content, partial(source_fingerprint, request), request.source)
+    with show_progress("preparing") as report:
+        made = prepare(request, build.directory, build.directory / UNITS, engine, report=report)
+    build.notes |= {"counts": {name: counts._asdict() for name, counts in made.splits.items()}}
+
+
+def make_dataset(chain: Chain, build: Build, engine: Engine) -> None:
+    """Write the vocabulary and the tokenised captions of train and dev, from a folder that passed its check."""
+    from aoq.pipeline.prepare.pieces import Pieces, tokenised
+
+    build.clear()
+    config, folder = chain.experiment.dataset, chain.folder
+    used = sorted({config.train, config.dev, *config.splits_of_words})
+    folder_sha256 = {file: sha256 for name in used for file, sha256 in take_in_files(chain, name).items()}
+    _check_files(folder, used)
+    train, dev = open_true_train_split(chain), open_checked(chain, config.dev)
+    check_feature_size(chain, dev, train.features.shape[2])
+    vocabulary, splits = _vocabulary(chain, {config.train: train, config.dev: dev}), {"train": train, "dev": dev}
+    vocabulary.save(build.directory / (PIECES if isinstance(vocabulary, Pieces) else VOCABULARY))
+    for role, split in splits.items():
+        tokens = tokenised(split.captions, vocabulary)
+        captions = str(folder / f"{split.name}_caps.txt")
+        _heed(confusion(captions, split.captions, tokens.sequences()))
+        if role == "train":
+            _heed(isolation(captions, split.captions, tokens))
+        tokens.save(build.directory / f"{role}_tokens.npz")
+    trained_on = split_fingerprint(folder, config.train)
+    if config.train_images is not None:
+        trained_on = digest([trained_on, config.train_images])
+    if config.noise is not None and config.noise.moves_pairs:
+        true, noise, file = train.image_of, config.noise, config.noise.file
+        pairing = draw_noise(true, noise) if file is None else read_noise(_planned(chain, file, "noise"), true)
+        np.save(build.directory / NOISE, pairing)
+        trained_on = digest([trained_on, known_sha256(build.directory / NOISE)])
+        build.notes["wrong_pairs"] = int((pairing != true).sum())
+    build.notes |= {
+        "fingerprint": {"train": trained_on, "dev": split_fingerprint(folder, config.dev)},
+        "folder_sha256": folder_sha256,
+        "counts": {
+            role: {"images": split.image_count, "captions": split.caption_count} for role, split in splits.items()
+        },
+        "vocabulary_size": len(vocabulary),
+        "feature_size": int(train.features.shape[2]),
+    }
+
+
+def _check_files(folder: Path, splits: Sequence[str]) -> None:
+    """Refuse splits with an error, and log a line for each kind of warning."""
+    kinds = examine_folder(folder, splits).kinds
+    errors, warnings = ([summed_up(kind) for kind in kinds if kind[0].severity == level] for level in SEVERITIES)
+    if errors:
+        shown = "\n".join(f"  {line}" for line in errors[:MOST_PROBLEMS])
+        more = f"\n  and {len(errors) - MOST_PROBLEMS} more kinds" if len(errors) > MOST_PROBLEMS else ""
+        raise ValueError(f"{folder} cannot be used; `aoq data check {folder}` lists every problem:\n{shown}{more}")
+    for line in warnings:
+        logger.warning("%s", line)
+    if warnings:
+        logger.warning("`aoq data check %s` lists all warnings", folder)
+
+
+def _heed(flaw: Flaw | None) -> None:
+    """Refuse an error, and log a warning."""
+    if flaw is not None and flaw.severity == "error":
+        raise ValueError(f"{flaw.file}: {flaw.message}")
+    if flaw is not None:
+        logger.warning("%s: %s", flaw.file, flaw.message)
+
+
+def check_feature_size(chain: Chain, split: Split, expected: int) -> None:
+    """Refuse a split whose regions have other features than those trained on."""
+    if (size := split.features.shape[2]) != expected:
+        raise ValueError(
+            f"{chain.folder}: regions of split {split.name!r} have {size} features, and those of "
+            f"{chain.experiment.dataset.train!r} {expected}; extract both with the same extractor."
+        )
+
+
+def _vocabulary(chain: Chain, opened: Mapping[str, Split]) -> Vocabulary | Pieces:
+    """Open the named tokeniser or file, or collect the words of the named splits, some of which are open already."""
+    config = chain.experiment.dataset
+    if config.tokeniser is not None:
+        from aoq.pipeline.prepare.pieces import Pieces
+
+        check_pretrained(chain)
+        return Pieces.open(config.tokeniser)
+    if config.vocabulary is not None:
+        return Vocabulary.load(_planned(chain, config.vocabulary, "vocabulary"))
+    chosen = [opened.get(name) or open_checked(chain, name) for name in config.splits_of_words]
+    try:
+        return Vocabulary.build([caption for split in chosen for caption in split.captions], min_count=config.min_count)
+    except ValueError as error:
+        raise ValueError(f"{chain.folder}, captions of {' and '.join(config.splits_of_words)}: {error}") from error
+
+
+def check_pretrained(chain: Chain) -> None:
+    """Raise if the tokeniser, also the text tower's, or the image tower changed since keys were made."""
+    words, tower = chain.experiment.dataset.tokeniser, getattr(chain.experiment.model, "image_tower", None)
+    planned = [(words, chain["dataset"].ingredients["vocabulary"])]
+    models = [made.ingredients.get("model", {}) for made in chain.stages.values()]
+    planned += [(tower, model["image_tower"]) for model in models if "image_tower" in model][:1]
+    for name, expected in planned:
+        if name is not None and pretrained(name) != expected:
+            raise ValueError(f"{name} was changed after the run was planned; run again.")
+
+
+def _planned(chain: Chain, file: str, ingredient: str) -> Path:
+    """Return a file that the dataset's key depends on."""
+    return planned_file(chain.data_root, file, chain["dataset"].ingredients[ingredient]["sha256"])

@@ -1,0 +1,125 @@
+"""The evaluation: metrics of a second round, or of an ensemble, on the split of [evaluation] and its annotations."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.build import Build
+from aoq.pipeline.config.experiment import Experiment
+from aoq.pipeline.data.annotations import annotation_files
+from aoq.pipeline.data.folder import Split, split_fingerprint
+from aoq.pipeline.data.phrases import annotation_path, find_phrases
+from aoq.pipeline.digests import file_sha256
+from aoq.pipeline.engine import Engine
+from aoq.pipeline.inputs import planned_file
+from aoq.pipeline.stages.chain import Chain
+from aoq.pipeline.stages.data import check_feature_size
+from aoq.pipeline.stages.key import Roots, reads_photographs
+from aoq.pipeline.stages.splits import open_checked, take_in_files
+
+
+def plan_evaluation(
+    roots: Roots,
+    experiment: Experiment,
+    folder: Path,
+    scored: Sequence[Artifact],
+    datasets: Sequence[Artifact],
+    **mean: Any,
+) -> Artifact:
+    """Plan metrics of the trainings that are `scored`; `mean` says how the similarities of several are averaged."""
+    data, split = experiment.dataset, experiment.evaluation.split
+    ingredients = {**experiment.evaluation.model_dump(mode="json"), "content": None, **mean}
+    if data.folder is not None and split not in (data.train, data.dev):  # else the dataset's key knows the split
+        ingredients["content"] = split_fingerprint(folder, split)
+        if reads_photographs(experiment):
+            from aoq.pipeline.prepare.photographs import photographs_fingerprint  # late: most experiments need none
+
+            ingredients["photographs"] = photographs_fingerprint(folder, split)
+    if data.demo is not None:
+        ingredients["truth"] = 1
+    if data.folder is not None:  # else it need not exist yet
+        files = annotation_files(folder, split)
+        if files:
+            ingredients["annotations"] = {name: file_sha256(path) for name, path in files.items()}
+        if (phrases := _phrases(experiment, folder, len(scored))) is not None:
+            ingredients["phrases"] = file_sha256(phrases)
+    return roots.artifact("evaluation", ingredients, *scored, reads=datasets)
+
+
+def _phrases(experiment: Experiment, folder: Path, count: int) -> Path | None:
+    """Return the file of annotated phrases, if there is one model and it attends."""
+    attends = count == 1 and experiment.model.attends
+    return annotation_path(folder, experiment.evaluation.split) if attends else None
+
+
+def make_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
+    """Write metrics on the evaluation split: of the second round, or of an ensemble and each of its members.
+
+    Annotations of the split beyond its pairs add metrics; annotated phrases add the accuracy of a model's
+    attention (`attention`).
+    """
+    from aoq.pipeline.embedding import reserved_file, similarity_matrix
+    from aoq.pipeline.evaluation.annotated import measure_annotations
+    from aoq.pipeline.evaluation.attended import measure_attention
+    from aoq.pipeline.evaluation.retrieval import ensemble, evaluate_similarity
+    from aoq.pipeline.stages.pairs import as_pairs
+    from aoq.pipeline.training.checkpoint import load_model
+
+    def mean(scores: list[np.ndarray], weights: tuple[float, ...] | None, name: str) -> np.ndarray:
+        """Average matrices on disk into another on disk."""
+        if len(scores) == 1:
+            return scores[0]
+        return ensemble(scores, weights, reserved_file(parts / name, (len(scores[0]), scores[0].shape[1])))
+
+    build.clear()
+    device, folds, parts = engine.torch_device(), chain.experiment.evaluation.folds, build.directory / "parts"
+    parts.mkdir()
+    split = _open(chain, build, engine)
+    truth = split.image_of, split.identity
+    scores: list[np.ndarray] = []
+    metrics: list[dict[str, float]] = []
+    for member in [member.chain for member in chain.members] or [chain]:
+        check_feature_size(member, split, member["dataset"].manifest()["feature_size"])
+        pairs, place = as_pairs(member, split), str(len(scores))
+        files = sorted(member["second_round"].opened().glob("*.safetensors"))  # two if they were co-taught
+        models = [load_model(path).to(device) for path in files]
+        scored = [similarity_matrix(model, pairs, device, parts / f"{place}.{n}.npy") for n, model in enumerate(models)]
+        scores.append(mean(scored, None, f"{place}.npy"))
+        metrics.append(evaluate_similarity(scores[-1], *truth, folds=folds))
+    similarity = mean(scores, chain.weights, "mean.npy")
+    build.notes["metrics"] = evaluate_similarity(similarity, *truth, folds=folds)
+    build.notes |= measure_annotations(similarity, split, chain.folder, folds=folds)
+    build.notes["member_metrics"] = metrics if chain.members else []
+    # Phrases are annotated in words and regions, not in word pieces and patches.
+    if not chain.members and len(models) == 1 and models[0].attends and not models[0].towers:
+        phrases = find_phrases(chain.folder, split)
+        curve = measure_attention(models[0], pairs, phrases, device) if phrases is not None else None
+        build.notes |= {"attention": curve} if curve else {}
+    np.save(build.directory / "similarity.npy", similarity)
+    shutil.rmtree(parts)
+
+
+def _open(chain: Chain, build: Build, engine: Engine) -> Split:
+    """Open the evaluation split with its annotations; files that no dataset stage has hashed are hashed here."""
+    name, planned, folder = chain.experiment.evaluation.split, chain["evaluation"].ingredients, chain.folder
+    below = chain.experiment.dataset.folder
+    if planned.get("content") is not None:
+        build.notes["folder_sha256"] = take_in_files(chain, name)
+    if below is not None:
+        hashes = planned.get("annotations", {}) | {kind: planned[kind] for kind in ("phrases",) if kind in planned}
+        files = annotation_files(folder, name)
+        if (phrases := _phrases(chain.experiment, folder, len(chain.members) or 1)) is not None:
+            files["phrases"] = phrases
+        if files.keys() != hashes.keys():
+            raise ValueError(
+                f"{folder}: annotations of {name!r} were added or removed after the run was planned; run again."
+            )
+        for kind, path in files.items():
+            planned_file(chain.data_root, f"{below}/{path.name}", hashes[kind])
+    return open_checked(chain, name, engine.verify)

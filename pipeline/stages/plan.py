@@ -1,0 +1,239 @@
+"""Plan an experiment: the keys of its artefacts, after those of the experiments that it names.
+
+Planning imports nothing heavy. `tests/stages/test_keys.py` pins the keys, so that a changed default is noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.config.experiment import Experiment
+from aoq.pipeline.config.load import Combination, load_experiment
+from aoq.pipeline.config.overrides import merged, override_text, parse_override, split_member
+from aoq.pipeline.config.screen import OF_VECTORS
+from aoq.pipeline.config.tables import Ensemble, Fusing, Fusion, Refresh, Rerank, Reranking
+from aoq.pipeline.mining.shortlist import TILES
+from aoq.pipeline.stages.chain import Chain, Depths, Member, check_same_data, table_depths
+from aoq.pipeline.stages.data import plan_data
+from aoq.pipeline.stages.embeddings import plan_embeddings
+from aoq.pipeline.stages.evaluation import plan_evaluation
+from aoq.pipeline.stages.hard_negatives import plan_combined_table, plan_mined_table
+from aoq.pipeline.stages.key import Roots
+from aoq.pipeline.stages.schedule import control_training
+from aoq.pipeline.stages.screen import plan_screen
+from aoq.pipeline.stages.training import plan_co_teaching, plan_import, plan_student, plan_training
+
+
+def plan(name: str, *, data_root: Path, artifact_root: Path, override: str = "") -> Chain:
+    """Plan the chain of the experiment `name`; only its data must exist."""
+    asked = f"{name}@{override}" if override else name
+    return _Planner(Roots(data_root, artifact_root), (asked,)).chain(load_experiment(name, override))
+
+
+@dataclass(frozen=True)
+class _Planner:
+    roots: Roots
+    asked: tuple[str, ...]
+    """The experiment to plan, last, and those that led to it."""
+
+    def chain(self, experiment: Experiment | Combination) -> Chain:
+        if isinstance(experiment, Ensemble):
+            return self.ensemble(experiment)
+        if isinstance(experiment, Reranking):
+            return self.reranked(experiment.name, experiment.rerank)
+        if isinstance(experiment, Fusing):
+            return self.fused(experiment.name, experiment.fusion)
+        return self.trained(experiment)
+
+    def member(self, role: str, name: str, stage: str) -> Member:
+        """Plan another experiment, with an optional override; refuse teachers in a circle."""
+        asked = (*self.asked, name)
+        if name in self.asked:
+            raise ValueError(f"teachers in a circle: {' -> '.join(asked)}")
+        experiment = load_experiment(*split_member(name))
+        if isinstance(experiment, Ensemble):
+            raise ValueError(f"{role} {name!r} is an ensemble, which mines no table and trains nothing; name a member.")
+        try:
+            return Member(name, replace(self, asked=asked).chain(experiment), stage)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"{role} {name!r}: {error}") from None
+
+    def trained(self, experiment: Experiment) -> Chain:
+        """Plan the data, the training, and the evaluation of its model."""
+        roots, teacher = self.roots, self.teacher(experiment)
+        folder, stages = plan_data(roots, experiment)
+        chain = Chain(self.asked[-1], experiment, roots.data, folder, stages, teacher)  # `stages` is filled below
+        dataset, start = stages["dataset"], None
+        if experiment.mining is not None and teacher is None:
+            if experiment.first_round is not None:
+                stages["first_round"] = plan_training(roots, experiment, experiment.first_round, dataset)
+            elif experiment.teacher_weights is not None:
+                stages["first_round"] = plan_import(roots, experiment, "teacher_weights", dataset)
+            stages["embeddings"] = plan_embeddings(roots, experiment, dataset, stages.get("first_round"))
+            stages["hard_negatives"] = plan_mined_table(roots, experiment.mining, stages["embeddings"], dataset)
+        if experiment.weights is not None:
+            student = plan_import(roots, experiment, "weights", dataset)
+        else:
+            stages["control"] = plan_training(roots, experiment, control_training(experiment.student), dataset)
+            if experiment.co_teaching is not None:
+                student = plan_co_teaching(roots, experiment, experiment.co_teaching, dataset)
+            elif experiment.uses_table:
+                _check_table(chain)
+                start = _start(chain)
+                if experiment.screen is not None:
+                    stages["screen"] = plan_screen(roots, experiment.screen, chain)
+                student = plan_student(roots, chain, start)
+            elif experiment.student.loss.name != "online":
+                student = plan_training(roots, experiment, experiment.student, dataset)
+            else:
+                student = stages["control"]
+        stages["second_round"] = student
+        stages["evaluation"] = plan_evaluation(roots, experiment, folder, [student], [dataset])
+        return replace(chain, start=start)
+
+    def teacher(self, experiment: Experiment) -> Chain | None:
+        """Plan the chain with the student's table, unless its own first round makes it."""
+        if experiment.refresh is not None and experiment.refresh.rounds:
+            return self.refreshed(experiment, experiment.refresh)
+        if experiment.teacher is None:
+            return None
+        return self.member("teacher", experiment.teacher, "hard_negatives").chain
+
+    def refreshed(self, experiment: Experiment, refresh: Refresh) -> Chain:
+        """Plan the table that the student of one refresh less makes.
+
+        It searches again, for all anchors or where lists drifted; if it compares fragments, it reorders the lists.
+        """
+        name, override = split_member(self.asked[-1])
+        change = merged(parse_override(override), {"refresh": {"rounds": refresh.rounds - 1}})
+        before, title = f"{name}@{override_text(change)}", f"{experiment.name} refresh {refresh.rounds}"
+        if not experiment.model.makes_embeddings:
+            rerank = Rerank(shortlist=str(experiment.teacher), teacher=before, **Depths.of(refresh).named("h"))
+            return replace(self.reranked(title, rerank, "[refresh]"), asked="")
+        student = self.member("student", before, "second_round")
+        recipe, tables = refresh.model_dump(mode="json", exclude={"rounds"}, exclude_none=True), [student.artifact]
+        if refresh.drifted_below is not None:
+            tables.append(student.chain["hard_negatives"])
+            keeps, remedy = "the lists that are kept have", "lower it, or leave drifted_below out"
+            Depths.of(refresh).check_within(table_depths(student.chain), "[refresh]", keeps, remedy)
+        combined = self.combined(title, "refresh", recipe, tables, student.chain, [student])
+        return replace(combined, asked="", table=refresh)
+
+    def reranked(self, name: str, rerank: Rerank, section: str = "[rerank]") -> Chain:
+        """Plan the shortlist's candidates in the order of the teacher's scores, as `section` configures them."""
+        shortlist = self.member("shortlist", rerank.shortlist, "hard_negatives")
+        teacher = self.member("teacher", rerank.teacher, "second_round")
+        if "second_round" not in teacher.chain.stages:
+            raise ValueError(
+                f"{section} {name!r}: teacher {rerank.teacher!r} trains nothing and has no weights, so it scores no "
+                "pairs; name an experiment with [second_round] or imported `weights`."
+            )
+        check_same_data(name, teacher.chain, shortlist.chain)
+        there, listed = table_depths(shortlist.chain), Depths.of(rerank)
+        scored = Depths(rerank.depth_captions or there.captions, rerank.depth_images or there.images)
+        where, keeps = f"{section} {name!r}:", f"the table of {rerank.shortlist!r} keeps"
+        listed.check_within(there, where, keeps)
+        scored.check_within(there, where, keeps, option="depth")
+        recipe = {**listed.named("h"), **scored.named("depth"), "checked_anchors": rerank.checked_anchors}
+        members = [shortlist, teacher]
+        artifacts = [member.artifact for member in members]
+        combined = self.combined(name, "rerank", recipe | {"tiles": TILES}, artifacts, teacher.chain, members)
+        return replace(combined, table=rerank)
+
+    def fused(self, name: str, fusion: Fusion) -> Chain:
+        """Plan one table from the lists of several."""
+        members = [self.member("member", member, "hard_negatives") for member in fusion.members]
+        first = members[0].chain.owner("hard_negatives")
+        seen: dict[str, str] = {}
+        for member in members:
+            check_same_data(name, first, member.chain)
+            if (other := seen.setdefault(member.artifact.key, member.asked)) != member.asked:
+                both = f"{other!r} and {member.asked!r}"
+                raise ValueError(f"fusion {name!r}: {both} have the same table; give it a larger weight instead.")
+        depths = [table_depths(member.chain) for member in members]
+        there = Depths(sum(each.captions for each in depths), sum(each.images for each in depths))
+        Depths.of(fusion).check_within(there, f"fusion {name!r}:", "all members together keep", "lower it")
+        recipe, tables = fusion.model_dump(mode="json", exclude={"members"}), [each.artifact for each in members]
+        return replace(self.combined(name, "fusion", recipe, tables, first, members), table=fusion)
+
+    def combined(
+        self, name: str, way: str, recipe: dict[str, Any], made_of: list[Artifact], data: Chain, members: list[Member]
+    ) -> Chain:
+        """Plan a table that is made of others, on the data of `data`."""
+        table = plan_combined_table(self.roots, way, recipe, made_of, data["dataset"])
+        return self.on_data_of(data, name, {"hard_negatives": table}, members)
+
+    def ensemble(self, asked: Ensemble) -> Chain:
+        """Plan the evaluation of several experiments together; they must see the same captions in the same way."""
+        members = [self.member("member", member, "second_round") for member in asked.ensemble.members]
+        first, *others = (member.chain for member in members)
+        for other in others:
+            mine, theirs = _data_and_words(first), _data_and_words(other)
+            for what in mine:
+                if mine[what] != theirs[what]:
+                    raise ValueError(
+                        f"ensemble {asked.name!r}: {first.experiment.name!r} and {other.experiment.name!r} are of "
+                        f"different {what} ([dataset] gives {mine[what]} and {theirs[what]}); similarities can only "
+                        "be averaged between models of one."
+                    )
+        experiment = first.experiment.model_copy(update={"evaluation": asked.evaluation})
+        weights = asked.ensemble.model_dump(mode="json", include={"weights"})
+        scored, data = ([member.chain[stage] for member in members] for stage in ("second_round", "dataset"))
+        evaluation = plan_evaluation(self.roots, experiment, first.folder, scored, data, **weights)
+        chain = self.on_data_of(replace(first, experiment=experiment), asked.name, {"evaluation": evaluation}, members)
+        return replace(chain, weights=asked.ensemble.weights)
+
+    def on_data_of(self, data: Chain, name: str, made: dict[str, Artifact], members: Sequence[Member]) -> Chain:
+        """Return the chain of what is made of the members, and of the stages that make the data of `data`."""
+        experiment = data.experiment.model_copy(update={"name": name})
+        stages = {stage: data.stages[stage] for stage in ("world", "prepared", "dataset") if stage in data.stages}
+        return Chain(self.asked[-1], experiment, data.data_root, data.folder, stages | made, members=tuple(members))
+
+
+def _data_and_words(chain: Chain) -> dict[str, Any]:
+    """Return what models must share before their similarities are averaged."""
+    dataset = chain["dataset"]
+    worlds = {made.stage: made.key for made in dataset.upstream}
+    return {"data": {**dataset.ingredients["splits"], **worlds}, "vocabularies": dataset.ingredients["vocabulary"]}
+
+
+def _check_table(chain: Chain) -> None:
+    """Refuse a student whose table is of other data or too short, or comes from no vectors where some are needed."""
+    experiment, owner = chain.experiment, chain.owner("hard_negatives")
+    sampling, there = experiment.sampling, table_depths(chain)
+    check_same_data(experiment.name, chain, owner)
+    drawn = Depths(sampling.h_captions or there.captions, sampling.h_images or there.images)
+    drawn.check_within(there, "[sampling]", "the table keeps")
+    if "embeddings" in owner.stages:
+        return
+    from_none = f"the teacher's vectors, and the table of {experiment.teacher or experiment.name} comes from none"
+    if sampling.guide_margin is not None:
+        raise ValueError(f"[sampling] guide_margin asks for {from_none}; leave it out.")
+    if experiment.screen is not None and experiment.screen.needs_vectors:
+        raise ValueError(f"[screen] {', '.join(OF_VECTORS)} ask for {from_none}; leave these rules out.")
+
+
+def _start(chain: Chain) -> Artifact | None:
+    """Return the training whose weights a fine-tuned student starts from; None for fresh weights."""
+    experiment, owner = chain.experiment, chain.owner("hard_negatives")
+    if experiment.student.start != "teacher":
+        return chain["control"] if experiment.student.start == "control" else None
+    if experiment.refresh is not None and experiment.refresh.rounds:
+        return owner.members[-1].artifact
+    remedy = 'start = "control" takes the student\'s own weights after the online loss.'
+    if "first_round" not in owner.stages:
+        raise ValueError(
+            f'[second_round] start = "teacher", and the table of {owner.experiment.name!r} is made by an encoder or of '
+            f"other tables, and not by a first round; {remedy}"
+        )
+    ours, theirs = (one["dataset"].ingredients["vocabulary"] for one in (chain, owner))
+    if owner.experiment.model != experiment.model or ours != theirs:
+        raise ValueError(
+            f'[second_round] start = "teacher", and {experiment.teacher!r} has another [model] or vocabulary '
+            f"({owner.experiment.model.name!r}, here {experiment.model.name!r}), so its weights do not fit; {remedy}"
+        )
+    return owner["first_round"]

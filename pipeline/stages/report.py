@@ -1,0 +1,103 @@
+"""A report: one page about several runs and their controls."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.build import Build
+from aoq.pipeline.config.overrides import merged, override_text, parse_override, split_member
+from aoq.pipeline.engine import Engine
+from aoq.pipeline.extras import import_extra
+from aoq.pipeline.stages.chain import Chain, Member, trains_as_control
+from aoq.pipeline.stages.plan import plan
+from aoq.pipeline.stages.schedule import control_training
+from aoq.pipeline.stages.splits import open_train_split
+
+if TYPE_CHECKING:
+    from aoq.models.base import MatchingModel
+    from aoq.pipeline.data.batches import PairData
+
+SEPARATOR = ";"
+
+
+@dataclass(frozen=True)
+class PlannedReport:
+    """Experiments, each with an optional override after `@`, and the page about them."""
+
+    members: tuple[Member, ...]
+    artifact: Artifact
+
+
+def plan_report(runs: str, *, data_root: Path, artifact_root: Path) -> PlannedReport:
+    """Plan a report of `runs` as typed, "demo; demo@seed=1", and of the controls of those that train on a table.
+
+    Packages that draw the page are imported first, so that a missing one is named before anything is made.
+    """
+    for package in ("jinja2", "matplotlib"):
+        import_extra(package, "report", "a report")
+    asked = tuple(filter(None, map(str.strip, runs.split(SEPARATOR))))
+    if not asked:
+        raise ValueError('a report is about runs; name some: "demo; demo@seed=1"')
+    if len(set(asked)) < len(asked):
+        raise ValueError(f"a run stands twice among {list(asked)}; name each once.")
+    members = []
+    for name in asked:
+        experiment, override = split_member(name)
+        chain = plan(experiment, override=override, data_root=data_root, artifact_root=artifact_root)
+        if "evaluation" not in chain.stages:
+            raise ValueError(f"{name!r} makes a table and trains nothing, so it has no results; name a student.")
+        members.append(Member(name, chain, "evaluation"))
+    known = {member.artifact.key for member in members}
+    for member in tuple(members):
+        control = control_of(member, data_root=data_root, artifact_root=artifact_root)
+        if control is not None and control.artifact.key not in known:
+            known.add(control.artifact.key)
+            members.append(control)
+    ingredients, evaluations = {"runs": [member.run for member in members]}, [member.artifact for member in members]
+    return PlannedReport(tuple(members), Artifact(artifact_root, "report", 1, ingredients, tuple(evaluations)))
+
+
+def control_of(member: Member, *, data_root: Path, artifact_root: Path) -> Member | None:
+    """Return the run whose training is the member's control; None without a table, or if no override makes it."""
+    experiment = member.chain.experiment
+    if not member.chain.trains_on_table or experiment.co_teaching is not None:
+        return None
+    name, override = split_member(member.asked)
+    loss = control_training(experiment.student).loss.model_dump(mode="json", exclude_defaults=True)
+    changed = merged(parse_override(override), {"second_round": {"loss": {**loss, "name": str(loss["name"])}}})
+    asked = f"{name}@{override_text(changed)}"
+    try:
+        chain = plan(name, override=override_text(changed), data_root=data_root, artifact_root=artifact_root)
+    except ValueError:  # the experiment has options that need offline negatives
+        return None
+    return Member(asked, chain, "evaluation") if trains_as_control(chain, member.chain) else None
+
+
+def make_report(planned: PlannedReport, build: Build, engine: Engine) -> None:
+    """Write `report.html`."""
+    build.clear()
+    engine.torch_device()
+    (build.directory / "report.html").write_text(render_report(planned), encoding="utf-8")
+
+
+def render_report(
+    planned: PlannedReport, evaluating: Callable[[str], str] = lambda name: shlex.join(["aoq", "evaluate", name])
+) -> str:
+    """Render the page from complete results; runs not evaluated yet have gaps, and the command of `evaluating`."""
+    from aoq.pipeline.report.page import render
+
+    named = [(member.asked, member.chain) for member in planned.members]
+    return render(named, open_train=open_train_split, open_model=_open_model, evaluating=evaluating)
+
+
+def _open_model(chain: Chain) -> tuple[MatchingModel, PairData]:
+    from aoq.pipeline.stages.pairs import open_named_pairs
+    from aoq.pipeline.training.checkpoint import load_model
+
+    pairs = open_named_pairs(chain, chain.experiment.evaluation.split)
+    return load_model(chain["second_round"].opened() / "model.safetensors"), pairs

@@ -1,0 +1,219 @@
+"""Train the model of a stage, or import its weights; the only place where a training is put together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+from aoq.models import build_model
+from aoq.models.base import MatchingModel
+from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.build import Build, code_versions
+from aoq.pipeline.config.experiment import Experiment
+from aoq.pipeline.config.training import CoTeaching, Training
+from aoq.pipeline.console import show_progress
+from aoq.pipeline.data.folder import Split
+from aoq.pipeline.embedding import similarity_matrix
+from aoq.pipeline.engine import Engine, torchrun_rank
+from aoq.pipeline.evaluation.chance import chance_of
+from aoq.pipeline.evaluation.ranks import DEV_RANKS, write_ranks
+from aoq.pipeline.evaluation.retrieval import ensemble, retrieval_ranks, summarise
+from aoq.pipeline.inputs import collected, planned_file
+from aoq.pipeline.prepare.pixels import decoded_elsewhere
+from aoq.pipeline.stages.chain import Chain, Depths
+from aoq.pipeline.stages.data import check_pretrained
+from aoq.pipeline.stages.draws import make_guide, make_orders, make_sampler, open_table
+from aoq.pipeline.stages.hard_negatives import shortened
+from aoq.pipeline.stages.pairs import model_options, open_pairs
+from aoq.pipeline.stages.processes import follow, joined, run_ranks
+from aoq.pipeline.stages.schedule import trained_by
+from aoq.pipeline.training.checkpoint import load_model, read_weights, save_model
+from aoq.pipeline.training.co_teaching import FILES, CoTrainer
+from aoq.pipeline.training.loop import Loop, Run
+from aoq.pipeline.training.processes import ALONE, Processes
+from aoq.pipeline.training.trainer import Trainer
+
+logger = logging.getLogger(__name__)
+
+EASY = 0.2
+"""Least fraction of offline negatives harder than their batch's hardest. Gains were seen from 0.38 on, none at 0.14."""
+
+
+def train(chain: Chain, stage: str, build: Build, engine: Engine, processes: Processes | None = None) -> dict[str, Any]:
+    """Train the stage's model, or both co-taught networks, and return the manifest's notes.
+
+    Without `processes`, train in this one, or join those that torchrun has started, or start as many as the engine
+    asks for. Processes other than the leader follow it, and return nothing.
+    """
+    if processes is None and torchrun_rank() is None and engine.processes > 1:
+        return _start_ranks(chain, stage, build, engine)
+    section, name = trained_by(chain, stage), chain.experiment.model.name
+    with ExitStack() as stack:
+        alone = torchrun_rank() is None
+        group = processes or (ALONE if alone else stack.enter_context(joined(engine, chain[stage].key)))
+        device = group.device if group.are_several else engine.torch_device()
+        check_pretrained(chain)
+        torch.manual_seed(chain.experiment.seed)  # the one place: initial weights and dropout follow from it
+        pairs, dev = (open_pairs(chain, role, engine.verify) for role in ("train", "dev"))
+
+        def validate(models: Sequence[MatchingModel]) -> Any:
+            images = dev.split.image_count
+            rows = np.arange(images)[group.rows(images)]
+            scores = [similarity_matrix(model, dev, device, rows=rows) for model in models]
+            mean = group.rows_to_leader(scores[0] if len(scores) == 1 else ensemble(scores), images)
+            return retrieval_ranks(mean, dev.split.image_of, dev.split.identity) if group.leads else None
+
+        if pairs.pixels is not None and engine.workers > 1:
+            pixels = stack.enter_context(decoded_elsewhere(pairs.pixels, engine.workers))
+            pairs = replace(pairs, pixels=pixels)
+        title = "co-teaching" if isinstance(section, CoTeaching) else section.loss.name
+        shown = show_progress(f"{chain.experiment.name} {title}") if group.leads else nullcontext(lambda *_: None)
+        progress = stack.enter_context(shown)
+        settings = engine.checkpoint_steps, engine.tensorboard, progress, engine.workers, group
+        run = Run(build.directory, device, *settings)
+        description = {"name": name, "options": model_options(chain)}
+        trainer = _make_trainer(
+            chain, stage, section, description=description, pairs=pairs, seed=chain.experiment.seed, run=run
+        )
+        if group.are_several:
+            group.check_alike({"experiment": repr(chain.experiment), **code_versions(), **build.inputs.content})
+        if not group.leads:
+            trainer.train(validate)
+            return {}
+        notes = trainer.train(validate)
+        report_outcome(chain, trainer.schedule, notes, dev.split)
+        return notes
+
+
+def _make_trainer(chain: Chain, stage: str, section: Training | CoTeaching, **given: Any) -> Loop:
+    """Put together models, sampler, mined batches and guide; a fine-tuned student has the weights of its start."""
+    if isinstance(section, CoTeaching):
+        return CoTrainer(models=[_fresh_model(**given["description"]) for _ in FILES], section=section, **given)
+    sampler = orders = guide = None
+    on_table, split = stage == "second_round" and chain.trains_on_table, given["pairs"].split
+    if stage == "first_round" and chain.experiment.mining is not None and given["run"].processes.leads:
+        shortened(split, Depths.of(chain.experiment.mining))  # logs it before the teacher trains
+    if on_table:
+        table, view = open_table(chain)
+        orders = make_orders(chain, split, table, view)
+        sampler = make_sampler(chain, split, table, view) if section.loss.draws_offline else None
+        guide = make_guide(chain)
+    model = _fresh_model(**given["description"])
+    if on_table and chain.start is not None:
+        path = chain.start.opened() / "model.safetensors"
+        try:
+            model.load_state_dict(read_weights(path)[1])
+        except RuntimeError as error:
+            raise ValueError(f"[second_round] start: the weights in {path} do not fit: {error}") from None
+    schedule = _with_numbers_of_pair(section, model)
+    return Trainer(models=[model], schedule=schedule, sampler=sampler, orders=orders, guide=guide, **given)
+
+
+def _fresh_model(name: str, options: Mapping[str, Any]) -> MatchingModel:
+    model = build_model(name, **options)
+    model.load_pretrained()
+    return model
+
+
+def _with_numbers_of_pair(training: Training, model: MatchingModel) -> Training:
+    """Take the temperature, and the bias, of the pretrained pair of towers where the loss asks for them."""
+    if getattr(training.loss, "temperature", None) != "pair":
+        return training
+    numbers = {name: value for name, value in model.pair_numbers().items() if name in training.loss.numbers}
+    return training.model_copy(update={"loss": training.loss.model_copy(update=numbers)})
+
+
+def report_outcome(chain: Chain, training: Training, notes: Mapping[str, Any], dev: Split) -> None:
+    """Warn of a best epoch near chance; log how hard the offline negatives were, and how they could be harder."""
+    chance, reached = chance_of(dev.image_of, dev.identity), notes["metrics"]["rsum"]
+    if at_chance := chance.explains(reached):
+        remedy = "" if training.start_up or not training.loss.takes_pace else ' with start_up = "auto", or'
+        logger.warning(
+            "dev rsum %.1f is near chance (%.1f): the model learnt nothing that holds for dev. Check that each line of "
+            "captions belongs to its image (`aoq data check %s` finds missing lines, not exchanged ones); if so, "
+            "train%s longer.",
+            reached,
+            chance.rsum,
+            chain.folder,
+            remedy,
+        )
+    if harder := notes.get("offline_harder_by_epoch"):
+        text = f"{harder[-1]:.0%} of the offline negatives were harder to this model than the hardest of their batch"
+        if not at_chance and harder[-1] < EASY:
+            text += f": the table adds little to its batches. What may help: {', or '.join(remedies(chain.experiment))}"
+        logger.info("in the last epoch, %s", text)
+
+
+def remedies(experiment: Experiment) -> Iterator[str]:
+    """Yield ways to harder offline negatives that suit the model and that the experiment does not use yet."""
+    if experiment.model.attends and experiment.sampling.hardness is None:
+        yield 'harder ones ([sampling] hardness = "auto") if the lists hold any'
+    if experiment.model.makes_embeddings and experiment.refresh is None:
+        yield "those that this model finds itself ([refresh])"
+    yield "a smaller batch"
+
+
+def import_weights(chain: Chain, stage: str, file: str, build: Build, engine: Engine) -> None:
+    """Take weights of `aoq import-checkpoint` that fit the experiment's model and data, with their dev recalls."""
+    path = planned_file(chain.data_root, file, chain[stage].ingredients["weights_sha256"])
+    description, weights = read_weights(path)
+    dev, expected, name = open_pairs(chain, "dev", engine.verify), model_options(chain), chain.experiment.model.name
+    wrong = {
+        option: (description["options"].get(option), value)
+        for option, value in expected.items()
+        if description["options"].get(option) != value and not option.startswith("caption_")
+    }  # VSRN's captioner does not shape its similarities, and official VSRN checkpoints come without one
+    if description["name"] != name or wrong:
+        differences = "; ".join(
+            f"{option} is {theirs} there and {ours} here" for option, (theirs, ours) in wrong.items()
+        )
+        raise ValueError(
+            f"{path} holds a {description['name']!r}, the experiment a {name!r}; {differences}. "
+            "Set [model] to the file's options, and [dataset] vocabulary to the one it was trained with."
+        )
+    save_model(build.directory / "model.safetensors", weights, description)
+    device = engine.torch_device()
+    similarity = similarity_matrix(load_model(path).to(device), dev, device)
+    ranks = retrieval_ranks(similarity, dev.split.image_of, dev.split.identity)
+    write_ranks(build.directory / DEV_RANKS, ranks)
+    build.notes["metrics"] = summarise(ranks)
+
+
+def _start_ranks(chain: Chain, stage: str, build: Build, engine: Engine) -> dict[str, Any]:
+    """Train with processes that are started here or on Ray; take over the leader's inputs."""
+    (notes, inputs), nodes = run_ranks(engine, build.directory, partial(train_rank, chain, stage, build.directory))
+    build.recall_inputs()
+    build.inputs.content |= inputs
+    return {**notes, **nodes}
+
+
+def train_rank(
+    chain: Chain, stage: str, directory: Path | None, processes: Processes, engine: Engine
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Train in the work directory that another process has locked, or follow in a temporary folder.
+
+    Return the notes and the inputs.
+    """
+    with TemporaryDirectory() as folder:
+        leads = processes.leads and directory is not None
+        build = Build(directory if directory is not None and leads else Path(folder))
+        build.recall_inputs()
+        with collected(build.inputs):
+            notes = train(chain, stage, build, engine if leads else replace(engine, tensorboard=False), processes)
+        if leads:
+            build.inputs.check_again()
+        return notes, build.inputs.content
+
+
+def follow_stage(chain: Any, stage: str, artifact: Artifact, engine: Engine) -> None:
+    """Do what torchrun's other processes do while the first one makes a stage: train with it, or wait."""
+    follow(engine, artifact, partial(train_rank, chain, stage, None))

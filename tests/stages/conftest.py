@@ -1,0 +1,131 @@
+"""Experiments on two small worlds, made stage by stage in this process."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+
+from aoq.pipeline.data.demo import write_demo_world
+from aoq.pipeline.data.vocabulary import tokenise
+from aoq.pipeline.engine import Engine
+from aoq.pipeline.stages.make import MAKERS
+from aoq.pipeline.stages.plan import plan
+
+EXPERIMENT = """
+dataset.folder = "{folder}"
+model = {{name = "{model}", embedding_size = 16, word_size = 8}}
+{teacher}
+second_round = {{{second_round}}}
+{more}
+"""
+OWN = 'first_round = {epochs = 1, batch_size = 16, loss.name = "online"}\nmining = {h_captions = 9, h_images = 4}'
+SHORT = 'epochs = 1, batch_size = 16, loss.name = "LOSS"'
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+MINING = ["dataset", "first_round", "embeddings", "hard_negatives"]
+ENGINE = Engine(device="cpu", threads=1)
+
+
+def make_stage(chain, stage, engine=ENGINE):
+    """Make a stage from those before it, unless it is there."""
+    with chain[stage].building() as build:
+        if build is not None:
+            MAKERS[stage](chain.owner(stage), build, engine)
+
+
+@pytest.fixture(scope="module")
+def data_root(tmp_path_factory):
+    """Worlds `one` and `two`, of 40 images to train on and 12 to judge by."""
+    root = tmp_path_factory.mktemp("data")
+    write_demo_world(root / "one", images=40, dev_images=12, seed=0)
+    write_demo_world(root / "two", images=40, dev_images=12, seed=1)
+    return root
+
+
+@pytest.fixture(scope="session")
+def make_once(tmp_path_factory):
+    """(chain, stage) -> make a stage, or copy it if a test before made it: the same key has the same content."""
+    store = tmp_path_factory.mktemp("store")
+
+    def run(chain, stage):
+        artifact = chain[stage]
+        kept = store / artifact.stage / artifact.key
+        if not artifact.exists() and kept.exists():
+            shutil.copytree(kept, artifact.path)
+        made_before = artifact.exists()
+        make_stage(chain, stage, ENGINE)
+        if not made_before and not kept.exists():
+            shutil.copytree(artifact.path, kept)
+
+    return run
+
+
+@pytest.fixture
+def make(data_root, tmp_path, make_once):
+    """Plan an experiment from its parts, or from `text`, and make the stages; `mining` is all up to the table."""
+
+    def run(
+        name,
+        *stages,
+        folder="one",
+        model="vsepp",
+        teacher=OWN,
+        loss="offtri",
+        second_round=SHORT,
+        more="",
+        text=EXPERIMENT,
+        root=data_root,
+    ):
+        path = tmp_path / f"{name}.toml"
+        rounds = second_round.replace("LOSS", loss)
+        path.write_text(text.format(folder=folder, model=model, teacher=teacher, second_round=rounds, more=more))
+        chain = plan(str(path), data_root=root, artifact_root=tmp_path / "artifacts")
+        for given in stages:
+            if given == "mining":
+                for stage in MINING:
+                    make_once(chain, stage)
+            else:
+                make_stage(chain, given, ENGINE)
+        return chain
+
+    return run
+
+
+@pytest.fixture
+def taught_by(tmp_path):
+    """The line by which a student has the teacher and table of another experiment made here."""
+    return lambda name: f'teacher = "{tmp_path / name}.toml"'
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    """The folder of a BERT that knows the words of the demo, two pieces each where they are long."""
+    transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
+    root = tmp_path_factory.mktemp("bert")
+    write_demo_world(root / "world", images=40, dev_images=12, seed=0)
+    words = {word for line in (root / "world" / "train_caps.txt").read_text().splitlines() for word in tokenise(line)}
+    names = [*SPECIAL, *sorted({word[:4] for word in words} | {f"##{word[4:]}" for word in words if len(word) > 4})]
+    cutter = tokenizers.Tokenizer(
+        tokenizers.models.WordPiece({name: n for n, name in enumerate(names)}, unk_token="[UNK]")
+    )
+    cutter.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    cutter.post_processor = tokenizers.processors.TemplateProcessing(
+        "[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    tokeniser = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=cutter,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        model_max_length=40,
+    )
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2}
+    torch.manual_seed(0)
+    model = transformers.BertModel(
+        transformers.BertConfig(vocab_size=len(names), max_position_embeddings=48, **sizes)
+    ).eval()
+    model.save_pretrained(root / "bert")
+    tokeniser.save_pretrained(root / "bert")
+    return model, tokeniser, root / "bert"

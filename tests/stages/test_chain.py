@@ -1,0 +1,111 @@
+"""A chain knows what its student starts from and trains on, the depth of its table, and its folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from aoq.pipeline.stages.chain import Depths, run_name, table_depths, table_owner, teacher_of
+from aoq.pipeline.stages.plan import plan
+
+TINY = str(Path(__file__).parent.parent / "tiny.toml")
+
+
+def planned(override="", name=TINY):
+    return plan(name, data_root=Path("/nowhere"), artifact_root=Path("/nowhere"), override=override)
+
+
+def test_a_student_knows_what_it_starts_from():
+    assert planned().start is None
+    for start, stage in (("teacher", "first_round"), ("control", "control")):
+        chain = planned(f'second_round.start="{start}"')
+        assert chain.start is chain[stage]
+        assert chain.start in chain["second_round"].upstream
+    again = planned('second_round.start="teacher", refresh={rounds=1, h_captions=10, h_images=4}')
+    assert again.start is not None
+    assert again.start.key == planned('second_round.start="teacher"')["second_round"].key
+
+
+def test_whether_a_student_trains_on_a_table():
+    assert planned().trains_on_table
+    assert not planned('second_round.loss.name="online"').trains_on_table
+    assert planned("refresh={rounds=1, h_captions=10, h_images=4}").trains_on_table
+
+
+def test_a_table_that_is_made_of_others_trains_nothing(tmp_path):
+    path = tmp_path / "fused.toml"
+    path.write_text(f'[fusion]\nmembers = ["{TINY}", "{TINY}@seed=1"]\nmethod = "rank"\nh_captions=9\nh_images=7')
+    fused = planned(name=str(path))
+    assert not fused.trains_on_table
+    assert not fused.is_ensemble
+    assert [(member.run, member.artifact.stage) for member in fused.members] == [
+        ("tiny", "hard_negatives"),
+        ("tiny@seed=1", "hard_negatives"),
+    ]
+    assert table_depths(fused) == Depths(9, 7)
+
+
+def test_stages_stand_in_the_order_they_are_made():
+    assert list(planned("screen={mutual_rank=3}").stages) == [
+        "world",
+        "dataset",
+        "first_round",
+        "embeddings",
+        "hard_negatives",
+        "control",
+        "screen",
+        "second_round",
+        "evaluation",
+    ]
+
+
+def test_lists_are_no_longer_than_those_they_come_from():
+    there = Depths(captions=20, images=8)
+    there.check_within(there, "[sampling]", "the table keeps")
+    with pytest.raises(ValueError, match=r"\[sampling\] h_images = 9, and the table keeps 8; lower it, or raise h_im"):
+        Depths(20, 9).check_within(there, "[sampling]", "the table keeps")
+    with pytest.raises(ValueError, match=r"depth_captions = 21, and the table keeps 20; lower it\.$"):
+        Depths(21, 9).check_within(there, "[rerank]", "the table keeps", "lower it", option="depth")
+
+
+def test_runs_have_a_folder_for_each_override():
+    assert run_name("f8k_scan") == "f8k_scan"
+    assert run_name("configs/own.toml") == "own"
+    assert (
+        run_name("f8k_scan", 'seed=1, second_round.loss.name="offtri"')
+        == "f8k_scan@seed=1,second_round.loss.name=offtri"
+    )
+    assert run_name("f8k_scan", 'teacher="f8k_vsepp@seed=1"') == "f8k_scan@teacher=f8k_vsepp@seed=1"
+    alike = [run_name("f8k_scan", f'dataset.folder="{folder}"') for folder in ("ab", "a/b", "照片", "写真")]
+    assert len(set(alike)) == 4
+    assert alike[0] == "f8k_scan@dataset.folder=ab"
+    long = [run_name("f8k_scan", "x" * 300 + end) for end in "ab"]
+    assert {len(name) for name in long} == {200}
+    assert long[0] != long[1]
+
+
+def test_the_lineage_goes_from_the_student_to_the_owner_of_the_table(tmp_path):
+    text = 'dataset.demo={images=60, dev_images=20}\nmodel.name="vsepp"\nsecond_round={epochs=1, loss.name="offtri"}'
+    for name, teacher in (("middle", TINY), ("last", tmp_path / "middle.toml")):
+        (tmp_path / f"{name}.toml").write_text(f'teacher="{teacher}"\n{text}')
+    chain = planned(name=str(tmp_path / "last.toml"))
+    assert [each.experiment.name for each in chain.lineage] == ["last", "middle", "tiny"]
+    assert chain.owner("hard_negatives") is table_owner(chain) is chain.lineage[-1]
+    assert chain.owner("control") is chain
+    with pytest.raises(ValueError, match=r"has stages \['world', 'dataset', 'first_round', .*'evaluation'\], not 'scr"):
+        chain.owner("screen")
+
+
+@pytest.mark.parametrize(
+    ("override", "stage"),
+    [
+        ("", "first_round"),
+        ('second_round.loss.name="online"', "first_round"),
+        ("refresh={rounds=1, h_captions=10, h_images=4}", "second_round"),
+    ],
+)
+def test_the_teacher_is_the_training_that_scored_the_table(override, stage):
+    teacher = teacher_of(planned(override))
+    assert teacher.stage == stage
+    assert teacher.artifact.key == planned()[stage].key

@@ -1,0 +1,219 @@
+"""Experiments that make a table of other experiments' tables: rerank and fusion."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import tasks
+from aoq.models import build_model
+from aoq.pipeline.cli import main
+from aoq.pipeline.config.models import ModelSection
+from aoq.pipeline.stages.plan import plan
+from aoq.pipeline.tables.audit import audit
+from aoq.pipeline.tables.table import read_table
+from aoq.pipeline.training.checkpoint import save_model
+from tests.stages.conftest import make_stage
+
+TINY = str(Path(__file__).parent.parent / "tiny.toml")
+RERANK = (
+    '[rerank]\nshortlist = "{shortlist}"\nteacher = "{teacher}"\nh_captions = 6\nh_images = 3\nchecked_anchors = 4\n'
+)
+STUDENT = """
+teacher = "{teacher}"
+dataset.demo = {{images = 60, dev_images = 20}}
+model = {{name = "scan", embedding_size = 16, word_size = 8, bidirectional = false}}
+second_round = {{epochs = 1, batch_size = 64, loss.name = "{loss}"}}
+"""
+IMPORTED = """
+weights = "slow.safetensors"
+dataset.demo = {images = 60, dev_images = 20}
+model = {name = "scan", embedding_size = 16, word_size = 8, bidirectional = false}
+"""
+WORLD = ["world", "dataset"]
+MINING = [*WORLD, "first_round", "embeddings", "hard_negatives"]
+
+
+def fusion_of(*members, method="rank", depth=(20, 8)):
+    return f'[fusion]\nmembers = {list(members)}\nmethod = "{method}"\nh_captions = {depth[0]}\nh_images = {depth[1]}\n'
+
+
+@pytest.fixture
+def write(tmp_path):
+    def file(name, text):
+        (tmp_path / f"{name}.toml").write_text(text)
+        return str(tmp_path / f"{name}.toml")
+
+    return file
+
+
+@pytest.fixture
+def planned(tmp_path, write):
+    """The chain of an experiment that is given by its text, or by its name."""
+
+    def chain(name, text=None, override=""):
+        path = name if text is None else write(name, text)
+        return plan(path, data_root=tmp_path, artifact_root=tmp_path / "artifacts", override=override)
+
+    return chain
+
+
+def make(chain, *stages):
+    for stage in stages:
+        make_stage(chain, stage)
+    return chain
+
+
+def test_a_slow_teachers_order_and_a_fusion_are_tables_like_any_other(planned, tmp_path):
+    mined = make(planned(TINY), *MINING)
+    sizes = {key: mined["dataset"].manifest()[key] for key in ("feature_size", "vocabulary_size")}
+    section = ModelSection.kind("scan")(name="scan", embedding_size=16, word_size=8, bidirectional=False)
+    options = section.model_dump(exclude={"name"}) | sizes
+    save_model(
+        tmp_path / "slow.safetensors", build_model("scan", **options).state_dict(), {"name": "scan", "options": options}
+    )
+    slow = make(planned("slow", IMPORTED), "second_round")
+    scored = RERANK.format(shortlist=TINY, teacher=tmp_path / "slow.toml")
+    reranked = make(planned("reranked", scored), "hard_negatives")
+    fused = make(planned("fused", fusion_of(TINY, str(tmp_path / "reranked.toml"), depth=(24, 9))), "hard_negatives")
+    tables = [read_table(chain["hard_negatives"].path / "table") for chain in (mined, reranked, fused)]
+    assert [(table.i2t.h, table.t2i.h) for table in tables] == [(20, 8), (6, 3), (24, 9)]
+    first, second, third = (table.i2t.negative_ids for table in tables)
+    for anchor in range(60):
+        assert set(second[anchor]) <= set(first[anchor])
+        assert set(third[anchor]) - {-1} == set(first[anchor])
+    weights = slow["second_round"].manifest()["files"]["model.safetensors"]["sha256"]
+    assert tables[1].manifest["teacher"] == {"experiment": "slow", "model": "scan", "weights_sha256": weights}
+    assert tables[1].manifest["shortlist"]["tables"]["i2t"] == tables[0].manifest["directions"]["i2t"]["sha256"]
+    members = tables[2].manifest["teacher"]["fusion"]["members"]
+    assert members[1]["teacher"]["experiment"] == members[1]["experiment"] == str(tmp_path / "reranked.toml")
+    assert members[1]["tables"]["t2i"] == tables[1].manifest["directions"]["t2i"]["sha256"]
+    for chain in (reranked, fused):
+        assert audit(chain["hard_negatives"].path / "table") == []
+    student = planned("student", STUDENT.format(teacher=tmp_path / "fused.toml", loss="offtri"))
+    assert "metrics" in make(student, "second_round")["second_round"].manifest()
+    for experiment, listed in (("student", True), ("reranked", False)):
+        name = str(tmp_path / f"{experiment}.toml")
+        places = ["--artifact-root", str(tmp_path / "artifacts"), "--data-root", str(tmp_path)]
+        shown = CliRunner().invoke(main, ["inspect", name, "--image", "3", *places])
+        assert shown.exit_code == 0, shown.output
+        assert ("listed by" in shown.stdout) == listed
+        found = json.loads(CliRunner().invoke(main, ["inspect", name, "--image", "3", "--json", *places]).stdout)[0]
+        assert (found["lowest_positive_score"] is None) == listed
+        assert CliRunner().invoke(main, ["status", name, *places]).exit_code == 0
+        sources = {name for negative in found["negatives"] for name in negative["sources"]}
+        assert sources == ({"tiny", "reranked"} if listed else set())
+    np.testing.assert_array_equal(tables[2].i2t.sources[0] & 1 > 0, np.isin(third[0], first[0]))
+
+
+def test_what_a_derived_table_needs_is_made_first(planned, tmp_path, write):
+    slow = write("slow", STUDENT.format(teacher=TINY, loss="online"))
+    reranked = write("reranked", RERANK.format(shortlist=f"{TINY}@seed=1", teacher=slow))
+    fused = write("fused", fusion_of(TINY, reranked))
+    student = write("student", STUDENT.format(teacher=fused, loss="offtri"))
+    roots = {"data_root": str(tmp_path), "artifact_root": str(tmp_path / "artifacts")}
+    needed = {
+        name: [(type(task).__name__, task.experiment, task.override) for task in made.requires()]
+        for name in (reranked, student)
+        for made in [tasks.HardNegatives(experiment=name, **roots)]
+    }
+    tables = [("HardNegatives", TINY, ""), ("HardNegatives", reranked, "")]
+    assert needed[student] == [*tables, ("Dataset", student, "")]
+    made_of = [("HardNegatives", TINY, "seed=1"), ("SecondRound", slow, "")]
+    assert needed[reranked] == [*made_of, ("Dataset", reranked, "")]
+
+
+def test_keys_hold_what_shapes_a_derived_table(planned, write):
+    slow = write("slow", STUDENT.format(teacher=TINY, loss="online"))
+    scored = RERANK.format(shortlist=TINY, teacher=slow)
+    keys = {
+        override: planned("reranked", scored, override)["hard_negatives"].key
+        for override in (
+            "",
+            "rerank.depth_captions=20",  # all that the shortlist has
+            "rerank.depth_captions=19",
+            "rerank.h_images=4",
+            "rerank.checked_anchors=5",
+            f'rerank.teacher="{slow}@seed=1"',
+            f'rerank.shortlist="{TINY}@seed=1"',
+            f'rerank.shortlist="{TINY}@second_round.epochs=4"',  # its student has no part in it
+        )
+    }
+    same = {"", "rerank.depth_captions=20", f'rerank.shortlist="{TINY}@second_round.epochs=4"'}
+    assert len({keys[override] for override in same}) == 1
+    assert len(set(keys.values())) == len(keys) - 2
+    fused = fusion_of(TINY, f"{TINY}@seed=1")
+    overrides = ("", 'fusion.method="score"', "fusion.weights=[1.0, 2.0]", "fusion.h_images=7")
+    assert len({planned("fused", fused, override)["hard_negatives"].key for override in overrides}) == 4
+
+
+OTHER_DATA = f"{TINY}@dataset.demo.seed=1"
+SEEDS = [f"{TINY}@seed={seed}" for seed in range(9)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            RERANK.format(shortlist=TINY, teacher="SLOW") + "depth_captions = 5",
+            "depth_captions = 5 gives no list of h_c",
+        ),
+        (
+            RERANK.format(shortlist=TINY, teacher="SLOW") + "depth_images = 9",
+            "depth_images = 9, and the table .* keeps 8",
+        ),
+        (
+            RERANK.format(shortlist=f"{TINY}@mining.h_images=2", teacher="SLOW"),
+            "h_images = 3, and the table of .* keeps 2",
+        ),
+        (RERANK.format(shortlist=OTHER_DATA, teacher="SLOW"), "'slow' and 'tiny' are of different training data"),
+        (RERANK.format(shortlist="IMPORTED", teacher="SLOW"), r"'imported' has stages .*, not 'hard_negatives'"),
+        (
+            RERANK.format(shortlist="BOTH", teacher="SLOW"),
+            "shortlist '.*both.toml' is an ensemble, which mines no table",
+        ),
+        (RERANK.format(shortlist=TINY, teacher="BOTH"), "teacher '.*both.toml' is an ensemble, which mines no table"),
+        (RERANK.format(shortlist=TINY, teacher="FUSED"), "teacher '.*fused.toml' trains nothing and has no weights"),
+        (RERANK.format(shortlist=TINY, teacher="STUDENT"), "teachers in a circle: .*wrong.toml -> .*student.toml"),
+        (fusion_of(TINY, OTHER_DATA), "different training data"),
+        (fusion_of(TINY, TINY), "a member appears twice"),
+        (fusion_of(TINY, "SLOW"), "'.*tiny.toml' and '.*slow.toml' have the same table"),
+        (fusion_of(TINY), "at least 2 items"),
+        (fusion_of(*SEEDS), "at most 8 items"),
+        (fusion_of(TINY, "BOTH"), "member '.*both.toml' is an ensemble"),
+        (fusion_of(*SEEDS[:2], depth=(41, 8)), "h_captions = 41, and all members together keep 40"),
+        (fusion_of(*SEEDS[:2], method="mean"), r"fusion.method: .*'rank' or 'score'"),
+        (fusion_of(*SEEDS[:2]) + "depth = 3", r"\[fusion\] has unknown keys \['depth'\]"),
+    ],
+)
+def test_a_table_that_cannot_be_made_is_refused(planned, tmp_path, write, text, message):
+    (tmp_path / "slow.safetensors").touch()
+    named = {
+        "SLOW": write("slow", STUDENT.format(teacher=TINY, loss="online")),
+        "IMPORTED": write("imported", IMPORTED),
+        "BOTH": write("both", f"[ensemble]\nmembers = {SEEDS[:2]}"),
+        "FUSED": write("fused", fusion_of(*SEEDS[:2])),
+        "STUDENT": write("student", STUDENT.format(teacher=tmp_path / "wrong.toml", loss="offtri")),
+    }
+    for name, path in named.items():
+        text = text.replace(f'"{name}"', f'"{path}"').replace(f"'{name}'", f"'{path}'")
+    with pytest.raises(ValueError, match=message):
+        planned("wrong", text)
+
+
+def test_a_derived_table_is_all_that_such_an_experiment_has(planned):
+    fused = planned("fused", fusion_of(*SEEDS[:2]))
+    with pytest.raises(ValueError, match=r"experiment 'fused' has stages .*'hard_negatives'\], not 'second_round'"):
+        fused["second_round"]
+
+
+def test_a_screen_cannot_ask_a_derived_table_for_vectors(planned, write):
+    fused = write("fused", fusion_of(*SEEDS[:2]))
+    student = STUDENT.format(teacher=fused, loss="offtri")
+    assert "screen" in planned("student", student, "screen={mutual_rank=3}").stages
+    with pytest.raises(ValueError, match="comes from none; leave these rules out"):
+        planned("student", student, "screen={image_similarity=0.9}")

@@ -1,0 +1,147 @@
+"""Data that an experiment cannot be made of, and data that changed under it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aoq.pipeline.cli.artifacts import changed_data
+
+
+@pytest.fixture
+def own_root(data_root, tmp_path):
+    """A data root with a copy of world `one`, to be spoilt."""
+    root = tmp_path / "spoilt"
+    shutil.copytree(data_root / "one", root / "one")
+    return root
+
+
+def spoil_feature(folder: Path, value: float) -> None:
+    features = np.load(folder / "train_ims.npy")
+    features[5, 1, 2] = value
+    np.save(folder / "train_ims.npy", features)
+
+
+def cut_caption(folder: Path) -> None:
+    path = folder / "train_caps.txt"
+    path.write_text("\n".join(path.read_text().splitlines()[:-1]) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda folder: spoil_feature(folder, np.nan), r"train_ims\.npy\[5\]: holds NaN or infinite"),
+        (lambda folder: spoil_feature(folder, np.inf), r"train_ims\.npy\[5\]: holds NaN or infinite"),
+        (
+            lambda folder: (folder / "train_caps.txt").write_bytes(b"\xff\xfe\n" * 200),
+            r"train_caps\.txt:1: byte 1 \(0xff\)",
+        ),
+        (cut_caption, r"shape \(199,\); this array has \(200,\)"),
+    ],
+    ids=["nan", "inf", "bytes", "counts"],
+)
+def test_broken_folders_stop_at_the_dataset(make, own_root, tmp_path, spoil, message):
+    spoil(own_root / "one")
+    with pytest.raises(
+        ValueError, match=rf"cannot be used; `aoq data check .*` lists every problem:\n  err.*: .*{message}"
+    ):
+        make("broken", "dataset", root=own_root)
+    assert not list((tmp_path / "artifacts").glob("dataset/*/MANIFEST.json"))
+
+
+def test_a_broken_split_that_is_not_used_does_not_matter(make, own_root):
+    (own_root / "one" / "test_caps.txt").write_text("no images\n")
+    make("spare", "dataset", root=own_root)
+
+
+def test_a_change_that_keys_do_not_see_is_found_by_hashing(make, own_root):
+    chain = make("changed", "dataset", root=own_root)
+    assert changed_data(chain) == []
+    spoil_feature(own_root / "one", 7.0)
+    (sentence,) = changed_data(chain)
+    assert "train_ims.npy is not the file that was read" in sentence
+
+
+@pytest.mark.parametrize("other", [{"folder": "two"}, {"more": "dataset.train_images = 30"}], ids=["folder", "part"])
+def test_a_table_of_other_data_is_refused_before_anything_is_made(make, taught_by, other):
+    make("own")
+    with pytest.raises(ValueError, match=r"'student' and 'own' are of different training data .* in an override"):
+        make("student", teacher=taught_by("own"), **other)
+    make("student", teacher=taught_by("own"), loss="online", **other)  # which uses no table
+
+
+def test_splits_of_other_features_are_refused(make, own_root):
+    folder, change = own_root / "one", 'evaluation.split = "other"'
+    for file in folder.glob("dev_*"):
+        shutil.copy(file, file.with_name(file.name.replace("dev_", "other_")))
+    np.save(folder / "other_ims.npy", np.load(folder / "dev_ims.npy")[:, :, :9])
+    chain = make("own", "dataset", "second_round", root=own_root, loss="online", more=change)
+    with pytest.raises(ValueError, match=r"regions of split 'other' have 9 features, and those of 'train' 64"):
+        make("own", "evaluation", root=own_root, loss="online", more=change)
+    assert not chain["evaluation"].exists()
+    with pytest.raises(ValueError, match=r"other_ims.npy: has regions of 9 features, and train's have 64"):
+        make("other", "dataset", root=own_root, more='dataset.dev = "other"')
+
+
+def test_what_a_model_needs_of_the_data_is_checked_first(make, taught_by, own_root):
+    make("own")
+    for path in (own_root / "one").glob("*_boxes.npy"):
+        path.unlink()
+    regions = np.load(own_root / "one" / "dev_ims.npy").shape[1]
+    mask = np.ones((12, regions), dtype=bool)
+    mask[3, -1] = False
+    np.save(own_root / "one" / "dev_mask.npy", mask)
+    for name, message in (
+        ("pfan", r"PFAN needs the boxes of regions, and split 'train' has no train_boxes.npy; write"),
+        ("sgr", r"SGR normalises each region slot .* dev_mask.npy masks some; set \[dataset\] max_regions"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make(
+                name,
+                "dataset",
+                "second_round",
+                model=name,
+                loss="online",
+                teacher=taught_by("own"),
+                root=own_root,
+            )
+
+
+def test_captions_that_become_few_token_sequences_are_refused(make, own_root):
+    for split in ("train", "dev"):
+        path = own_root / "one" / f"{split}_caps.txt"
+        lines = path.read_text().splitlines()
+        path.write_text("".join(f"{text.replace(' ', '')}{line} .\n" for line, text in enumerate(lines)))
+    with pytest.raises(ValueError, match=r"one/train_caps\.txt: 200 different texts become 2 token sequences, so no"):
+        make("unspaced", "dataset", root=own_root)
+
+
+def test_captions_that_are_encoded_alike_are_said(make, own_root, caplog):
+    path = own_root / "one" / "dev_caps.txt"
+    lines = path.read_text().splitlines()
+    path.write_text("".join(f"{text}\n" for text in [*lines[:-9], *(f"unheard{line}" for line in range(9))]))
+    make("alike", "dataset", root=own_root)
+    assert "dev_caps.txt: 9 of 60 captions have the token ids of another text (the first in line 52: " in caplog.text
+
+
+def test_a_folder_without_a_frequent_word_is_named(make, own_root):
+    for split in ("train", "dev"):
+        path = own_root / "one" / f"{split}_caps.txt"
+        captions = len(path.read_text().splitlines())
+        path.write_text("".join(f"{split}{line}\n" for line in range(captions)))
+    with pytest.raises(ValueError, match=r"spoilt/one, captions of train and dev: none of 260 words occurs 4 times"):
+        make("unspaced", "dataset", root=own_root)
+
+
+def test_each_kind_of_warning_is_logged_once(make, own_root, caplog):
+    features = np.load(own_root / "one" / "train_ims.npy")
+    features[1:30] = features[0]
+    np.save(own_root / "one" / "train_ims.npy", features)
+    make("copies", "dataset", root=own_root)
+    copies, last = caplog.messages
+    assert copies.startswith("warning: train_ims.npy[1]: has the features of row 0")
+    assert copies.endswith("(and 28 more like this)")
+    assert last == f"`aoq data check {own_root / 'one'}` lists all warnings"

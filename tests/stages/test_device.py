@@ -1,0 +1,108 @@
+"""Every entry point computes on the device that is named: nothing it makes lies on the CPU; results are the CPU's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file
+
+import aoq
+from aoq.pipeline.build import Build
+from aoq.pipeline.cli import main
+from aoq.pipeline.engine import Engine
+from aoq.pipeline.inputs import collected
+from aoq.pipeline.search import scan
+from aoq.pipeline.settings import set_engine
+from aoq.pipeline.stages.make import MAKERS
+from aoq.pipeline.tables.table import read_table
+from tests.training.simulated import DEVICE, Simulated
+
+THERE = Engine(device=str(DEVICE), threads=1)
+
+
+@pytest.fixture
+def made_there(tmp_path):
+    """Makes a stage once more, on the device."""
+
+    def make_again(chain, stage):
+        folder = tmp_path / "there" / stage
+        folder.mkdir(parents=True)
+        build = Build(folder)
+        with collected(build.inputs), Simulated():
+            MAKERS[stage](chain, build, THERE)
+        return folder, build.notes
+
+    return make_again
+
+
+def hashes(folder):
+    return [about["sha256"] for about in read_table(folder).manifest["directions"].values()]
+
+
+def test_embeddings_and_tables_are_the_cpus(make, made_there):
+    chain = make("trial", "mining")
+    vectors, _ = made_there(chain, "embeddings")
+    for side in ("images", "captions"):
+        found, expected = (np.load(folder / f"{side}.npy") for folder in (vectors, chain["embeddings"].path))
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    table, _ = made_there(chain, "hard_negatives")
+    assert hashes(table / "table") == hashes(chain["hard_negatives"].path / "table")
+
+
+@pytest.mark.parametrize("model", ["vsepp", "scan"])
+def test_trainings_and_evaluations_are_the_cpus(make, made_there, taught_by, model):
+    """A teacher, and a student on its table."""
+    chain = make("teacher", "mining")
+    trained = [(chain, "first_round")]
+    given = {} if model == "vsepp" else {"teacher": taught_by("teacher"), "model": model}
+    student = make("trial", *["mining"] * (model == "vsepp"), "second_round", "evaluation", loss="adapoffquin", **given)
+    for chain, stage in [*trained, (student, "second_round")]:
+        folder, notes = made_there(chain, stage)
+        assert notes["device"] == str(DEVICE)
+        weights, expected = (load_file(each / "model.safetensors") for each in (folder, chain[stage].path))
+        for name, one in expected.items():
+            torch.testing.assert_close(weights[name], one, rtol=1e-3, atol=1e-4)
+    _, notes = made_there(student, "evaluation")
+    assert notes["metrics"] == student["evaluation"].manifest()["metrics"]
+
+
+@pytest.fixture
+def vectors():
+    rng = np.random.default_rng(0)
+    return [rng.normal(size=(count, 8)).astype(np.float32) for count in (40, 120)]
+
+
+def test_aoq_mine_searches_there(vectors, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for side, rows in zip(("images", "captions"), vectors, strict=True):
+        np.save(f"{side}.npy", rows)
+    given = ["mine", "images.npy", "captions.npy"]
+    options = ["--per-image", "3", "--h-captions", "20", "--h-images", "10"]
+    set_engine(device="cpu")
+    assert CliRunner().invoke(main, [*given, "here", *options], catch_exceptions=False).exit_code == 0
+    set_engine(device=str(DEVICE))
+    try:
+        with Simulated():
+            assert CliRunner().invoke(main, [*given, "there", *options], catch_exceptions=False).exit_code == 0
+        set_engine(device="nowhere")
+        refused = CliRunner().invoke(main, [*given, "elsewhere", *options])
+    finally:
+        set_engine(device="auto")
+    assert hashes("there") == hashes("here")
+    assert refused.exit_code == 1
+    assert "[engine] device is 'nowhere'; use auto, cpu, cuda, or cuda:0" in refused.output
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_hard_negatives_in_memory_are_searched_there(vectors, monkeypatch):
+    expected = aoq.hard_negatives(*vectors, np.arange(120) // 3, h=(20, 10))
+    devices = []
+    monkeypatch.setattr(scan, "find_device", lambda name: devices.append(name) or DEVICE)
+    with Simulated():
+        found = aoq.hard_negatives(*vectors, np.arange(120) // 3, h=(20, 10))
+    assert set(devices) == {"auto"}
+    for direction in ("i2t", "t2i"):
+        assert found[direction].negative_ids.tobytes() == expected[direction].negative_ids.tobytes()
+        assert found[direction].scores.tobytes() == expected[direction].scores.tobytes()

@@ -1,0 +1,254 @@
+"""A dual encoder of a tiny ViT and a tiny BERT, trained from photographs through both rounds."""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import re
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from aoq.pipeline.data.demo import write_demo_world
+from aoq.pipeline.evaluation.evaluate import evaluate
+from aoq.pipeline.prepare.demo_pictures import write_demo_pictures
+from aoq.pipeline.stages import data as planned
+from aoq.pipeline.stages import key
+from aoq.pipeline.stages import train as rounds
+from aoq.pipeline.stages.make import MAKERS
+from aoq.pipeline.stages.pairs import open_pairs
+from aoq.pipeline.stages.plan import plan
+from aoq.pipeline.training import loop
+from aoq.pipeline.training.checkpoint import load_model
+from aoq.pipeline.training.trainer import Trainer
+from tests.prepare.conftest import save_clip
+from tests.stages.conftest import ENGINE, make_stage
+
+EXPERIMENT = """
+[dataset]
+tokeniser = "{text}"
+{data}
+
+[model]
+name = "dual_encoder"
+embedding_size = 16
+image_tower = "{image}"
+text_tower = "{text}"
+image_pooling = "cls"
+text_pooling = "mean"
+
+[first_round]
+epochs = {epochs}
+batch_size = 16
+learning_rate = 3e-3
+tower_rate = 1.0
+augment = ["crop", "flip"]
+{first_round}
+loss.name = "infonce"
+
+[mining]
+h_captions = 9
+h_images = 4
+
+[second_round]
+epochs = 1
+batch_size = 16
+learning_rate = 3e-3
+{second_round}
+loss.name = "LOSS"
+"""
+DRAWN = "demo = {images = 48, dev_images = 12, pictures = true}"
+MINED = ["world", "dataset", "first_round", "embeddings", "hard_negatives"]
+
+
+@pytest.fixture(scope="session")
+def vit(tmp_path_factory):
+    """The name of a tiny ViT's folder."""
+    library, folder = pytest.importorskip("transformers"), tmp_path_factory.mktemp("vit")
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2}
+    torch.manual_seed(0)
+    config = library.ViTConfig(**sizes, image_size=48, patch_size=8)
+    library.ViTModel(config, add_pooling_layer=False).save_pretrained(folder)
+    seen = {"size": {"height": 48, "width": 48}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    (folder / "preprocessor_config.json").write_text(json.dumps(seen))
+    return f"transformers:{folder}"
+
+
+@pytest.fixture
+def make(bert, vit, tmp_path, make_once):
+    """Plan the experiment and make stages of it."""
+
+    def run(*stages, loss="adapoffquin", epochs=1, first_round="", second_round="", data=DRAWN, root=tmp_path):
+        path = tmp_path / "dual.toml"
+        values = {"image": vit, "text": f"transformers:{bert[2]}", "epochs": epochs, "data": data}
+        values |= {"first_round": first_round, "second_round": second_round}
+        text = EXPERIMENT.format(**values).replace("LOSS", loss)
+        path.write_text(text)
+        chain = plan(str(path), data_root=root, artifact_root=tmp_path / "artifacts")
+        for stage in stages:
+            make_once(chain, stage)
+        return chain
+
+    return run
+
+
+@pytest.mark.parametrize("loss", ["adapoffquin", "adapinfonce"])
+def test_both_rounds_from_photographs(make, loss):
+    chain = make(*MINED, "second_round", "evaluation", loss=loss)
+    vectors = np.load(chain["embeddings"].path / "images.npy")
+    assert vectors.shape == (48, 16)
+    model = load_model(chain["first_round"].path / "model.safetensors")
+    with torch.inference_mode():
+        seen = open_pairs(chain, "train").images(np.arange(48))
+        assert seen.features.shape == (48, 48, 48, 3)
+        np.testing.assert_allclose(model.encode_images(seen).vectors, vectors, atol=1e-5)
+    measured = evaluate(
+        load_model(chain["second_round"].path / "model.safetensors"),
+        chain.folder,
+        "dev",
+        vocabulary=chain["dataset"].path / "tokeniser",
+    )
+    assert measured["rsum"] == pytest.approx(chain["evaluation"].manifest()["metrics"]["rsum"])
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_a_pair_starts_at_its_own_temperature(make, tmp_path, learns):
+    """1 / 20, where the loss would start at 0.07."""
+    model, _ = save_clip(tmp_path / "pair", model_max_length=8)
+    torch.nn.init.constant_(model.logit_scale, math.log(20))
+    model.save_pretrained(tmp_path / "pair")
+    make()
+    text, pair = (tmp_path / "dual.toml").read_text(), f"transformers:{tmp_path / 'pair'}"
+    text = re.sub('(tokeniser|image_tower|text_tower) = ".*"', rf'\1 = "{pair}"', text)
+    text = re.sub('(image|text)_pooling = ".*"', r'\1_pooling = "native"', text)
+    text = text.replace("embedding_size = 16", "embedding_size = 6\nproject = false")
+    loss = f'loss = {{name = "infonce", temperature = "pair", learn_temperature = {str(learns).lower()}}}'
+    text = text.replace('loss.name = "infonce"', loss).replace("learning_rate = 3e-3", "learning_rate = 1e-6")
+    (tmp_path / "pair.toml").write_text(text)
+    chain = plan(str(tmp_path / "pair.toml"), data_root=tmp_path, artifact_root=tmp_path / "artifacts")
+    given = []
+    for stage in MINED[:3]:
+        with chain[stage].building() as build, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(rounds, "Trainer", lambda **named: given.append(named["schedule"]) or Trainer(**named))
+            MAKERS[stage](chain, build, ENGINE)
+    assert given[0].loss.temperature == pytest.approx(1 / 20)
+    learnt = chain["first_round"].manifest().get("learnt_by_epoch")
+    assert learnt == ([{"temperature": pytest.approx(1 / 20, rel=1e-4)}] if learns else None)
+    for change in ('image_pooling = "cls"', 'text_pooling = "mean"', "project = true"):
+        (tmp_path / "no_pair.toml").write_text(re.sub(f"{change.split()[0]} = .*", change, text))
+        with pytest.raises(
+            ValueError, match=r'\[first_round\] loss.temperature = "pair" is that of a pretrained pair; set'
+        ):
+            plan(str(tmp_path / "no_pair.toml"), data_root=tmp_path, artifact_root=tmp_path / "artifacts")
+
+
+def test_an_interrupted_training_ends_at_the_same_weights(make, monkeypatch):
+    check_an_interrupted_training(make("world", "dataset", epochs=2), monkeypatch)
+
+
+def check_an_interrupted_training(chain, monkeypatch):
+    """A first round of six steps is killed at its third checkpoint."""
+    monkeypatch.setattr(loop, "LOG_STEPS", 2)
+    engine = replace(ENGINE, checkpoint_steps=4)
+    checkpoint, taken = loop.Loop.checkpoint, []
+
+    def killed(self):
+        checkpoint(self)
+        taken.append(self.taken)
+        if len(taken) == 3:
+            raise KeyboardInterrupt
+
+    def train():
+        make_stage(chain, "first_round", engine)
+        return chain["first_round"].manifest(), (chain["first_round"].path / "model.safetensors").read_bytes()
+
+    whole, weights = train()
+    chain["first_round"].path.rename(chain["first_round"].path.with_name("whole"))
+    monkeypatch.setattr(loop.Loop, "checkpoint", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train()
+    resumed, again = train()
+    assert taken[3] > taken[2]
+    assert resumed["final_weights_sha256"] == whole["final_weights_sha256"]
+    assert again == weights
+
+
+def test_weights_do_not_depend_on_who_decodes(make):
+    """Its own thread, or three other processes; each of two that train together has two."""
+    chain, said = make("world", "dataset", epochs=2), []
+    for engine in ({"workers": 0}, {"workers": 3}, {"workers": 2, "processes": 2}):
+        make_stage(chain, "first_round", replace(ENGINE, **engine))
+        said.append(chain["first_round"].manifest())
+        chain["first_round"].path.rename(chain["first_round"].path.with_name(f"made {len(said)}"))
+    assert said[1]["final_weights_sha256"] == said[0]["final_weights_sha256"]
+    assert said[2]["processes"] == 2
+    assert said[2]["learnt_by_epoch"][0] == pytest.approx(said[0]["learnt_by_epoch"][0], rel=1e-3)
+    assert not multiprocessing.active_children()
+
+
+@pytest.fixture
+def drawn(tmp_path):
+    """A data root with a folder of drawn scenes, as one that `aoq prepare` packed."""
+    write_demo_world(tmp_path / "data" / "drawn", images=40, dev_images=12, seed=0)
+    write_demo_pictures(tmp_path / "data" / "drawn")
+    return tmp_path / "data"
+
+
+def test_keys_are_of_the_photographs(make, drawn):
+    def made():
+        chain = make(data='folder = "drawn"', root=drawn)
+        return {stage: artifact.key for stage, artifact in chain.stages.items()}
+
+    before, folder = made(), drawn / "drawn"
+    images = pq.read_table(folder / "dev_images.parquet")
+    pq.write_table(
+        images.set_column(1, "path", pa.array(["elsewhere.png"] * len(images))), folder / "dev_images.parquet"
+    )
+    assert made() == before
+    shutil.copy(folder / "train_images.parquet", folder / "dev_images.parquet")
+    after = made()
+    assert {stage for stage in before if before[stage] != after[stage]} == before.keys()
+
+
+def test_photographs_that_changed_after_the_plan_are_noticed(make, drawn):
+    chain = make("dataset", data='folder = "drawn"', root=drawn)
+    write_demo_world(drawn / "other", images=40, dev_images=12, seed=1)
+    write_demo_pictures(drawn / "other")
+    shutil.copy(drawn / "other" / "train_images.parquet", drawn / "drawn")
+    with pytest.raises(ValueError, match="a photograph of 'train' was changed after the run was planned"):
+        open_pairs(chain, "train")
+
+
+def test_a_folder_without_photographs_is_refused_when_it_is_planned(make, drawn):
+    (drawn / "drawn" / "dev_images.parquet").unlink()
+    with pytest.raises(ValueError, match=r"has no dev_images.parquet, .*`aoq prepare SOURCE FOLDER --pack` makes such"):
+        make(data='folder = "drawn"', root=drawn)
+
+
+def test_an_image_tower_that_changed_after_the_plan_is_noticed(make, vit, monkeypatch):
+    chain = make("world", "dataset")
+    monkeypatch.setattr(planned, "pretrained", lambda name: {"encoder": name} if name == vit else key.pretrained(name))
+    with pytest.raises(ValueError, match=rf"{vit} was changed after the run was planned; run again"):
+        make_stage(chain, "first_round", ENGINE)
+
+
+def test_a_model_of_fragments_trains_on_patches_and_pieces(make, vit, bert, tmp_path):
+    """SCAN trains on the dual encoder's table, with attention from words to patches."""
+    make(*MINED)
+    text = (tmp_path / "dual.toml").read_text()
+    text = text[: text.index("[first_round]")] + text[text.index("[second_round]") :]
+    for line in ('image_pooling = "cls"\n', 'text_pooling = "mean"\n'):
+        text = text.replace(line, "")
+    constraints = "[second_round.constraints]\nccr = {weight = 0.1, margin = 0.1}\n"
+    scan = tmp_path / "scan.toml"
+    scan.write_text(f'teacher = "{tmp_path}/dual.toml"\n{text.replace("dual_encoder", "scan")}\n{constraints}')
+    chain = plan(str(scan), data_root=tmp_path, artifact_root=tmp_path / "artifacts")
+    for stage in ("second_round", "evaluation"):
+        make_stage(chain, stage)
+    assert chain["evaluation"].manifest()["metrics"]["rsum"] > 0

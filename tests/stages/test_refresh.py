@@ -1,0 +1,187 @@
+"""Refresh rounds: the student searches anew, for another student."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+import tasks
+from aoq.pipeline.cli import main
+from aoq.pipeline.embedding import similarity_matrix
+from aoq.pipeline.search.problem import DIRECTIONS
+from aoq.pipeline.stages.pairs import open_pairs
+from aoq.pipeline.stages.plan import plan
+from aoq.pipeline.tables.audit import audit
+from aoq.pipeline.tables.table import read_table
+from aoq.pipeline.training.checkpoint import load_model
+from tests.stages.conftest import make_stage
+
+TINY = str(Path(__file__).parent.parent / "tiny.toml")
+DEPTHS = "refresh.h_captions=10, refresh.h_images=4"
+STUDENT = f"""
+teacher = "{TINY}"
+dataset.demo = {{images = 60, dev_images = 20}}
+model = {{name = "scan", embedding_size = 16, word_size = 8, bidirectional = false}}
+second_round = {{epochs = 1, batch_size = 64, loss.name = "offtri"}}
+refresh = {{h_captions = 6, h_images = 3}}
+"""
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("refresh")
+
+
+@pytest.fixture
+def planned(root):
+    return lambda override="", name=TINY: plan(name, data_root=root, artifact_root=root, override=override)
+
+
+def make(chain):
+    """Every stage of the chain's second round, those of the tables it needs first."""
+    owner = chain.owner("hard_negatives")
+    for member in owner.members:
+        make(member.chain)
+    needed = dict.fromkeys([*chain.stages, "hard_negatives"] if owner is not chain else chain.stages)
+    for stage in ("hard_negatives", "second_round") if owner.members else needed:
+        if stage != "evaluation":
+            make_stage(chain, stage)
+    return chain
+
+
+def lists_of(chain):
+    return read_table(chain["hard_negatives"].path / "table")
+
+
+def best(similarity, is_positive, h):
+    order = np.argsort(np.where(is_positive, np.inf, -similarity), axis=1, kind="stable")[:, :h]
+    return order, np.take_along_axis(similarity, order, axis=1)
+
+
+def student_scores(chain):
+    """The student's similarities, which its refreshed table holds, and the pairs that are positive."""
+    pairs = open_pairs(chain, "train")
+    model = load_model(chain["second_round"].path / "model.safetensors")
+    is_positive = pairs.split.image_of == np.arange(pairs.split.image_count)[:, None]
+    return similarity_matrix(model, pairs, torch.device("cpu")), is_positive
+
+
+def test_the_student_searches_for_the_next_one(planned):
+    first, second = make(planned()), make(planned(f"refresh.rounds=1, {DEPTHS}"))
+    assert second["control"].key == first["control"].key
+    similarity, is_positive = student_scores(first)
+    table = lists_of(second)
+    for direction, transposed, h in (("i2t", False, 10), ("t2i", True, 4)):
+        matrix, own = (similarity.T, is_positive.T) if transposed else (similarity, is_positive)
+        _, scores = best(matrix, own, h)
+        np.testing.assert_allclose(table[direction].scores, scores, atol=1e-5)
+        assert table.manifest["directions"][direction]["certified_share"] == 1
+    weights = first["second_round"].manifest()["files"]["model.safetensors"]["sha256"]
+    assert table.manifest["teacher"]["weights_sha256"] == weights
+    assert not (second["hard_negatives"].path / "vectors").exists()
+    assert audit(second["hard_negatives"].path / "table") == []
+
+
+def test_results_show_the_student_before_as_the_teacher(planned, root):
+    first, second = make(planned()), make(planned(f"refresh.rounds=1, {DEPTHS}"))
+    roots = ["--data-root", str(root), "--artifact-root", str(root)]
+    asked = ["results", f"{TINY}@refresh.rounds=1, {DEPTHS}", *roots]
+    rounds = json.loads(CliRunner().invoke(main, [*asked, "--json"]).stdout)["rounds"]
+    made = {"teacher": first["second_round"], "control": first["control"], "second_round": second["second_round"]}
+    assert {name: found["key"] for name, found in rounds.items()} == {name: one.key for name, one in made.items()}
+    shown = CliRunner().invoke(main, asked, env={"COLUMNS": "120"}).stdout
+    assert f"{first['second_round'].manifest()['metrics']['rsum']:.1f}" in shown.splitlines()[1].split()
+    assert shown.splitlines()[1].startswith("teacher ")
+
+
+def test_rounds_rest_on_each_other(planned, root):
+    keys = [planned(f"refresh.rounds={rounds}, {DEPTHS}")["second_round"].key for rounds in range(3)]
+    assert len(set(keys)) == 3
+    assert keys[0] == planned()["second_round"].key
+    roots = {"data_root": str(root), "artifact_root": str(root)}
+    override = f"seed=1, refresh.rounds=2, {DEPTHS}"
+    needed, _ = tasks.HardNegatives(experiment=TINY, override=override, **roots).requires()
+    assert (type(needed).__name__, needed.experiment) == ("SecondRound", TINY)
+    one_less = plan(TINY, override=needed.override, data_root=root, artifact_root=root)
+    assert one_less["second_round"].key == planned(f"seed=1, refresh.rounds=1, {DEPTHS}")["second_round"].key
+    shown = CliRunner().invoke(main, ["status", TINY, "--override", override, "--artifact-root", str(root)])
+    assert shown.exit_code == 0, shown.output
+
+
+@pytest.mark.parametrize("below", [0.01, 0.75, 1.0])
+def test_only_lists_that_drifted_are_searched(planned, below):
+    first, second = make(planned()), make(planned(f"refresh.drifted_below={below}, {DEPTHS}"))
+    (similarity, is_positive), earlier, table = student_scores(first), lists_of(first), lists_of(second)
+    for direction, h in (("i2t", 10), ("t2i", 4)):
+        matrix = similarity if direction == "i2t" else similarity.T
+        _, wanted = best(matrix, is_positive if direction == "i2t" else is_positive.T, h)
+        searched = 0
+        for anchor, listed in enumerate(earlier[direction].negative_ids):
+            anew = sorted(listed, key=lambda other: -matrix[anchor, other])
+            half = len(anew[:h]) // 2
+            agreement = len(set(listed[:half]) & set(anew[:half])) / half
+            scores = table[direction].scores[anchor]
+            if agreement < below:
+                searched += 1
+                np.testing.assert_allclose(scores, wanted[anchor], atol=1e-5)
+            else:
+                np.testing.assert_allclose(scores, matrix[anchor, anew[:h]], atol=1e-5)
+        about = table.manifest["directions"][direction]
+        assert about["searched_share"] == pytest.approx(searched / len(earlier[direction]), abs=1e-5)
+        assert about["certified_share"] == pytest.approx(about["searched_share"], abs=1e-5)
+    assert set(table.manifest["kept"]["tables"]) == set(DIRECTIONS)
+    assert audit(second["hard_negatives"].path / "table") == []
+
+
+def test_a_student_of_fragments_orders_the_first_tables_lists(planned, tmp_path):
+    path = tmp_path / "fragments.toml"
+    path.write_text(STUDENT)
+    make(planned())
+    chain = make(planned(name=str(path)))
+    similarity, _ = student_scores(planned("refresh.rounds=0", name=str(path)))
+    shortlist, table = lists_of(planned()), lists_of(chain)
+    for image in range(60):
+        wanted = sorted(shortlist.i2t.negative_ids[image], key=lambda caption: -similarity[image, caption])[:6]
+        np.testing.assert_allclose(table.i2t.scores[image], similarity[image, wanted], atol=1e-5)
+
+
+def test_a_refreshed_student_is_the_same_one_in_an_ensemble(planned, tmp_path):
+    override = f"refresh.rounds=1, seed=1, {DEPTHS}"
+    both = tmp_path / "both.toml"
+    both.write_text(f"[ensemble]\nmembers = ['{TINY}', '{TINY}@{override}']")
+    member = planned(name=str(both)).members[1]
+    assert member.artifact.key == planned(override)["second_round"].key
+
+
+def test_fine_tuning_goes_on_from_the_student_that_searched(planned):
+    again = planned(f'refresh.rounds=1, second_round.start="teacher", {DEPTHS}')
+    before = planned(f'refresh.rounds=0, second_round.start="teacher", {DEPTHS}')
+    assert [artifact.key for artifact in again["second_round"].upstream[2:]] == [before["second_round"].key]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ('second_round.loss.name="online", refresh.rounds=1', "refresh. makes tables, and loss 'online' uses none"),
+        ("refresh.rounds=-1", "refresh.rounds"),
+        ("refresh.drifted_below=1.5", "refresh.drifted_below"),
+        ("refresh.drifted_below=0.5, refresh.h_captions=21", "h_captions = 21, and the lists that are kept have 20"),
+        (f"{DEPTHS}, sampling.h_images=5", "h_images = 5, and the table keeps 4"),
+        (f"{DEPTHS}, screen.image_similarity=0.9", "ask for the teacher's vectors"),
+    ],
+)
+def test_a_refresh_that_cannot_be_is_refused(planned, override, message):
+    with pytest.raises(ValueError, match=message):
+        planned(override)
+
+
+def test_fragments_search_nothing(planned, tmp_path):
+    path = tmp_path / "fragments.toml"
+    path.write_text(STUDENT)
+    with pytest.raises(ValueError, match="compares fragments: it orders lists and searches nothing"):
+        planned("refresh.drifted_below=0.5", name=str(path))

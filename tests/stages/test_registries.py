@@ -1,0 +1,174 @@
+"""A model or a loss that is one class or function and one line in its registry trains from an experiment's file."""
+
+from __future__ import annotations
+
+import json
+from typing import Literal
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from aoq.models import MODELS
+from aoq.models.base import Captions, Code, EmbeddingModel, Images
+from aoq.models.scan import SCAN
+from aoq.pipeline.config.losses import LossSection
+from aoq.pipeline.config.models import ModelSection
+from aoq.pipeline.losses import LOSSES, LossKind
+from aoq.pipeline.losses.similarities import LossValue, Similarities
+from aoq.pipeline.training.checkpoint import load_model
+
+TEXT = """
+dataset.folder = "{folder}"
+model = {model}
+{teacher}
+second_round = {{{second_round}}}
+{more}
+"""
+TOY = '{name = "toy", size = 8, pooling = "max"}'
+ONLINE = 'name = "online"'
+VSEPP = '{name = "vsepp", embedding_size = 16, word_size = 8}'
+
+
+class Toy(EmbeddingModel):
+    """One matrix and one table of words."""
+
+    def __init__(
+        self,
+        *,
+        feature_size: int,
+        vocabulary_size: int,
+        size: int,
+        pooling: Literal["mean", "max"] = "mean",
+        scale: float | None = None,
+        centred: bool = False,
+    ) -> None:
+        super().__init__()
+        self.project, self.words, self.pooling = (
+            nn.Linear(feature_size, size),
+            nn.Embedding(vocabulary_size, size),
+            pooling,
+        )
+
+    def encode_images(self, images: Images) -> Code:
+        pooled = images.features.mean(1) if self.pooling == "mean" else images.features.amax(1)
+        return Code(F.normalize(self.project(pooled), dim=1))
+
+    def encode_captions(self, captions: Captions) -> Code:
+        real = torch.arange(captions.words.shape[1]) < captions.lengths.unsqueeze(1)
+        return Code(F.normalize((self.words(captions.words) * real.unsqueeze(2)).sum(1), dim=1))
+
+
+class Narrow(SCAN):
+    """Takes what its base classes take, through its `**options`."""
+
+    def __init__(self, *, width: int = 3, temperature_lse: float = 5.0, **options: object) -> None:
+        super().__init__(temperature_lse=temperature_lse, **options)
+
+
+def half_nce(pairs: Similarities, *, temperature: float = 0.1) -> LossValue:
+    logits = pairs.matrix / temperature
+    return LossValue(F.cross_entropy(logits, torch.arange(len(logits)), reduction="sum"), {})
+
+
+def mined_hinge(pairs: Similarities, *, margin_online: float, power: int, side: Literal["i", "t"] = "i") -> LossValue:
+    return LossValue(
+        (margin_online - pairs.positive + pairs.offline.image_to_caption).clamp(min=0).pow(power).sum(), {}
+    )
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    monkeypatch.setitem(MODELS, "toy", Toy)
+    monkeypatch.setitem(MODELS, "narrow", Narrow)
+    monkeypatch.setitem(LOSSES, "halfnce", LossKind(half_nce, "none"))
+    monkeypatch.setitem(LOSSES, "minedhinge", LossKind(mined_hinge, "anchors"))
+
+
+def trained_with(stage):
+    lines = map(json.loads, (stage.path / "metrics.jsonl").read_text().splitlines())
+    return {line["loss_name"] for line in lines if "loss_name" in line}
+
+
+def test_a_registered_model_mines_and_trains(make):
+    chain = make("toy", "mining", "second_round", "evaluation", model=TOY, text=TEXT)
+    model = load_model(chain["second_round"].path / "model.safetensors")
+    assert isinstance(model, Toy)
+    assert (model.pooling, model.project.out_features) == ("max", 8)
+    assert chain["evaluation"].manifest()["metrics"]["rsum"] > 0
+    other = make("other", model=TOY.replace("max", "mean"), text=TEXT)
+    assert other["second_round"].key != chain["second_round"].key
+    assert make("toy", model=TOY, text=TEXT)["second_round"].key == chain["second_round"].key
+
+
+def test_a_registered_loss_trains_on_the_table(make):
+    short = 'epochs = 1, batch_size = 16, loss = {name = "minedhinge", power = 2}'
+    chain = make("hinge", "mining", "second_round", model=VSEPP, text=TEXT, second_round=short)
+    assert trained_with(chain["second_round"]) == {"minedhinge"}
+    loss = chain.experiment.second_round.loss
+    assert loss.model_dump() == {
+        "name": "minedhinge",
+        "mask_positives": True,
+        "companions": None,
+        "margin_online": 0.2,
+        "power": 2,
+        "side": "i",
+    }
+    triples = short.replace("power = 2", 'power = 2, companions = "anchors"')
+    assert trained_with(
+        make("triples", "mining", "second_round", model=VSEPP, text=TEXT, second_round=triples)["second_round"]
+    )
+
+
+def test_a_registered_loss_that_needs_no_table_trains_both_rounds(make):
+    own = 'first_round = {epochs = 1, batch_size = 16, loss.name = "halfnce"}\nmining = {h_captions = 9, h_images = 4}'
+    short = 'epochs = 1, batch_size = 16, loss = {name = "halfnce", temperature = 0.05}'
+    chain = make("nce", "mining", "control", "second_round", model=VSEPP, text=TEXT, teacher=own, second_round=short)
+    assert trained_with(chain["first_round"]) == trained_with(chain["second_round"]) == {"halfnce"}
+    assert trained_with(chain["control"]) == {"online"}
+    assert chain["second_round"] not in (chain["control"], chain["first_round"])
+
+
+def test_sections_follow_the_constructor():
+    narrow, scan = ModelSection.kind("narrow"), ModelSection.kind("scan")
+    assert narrow.model_fields.keys() == scan.model_fields.keys() | {"width"}
+    section = narrow(name="narrow")
+    assert (section.width, section.temperature_lse, section.direction) == (3, 5.0, "t2i")
+    assert (narrow.makes_embeddings, narrow.attends) == (False, True)
+    toy = ModelSection.kind("toy")
+    assert (toy.makes_embeddings, toy.attends) == (True, False)
+    assert toy is ModelSection.kind("toy")
+    assert (section.dimensions, ModelSection.kind("vsrn")(name="vsrn").dimensions) == (1024, 2048)
+    with pytest.raises(ValueError, match=r"\[model\] toy does not say how long its vectors are"):
+        _ = toy(name="toy", size=8).dimensions
+    assert LossSection.kind("minedhinge").has_offline_terms
+    assert not LossSection.kind("halfnce").has_offline_terms
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "message"),
+    [
+        (
+            TOY.replace("size", "depth"),
+            "",
+            r"\[model\] has unknown keys \['depth'\]; allowed keys are \['cen",
+        ),
+        (TOY.replace("max", "sum"), "", r"model.pooling: Input should be 'mean' or 'max' \(got 'sum'\)"),
+        ('{name = "toyy"}', "", "model: there is no model 'toyy'; known are 'vsepp', .*'toy', 'narrow'"),
+        (
+            VSEPP,
+            'name = "minedhinge", beta = 1.0, power = 1',
+            r"\[second_round.loss\] has unknown keys \['beta'\]",
+        ),
+        (VSEPP, 'name = "minedhinge", power = 1, margin_online = 3.0', "loss.margin_online: .*less than or equal to 2"),
+        (
+            VSEPP,
+            'name = "nce"',
+            "second_round.loss: there is no loss 'nce'; known are .*'halfnce', 'minedh",
+        ),
+    ],
+)
+def test_mistakes_are_named(make, model, loss, message):
+    with pytest.raises(ValueError, match=message):
+        make("wrong", model=model, text=TEXT, second_round=f"epochs = 1, loss = {{{loss or ONLINE}}}")

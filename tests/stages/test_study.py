@@ -1,0 +1,244 @@
+"""A whole study on the tiny world: its tables, and the same ones after a kill at random."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+import tasks
+from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.cli import main
+from aoq.pipeline.evaluation.retrieval import Ranks, summarise
+from aoq.pipeline.report.study import markdown, read_cell
+from aoq.pipeline.stages.make import MAKERS
+from aoq.pipeline.stages.study import plan_study
+from tests.stages.conftest import ENGINE, make_stage
+
+ROOT = Path(__file__).parent.parent.parent
+TINY = ROOT / "tests" / "tiny.toml"
+TEXT = f"""
+title = "Tiny"
+baseline = "online"
+seeds = [0, 1]
+
+[models]
+tiny = "{TINY}@second_round.epochs=2"
+
+[arms.online]
+change.second_round.loss.name = "online"
+
+[arms.tuned]
+says = "Fine-tuned"
+change.second_round = {{ start = "control", loss.name = "offtri" }}
+"""
+TIMES = ("steps_per_second", "training_seconds")
+STAGES = ("world", "dataset", "first_round", "embeddings", "hard_negatives", "control", "second_round", "evaluation")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("study") / "trial.toml"
+    path.write_text(TEXT)
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(file, tmp_path_factory):
+    """The study made at once, in this process."""
+    plan = plan_study(str(file), data_root=Path(), artifact_root=tmp_path_factory.mktemp("whole"))
+    for cell in plan.cells:
+        for stage in STAGES:
+            make_stage(cell.chain, stage)
+    with plan.artifact.building() as build:
+        MAKERS["study"](plan, build, ENGINE)
+    return plan
+
+
+def rows(plan, name):
+    return pq.read_table(plan.artifact.path / f"{name}.parquet").to_pylist()
+
+
+def without_times(lines):
+    return [{key: value for key, value in line.items() if key not in TIMES} for line in lines]
+
+
+def test_a_row_for_each_training_with_its_evaluations_metrics(whole):
+    results = rows(whole, "results")
+    assert [(row["model"], row["arm"], row["seed"]) for row in results] == [
+        ("tiny", arm, seed) for seed in (0, 1) for arm in ("online", "tuned")
+    ]
+    for cell, row in zip(whole.cells, results, strict=True):
+        metrics = cell.chain["evaluation"].manifest()["metrics"]
+        assert {name: row[name] for name in metrics} == metrics
+        assert row["steps"] == cell.chain["second_round"].manifest()["steps"]
+        assert row["training_seconds"] > 0
+
+
+def test_attention_stands_beside_the_recalls_where_it_is_measured(whole, monkeypatch):
+    cell = whole.cells[0]
+    plain, manifest = read_cell(cell), cell.chain["evaluation"].manifest()
+    measured = {"precision": 50.0, "recall": 60.0, "f1": 54.5, "threshold": 0.02, "curve": {}}
+    of = Artifact.manifest
+
+    def changed(artifact):
+        return {**manifest, "attention": measured} if artifact.stage == "evaluation" else of(artifact)
+
+    monkeypatch.setattr(Artifact, "manifest", changed)
+    added = {"attention_precision": 50.0, "attention_recall": 60.0, "attention_f1": 54.5}
+    assert read_cell(cell) == {**plain, **added}
+
+
+def test_the_ranks_are_those_of_the_metrics(whole):
+    table = rows(whole, "ranks")
+    for row in rows(whole, "results"):
+        mine = [line for line in table if (line["arm"], line["seed"]) == (row["arm"], row["seed"])]
+        i2t, t2i = (np.array([line["rank"] for line in mine if line["direction"] == way]) for way in ("i2t", "t2i"))
+        assert summarise(Ranks(i2t, t2i))["rsum"] == pytest.approx(row["rsum"])
+
+
+def test_the_summary_is_mean_deviation_and_paired_gain(whole):
+    results = {(row["arm"], row["seed"]): row for row in rows(whole, "results")}
+    summary = {line["arm"]: line for line in rows(whole, "summary")}
+    assert list(summary) == ["online", "tuned"]
+    for column in ("rsum", "i2t_r1"):
+        values = [results["tuned", seed][column] for seed in (0, 1)]
+        gains = [results["tuned", seed][column] - results["online", seed][column] for seed in (0, 1)]
+        assert summary["tuned"][column] == pytest.approx(np.mean(values))
+        assert summary["tuned"][f"{column}_sd"] == pytest.approx(np.std(values, ddof=1))
+        assert summary["tuned"][f"{column}_gain"] == pytest.approx(np.mean(gains))
+        assert summary["tuned"][f"{column}_gain_sd"] == pytest.approx(np.std(gains, ddof=1))
+    assert summary["online"]["rsum_gain"] is None
+    assert summary["tuned"]["rsum_gain_low"] <= summary["tuned"]["rsum_gain"] <= summary["tuned"]["rsum_gain_high"]
+
+
+def shown(*arguments):
+    return CliRunner().invoke(main, ["results", *map(str, arguments)], env={"COLUMNS": "160"})
+
+
+def test_the_table_is_shown_and_filtered(whole, file):
+    where = ["--study", file, "--artifact-root", whole.artifact.root]
+    text = (whole.artifact.path / "table.md").read_text()
+    result = shown(*where)
+    assert result.exit_code == 0, result.output
+    for name in ("online", "Fine-tuned"):
+        assert name in result.stdout
+        assert f"| {name} |" in text
+    line = next(line for line in text.splitlines() if line.startswith("| Fine-tuned |"))
+    gain = next(line for line in rows(whole, "summary") if line["arm"] == "tuned")["rsum_gain"]
+    assert f"{gain:+.1f}".replace("-", "−") in line
+    assert "Fine-tuned" not in shown(*where, "--arm", "online").stdout
+    assert "online " not in shown(*where, "--arm", "tuned", "--model", "tiny").stdout.replace("to online", "")
+    for wrong, message in (
+        (["--arm", "of"], "has no --arm 'of'; it has ['online', 'tuned']"),
+        (["--model", "x"], "has no --model 'x'"),
+        (["demo"], "an EXPERIMENT, or a --study"),
+        (["--override", "seed=1"], "--override is for an EXPERIMENT"),
+    ):
+        refused = shown(*where, *wrong)
+        assert refused.exit_code != 0
+        assert message in refused.stderr
+    assert "--arm are for a --study" in shown("demo", "--arm", "x").stderr
+
+
+def test_an_unfinished_study_shows_what_is_there(file, tmp_path):
+    plan = plan_study(str(file), data_root=Path(), artifact_root=tmp_path)
+    for stage in ("world", "dataset", "control", "second_round", "evaluation"):
+        make_stage(plan.cells[0].chain, stage)
+    result = shown("--study", file, "--artifact-root", tmp_path)
+    assert "1 of 4 trainings are there" in result.stdout
+    assert "missing: tiny/tuned/0, tiny/online/1, tiny/tuned/1; the rest:" in result.stdout
+    assert f"aoq study {file} --artifact-root {tmp_path}\n" in result.stdout
+    assert "online" in result.stdout
+    assert "Fine-tuned" not in result.stdout
+    shutil.rmtree(plan.cells[0].chain["second_round"].path)
+    result = shown("--study", file, "--artifact-root", tmp_path)
+    assert "none of these trainings is there yet" in result.stdout
+    assert "0 of 4 trainings are there" in result.stdout
+
+
+def test_trainings_that_another_study_made_are_all_there(whole, tmp_path):
+    path = tmp_path / "one.toml"
+    path.write_text(TEXT.replace("seeds = [0, 1]", "seeds = [0]"))
+    result = shown("--study", path, "--artifact-root", whole.artifact.root)
+    assert f"all 2 trainings are there, but not the study; for intervals: aoq study {path}" in result.stdout
+    assert "missing" not in result.stdout
+
+
+def test_names_are_shown_as_they_are_written(whole, tmp_path):
+    """Tables in the terminal and in Markdown take them for no markup."""
+    path = tmp_path / "trial.toml"
+    path.write_text(TEXT.replace("Fine-tuned", "[/b] a | b :smile:"))
+    where = ["--study", path, "--artifact-root", whole.artifact.root]
+    result = shown(*where)
+    assert result.exit_code == 0, result.output
+    assert "[/b] a | b :smile: " in result.stdout
+    line = {**rows(whole, "summary")[1], "says": "a | b\x1b"}
+    written = markdown(whole.study, [line])
+    assert r"| a \| b\x1b |" in written
+
+
+def test_luigi_is_asked_for_the_first_cell_first_and_for_what_its_rows_tell_of(file, tmp_path):
+    """It takes up the last of what a task requires."""
+    study = tasks.Ablation(study=str(file), artifact_root=str(tmp_path))
+    required = list(study.requires())
+    assert len(required) == 8
+    trained, evaluated = required[-2:]
+    first = study.source.cells[0]
+    assert (trained.artifact.key, evaluated.artifact.key) == (
+        first.chain["second_round"].key,
+        first.chain["evaluation"].key,
+    )
+    assert trained.process_resources() == {"training": 1, trained.artifact.key: 1}
+    assert evaluated.process_resources() == {evaluated.artifact.key: 1}
+
+
+def start(file, root):
+    command = [Path(sys.executable).parent / "luigi", "--module", "tasks", "Ablation", "--study", file]
+    options = ["--artifact-root", root, "--engine-threads", "1", "--engine-checkpoint-steps", "50", "--workers", "2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [*command, *options], cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def test_killed_at_random_and_run_again_gives_the_same_tables(file, whole, tmp_path):
+    """A random part of the cells is there; Luigi makes the others, is killed once, and ends with the same tables."""
+    plan = plan_study(str(file), data_root=Path(), artifact_root=tmp_path)
+    for other in whole.cells[:3]:
+        for artifact in {other.chain[stage].path for stage in STAGES[:-1]} | {other.chain["evaluation"].path}:
+            place = plan.artifact.root / artifact.relative_to(whole.artifact.root)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if not place.exists():
+                place.symlink_to(artifact)
+    running = start(file, tmp_path)
+    time.sleep(random.uniform(1.0, 5.0))
+    os.killpg(running.pid, signal.SIGKILL)
+    running.communicate()
+    again = start(file, tmp_path)
+    _, said = again.communicate(timeout=300)
+    assert again.returncode == 0, said
+    for name in ("results", "ranks", "summary"):
+        assert without_times(rows(plan, name)) == without_times(rows(whole, name))
+    assert (tmp_path / "runs" / "study_trial" / "study" / "table.md").is_file()
+
+
+def test_a_wrong_study_ends_before_anything_is_made(tmp_path):
+    path = tmp_path / "wrong.toml"
+    path.write_text(TEXT.replace('"offtri"', '"offtry"'))
+    running = start(path, tmp_path / "artifacts")
+    _, said = running.communicate(timeout=120)
+    assert running.returncode != 0
+    assert "cannot run arm 'tuned'" in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "artifacts").exists()

@@ -1,0 +1,161 @@
+"""Pretrained tokenisers and text towers, on a tiny BERT that is saved in a folder."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from aoq.models import build_model
+from aoq.models.base import Captions
+from aoq.pipeline.data.tokens import TokenisedCaptions
+from aoq.pipeline.engine import Engine
+from aoq.pipeline.evaluation.evaluate import evaluate
+from aoq.pipeline.prepare.pieces import Pieces
+from aoq.pipeline.stages.pairs import open_named_pairs, open_pairs
+from aoq.pipeline.training.checkpoint import load_model
+from tests.stages.conftest import make_stage
+
+ENGINE = Engine("cpu", threads=1)
+TEXT = """
+dataset = {{folder = "{folder}", tokeniser = "{tower}"}}
+model = {{name = "{model}", embedding_size = 16{more}}}
+{teacher}
+second_round = {{{second_round}}}
+"""
+
+
+@pytest.fixture
+def tower(bert):
+    return f"transformers:{bert[2]}"
+
+
+def build(tower, vocabulary_size, **options):
+    return build_model(
+        "vse_infinity", feature_size=5, vocabulary_size=vocabulary_size, embedding_size=8, text_tower=tower, **options
+    )
+
+
+def test_captions_become_the_tokenisers_ids(bert, tower, tmp_path):
+    pieces, captions = Pieces.open(tower), ["a small dog", "two red cubes", "dog " * 100]
+    made = pieces.tokenised(captions)
+    for caption, start, stop in zip(captions, made.offsets, made.offsets[1:], strict=False):
+        assert made.words[start:stop].tolist() == bert[1](caption, truncation=True)["input_ids"]
+    assert made.lengths[2] == 40
+    pieces.save(tmp_path / "kept")
+    again = Pieces.load(tmp_path / "kept").tokenised(captions)
+    assert np.array_equal(again.words, made.words)
+    assert len(pieces) == len(bert[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("keras:x", "there is no tokeniser 'keras:x'; known are transformers:NAME_OR_PATH"),
+        ("transformers:", "there is no tokeniser"),
+        ("transformers:/no/where", r"transformers:/no/where cannot be loaded \(.*\); check the name"),
+    ],
+)
+def test_unknown_tokenisers_are_one_sentence(bert, name, message):
+    with pytest.raises(ValueError, match=message):
+        Pieces.open(name)
+
+
+def test_a_caption_without_a_word_is_named(tower):
+    with pytest.raises(ValueError, match=r"caption 2 \(' '\) became the ids \[2, 3\]; there must be one or more"):
+        Pieces.open(tower).tokenised(["a dog", " "])
+
+
+def test_size_augmentation_keeps_the_special_tokens(tower, bert, monkeypatch):
+    model, seen = build(tower, len(bert[1])), []
+    monkeypatch.setattr(model.text, "states", lambda captions: seen.append(captions) or (torch.zeros(1, 1, 8), None))
+    words = torch.tensor([2, 9, 8, 7, 6, 5, 3, 0]).expand(200, -1)
+    model.train().encode_captions(Captions(words, torch.full((200,), 7)))
+    kept = [row[:length].tolist() for row, length in zip(seen[0].words, seen[0].lengths.tolist(), strict=True)]
+    assert {(ids[0], ids[-1]) for ids in kept} == {(2, 3)}
+    assert 5.5 < np.mean([len(ids) for ids in kept]) < 6.5
+
+
+def test_mistakes_are_one_sentence(tower, bert):
+    with pytest.raises(ValueError, match=r'augment_words = "mask" needs a word of its own'):
+        build(tower, 9, augment_words="mask")
+    with pytest.raises(ValueError, match=r"knows \d+ ids, and the captions' tokeniser has 9999"):
+        build(tower, 9999)
+    with pytest.raises(ValueError, match="there is no text tower 'bert'"):
+        build("bert", 9)
+
+
+def test_an_experiment_trains_a_tower_in_both_rounds(make, bert, tower):
+    text = TEXT.replace("{tower}", tower)
+    chain = make(
+        "tower",
+        "mining",
+        "second_round",
+        "evaluation",
+        model="vse_infinity",
+        text=text,
+        more=f', text_tower = "{tower}"',
+    )
+    dataset = chain["dataset"].manifest()
+    assert dataset["vocabulary_size"] == len(bert[1])
+    train, dev = (open_pairs(chain, role) for role in ("train", "dev"))
+    assert isinstance(train.tokens, TokenisedCaptions)
+    assert train.tokens.words[: train.tokens.offsets[1]].tolist() == bert[1](train.split.captions[0])["input_ids"]
+    assert np.array_equal(open_named_pairs(chain, "dev").tokens.words, dev.tokens.words)
+    trained = load_model(chain["first_round"].path / "model.safetensors")
+    pretrained = bert[0].state_dict()
+    moved = {
+        name: float((one - pretrained[name]).abs().max()) for name, one in trained.text.network.state_dict().items()
+    }
+    assert 0 < max(moved.values()) < 0.01  # a tenth of the learning rate, from the pretrained weights
+    measured = evaluate(trained, chain.folder, "dev", vocabulary=chain["dataset"].path / "tokeniser")
+    assert measured["rsum"] == pytest.approx(chain["first_round"].manifest()["metrics"]["rsum"])
+
+
+def test_any_pooled_model_takes_a_tokenisers_ids(make, bert, tower):
+    chain = make("pieces", "mining", text=TEXT.replace("{tower}", tower), more="")
+    model = load_model(chain["first_round"].path / "model.safetensors")
+    assert model.text.embedding.num_embeddings == len(bert[1])
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "message"),
+    [
+        ("vse_infinity", ', text_tower = "transformers:other"', r"text_tower = 'transformers:other' reads the ids of"),
+        ("scan", "", r"\[dataset\] tokeniser cuts words into pieces, and \[model\] scan attends"),
+    ],
+)
+def test_what_does_not_fit_is_refused(make, tower, model, more, message):
+    with pytest.raises(ValueError, match=message):
+        make("wrong", text=TEXT.replace("{tower}", tower), model=model, more=more, teacher='teacher = "demo_vsepp"')
+
+
+def test_keys_follow_the_tokenisers_files(make, bert, tower, tmp_path):
+    def keys(folder):
+        name = f"transformers:{folder}"
+        chain = make("keys", text=TEXT.replace("{tower}", name), model="vse_infinity", more=f', text_tower = "{name}"')
+        return {stage: artifact.key for stage, artifact in chain.stages.items()}
+
+    moved = shutil.copytree(bert[2], tmp_path / "moved")
+    before = keys(bert[2])
+    assert keys(moved) == before
+    (moved / "config.json").write_text((moved / "config.json").read_text() + "\n")
+    after = keys(moved)
+    assert {stage for stage in before if before[stage] != after[stage]} == before.keys()
+
+
+def test_a_tower_that_changed_after_the_plan_is_noticed(make, bert, tmp_path):
+    moved = shutil.copytree(bert[2], tmp_path / "moved")
+    name = f"transformers:{moved}"
+    chain = make("late", text=TEXT.replace("{tower}", name), model="vse_infinity", more=f', text_tower = "{name}"')
+    (moved / "config.json").write_text((moved / "config.json").read_text() + "\n")
+    for stage in ("dataset", "first_round"):
+        with pytest.raises(ValueError, match="was changed after the run was planned"):
+            make_stage(chain, stage)
+
+
+def test_a_tower_rate_without_a_tower_is_refused(make):
+    with pytest.raises(ValueError, match=r"\[second_round\] tower_rate belongs to a model with a pretrained tower"):
+        make("rated", second_round='epochs = 1, tower_rate = 0.5, loss.name = "offtri"')
