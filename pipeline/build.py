@@ -25,12 +25,12 @@ from aoq.pipeline.reading import read_json
 from aoq.pipeline.scratch import sync_directory, write_atomically
 
 INPUTS = ".inputs.json"
-"""File in a work directory with the content of the inputs read so far."""
+"""File in a work directory with the content of every input read so far."""
 UNITS = "shards"
-"""Folder in a work directory with what a resumed run goes on from; deleted when the artefact is published."""
-OF_VECTORS = ("torch", "numpy", "pyarrow", "numba", "faiss-cpu", "faiss-gpu", "scikit-learn")
-OF_IMAGES = ("pillow", "torchvision", "timm", "transformers", "open-clip-torch", "sentence-transformers")
-PACKAGES = ("aoq", "luigi", *OF_VECTORS, *OF_IMAGES)
+"""Folder in a work directory with finished parts, for a resumed run; deleted when the artefact is published."""
+COMPUTING = ("torch", "numpy", "pyarrow", "numba", "faiss-cpu", "faiss-gpu", "scikit-learn")
+IMAGES = ("pillow", "torchvision", "timm", "transformers", "open-clip-torch", "sentence-transformers")
+PACKAGES = ("aoq", "luigi", *COMPUTING, *IMAGES)
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Build:
     inputs: Inputs = field(init=False)
     _started: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
     _clock: float = field(default_factory=time.monotonic)
-    """Measures durations; the wall clock may be set meanwhile."""
+    """Start for durations; the wall clock may be changed in between."""
 
     def __post_init__(self) -> None:
         self.inputs = Inputs(self._keep_inputs)
@@ -59,10 +59,10 @@ class Build:
     def _keep_inputs(self, content: Mapping[str, str]) -> None:
         write_atomically(self.directory / INPUTS, canonical_json({"inputs": content}).encode())
 
-    def write_manifest(self, made: Mapping[str, Any]) -> None:
-        """Write the manifest: what is `made`, its upstream artefacts and inputs, and its files."""
+    def write_manifest(self, identity: Mapping[str, Any]) -> None:
+        """Write the manifest: the artefact's identity, its inputs and its files."""
         manifest = {
-            **made,
+            **identity,
             "inputs": self.inputs.content,
             "files": {
                 name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
@@ -86,10 +86,10 @@ class Build:
     def is_finished(self) -> bool:
         """Return whether the manifest is written and the files are those it names."""
         try:
-            said, files = read_manifest(self.directory)["files"], self._files()
+            hashes = {name: entry["sha256"] for name, entry in read_manifest(self.directory)["files"].items()}
+            return hashes == {name: known_sha256(path) for name, path in self._files().items()}
         except (ValueError, OSError):
             return False
-        return said.keys() == files.keys() and all(known_sha256(files[name]) == said[name]["sha256"] for name in said)
 
     def _files(self) -> dict[str, Path]:
         """List the files published with the manifest."""
@@ -97,7 +97,7 @@ class Build:
         return {str(name): path for name, path in found.items() if name.parts[0] not in (MANIFEST, INPUTS, UNITS)}
 
     def clear(self) -> None:
-        """Delete an interrupted run's files, its inputs last: a kill meanwhile leaves nothing to continue from."""
+        """Delete an interrupted run's files, its inputs last: a kill in between leaves nothing to resume from."""
         self.inputs.begun_on.clear()
         for path in sorted(self.directory.iterdir(), key=lambda path: path.name == INPUTS):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -113,7 +113,7 @@ def _versions() -> dict[str, str]:
 
 @cache
 def code_versions() -> Mapping[str, str]:
-    """Versions of Python, of the packages that compute, and of our own code: checkouts may differ."""
+    """Return the versions of Python, of the packages that compute, and of our own code, as checkouts may differ."""
     code = code_sha256(Path(__file__).parents[1])
     return {"python": platform.python_version(), **_versions(), "aoq's code": code[:12]}
 
@@ -128,10 +128,10 @@ def code_sha256(root: Path) -> str:
 
 
 def _git_commit() -> str | None:
-    """Commit of the source tree, with `+` if the tree differs from it; None outside a checkout."""
+    """Return the commit of the source tree, with `+` if the tree differs from it; None outside a checkout."""
     root = Path(__file__).resolve().parent.parent
     command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
     with suppress(OSError, subprocess.SubprocessError):
-        if (root / ".git").exists():  # else it is installed, maybe below somebody's own repository
+        if (root / ".git").exists():  # else it is installed, perhaps inside another repository
             return subprocess.check_output(command, stderr=subprocess.DEVNULL, text=True, timeout=10).strip() or None
     return None

@@ -37,7 +37,7 @@ class Manifest(TypedDict):
     finished: str
     seconds: float
     inputs: NotRequired[dict[str, str]]
-    """Content of every input; older manifests lack it, and the seal."""
+    """Content of every input; older manifests lack it and the seal."""
     seal: NotRequired[str]
     metrics: NotRequired[dict[str, float]]
     member_metrics: NotRequired[list[dict[str, float]]]
@@ -62,15 +62,15 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         for name, entry in manifest["files"].items():
             place = PurePosixPath(name)
             if place.is_absolute() or ".." in place.parts or not 0 <= entry["bytes"] < 2**63:
-                raise ValueError(f"files.{name!r}: it lies outside the folder, or its size is none")
+                raise ValueError(f"files.{name!r}: it lies outside the folder, or its size is impossible")
         return dict(manifest)
 
 
 def seal(manifest: Mapping[str, Any]) -> str:
-    """Digest of everything else in the manifest."""
+    """Hash everything else in the manifest."""
     return digest({name: value for name, value in manifest.items() if name != "seal"})
 
 
 def content_of(manifest: Mapping[str, Any]) -> str:
-    """Digest of the artefact's files, independent of when and where they were made."""
+    """Hash the artefact's files, independently of when and where they were made."""
     return digest({name: entry["sha256"] for name, entry in manifest["files"].items()})

@@ -12,9 +12,9 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(how: signal.Signals = signal.SIGKILL) -> None:
-    """Receive this signal when the parent ends (Linux)."""
+    """Ask the kernel for this signal when the parent ends (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, how)
         parent = multiprocessing.parent_process()
-        if parent is not None and os.getppid() != parent.pid:  # the parent ended before the signal was set
+        if parent is not None and os.getppid() != parent.pid:  # the parent ended before the request
             os.kill(os.getpid(), how)

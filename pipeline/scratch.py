@@ -1,7 +1,7 @@
-"""Scratch folders: an output is made in `.OUTPUT.work` next to it until it is complete.
+"""Temporary folders: an output is written in `.OUTPUT.work` beside it until it is complete.
 
-The folder has one name, holds its own lock, and is gone when the command ends. What a killed command leaves, the next
-run of the same output takes over; `aoq gc --unfinished` lists it.
+The folder holds its own lock and is removed when the command ends. The next run of the same output takes over what a
+killed command left; `aoq gc --unfinished` lists it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def scratch_of(output: Path) -> Path:
 
 
 def publish(made: Path, output: Path) -> None:
-    """Replace the output with what was made in scratch. A kill between loses neither."""
+    """Replace the output with a file or folder from its temporary folder; a kill in between loses neither."""
     if output.exists():
         os.replace(output, made.with_name(f"{output.name}{REPLACED}"))
     os.replace(made, output)
@@ -76,12 +76,12 @@ def writing_in(folder: Path) -> Iterator[None]:
 
 
 def scratch_in(*folders: Path) -> list[Path]:
-    """List scratch of commands that are running or were killed."""
+    """List the temporary folders of commands that are running or were killed."""
     return sorted({lock.parent for folder in folders for lock in folder.glob(f".*.work/{LOCK}")})
 
 
 def reclaim(folder: Path) -> bool:
-    """Delete scratch, unless a command is using it."""
+    """Delete a temporary folder, unless a command is using it."""
     try:
         held = _take(folder, wait=False)
     except Timeout:
@@ -98,10 +98,10 @@ def _take(folder: Path, wait: bool) -> AbstractContextManager[object]:
             _make(folder)
             with writing_in(folder):
                 held = lock.acquire()
-        except (FileNotFoundError, FileExistsError):  # the latter of filelock, which makes the folder as well
+        except (FileNotFoundError, FileExistsError):  # filelock raises the latter, as it makes the folder too
             if not folder.parent.is_dir():
                 raise
-            continue  # its holder ended at this moment, and removed it
+            continue  # its holder ended just now and removed it
         if (folder / LOCK).exists():
             return held
         lock.release()
@@ -114,15 +114,15 @@ def _make(folder: Path) -> None:
     except FileNotFoundError:
         if not folder.parent.is_dir():
             raise
-        raise PermissionError(f"{folder.parent} may not be written (no folder can be made).") from None  # as /proc
+        raise PermissionError(f"{folder.parent} may not be written (no folder can be made).") from None  # such as /proc
     except FileExistsError:
         found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():  # others could have us empty any folder
-            raise ValueError(f"{folder} is in the way, and no scratch folder of yours; remove it.") from None
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():  # a link could make us empty any folder
+            raise ValueError(f"{folder} is in the way, and no temporary folder of yours; remove it.") from None
 
 
 def _restore(folder: Path) -> None:
-    """Restore the output that a run killed while publishing had moved away, or remove it if it was replaced."""
+    """Restore the old output if a run was killed before it published the new one; else remove it."""
     name = folder.name.removeprefix(".").removesuffix(".work")
     output, made, replaced = folder.with_name(name), folder / name, folder / f"{name}{REPLACED}"
     if replaced.exists() and made.exists() and not output.exists():
@@ -139,7 +139,7 @@ def _empty(folder: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove scratch, the lock last: who finds no lock begins anew, perhaps before the folder is gone."""
+    """Remove the folder, its lock last: a process that finds no lock starts over, maybe before the folder is gone."""
     _empty(folder)
     (folder / LOCK).unlink(missing_ok=True)
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Sections of luigi.cfg for aoq: the user's in the current directory override the one that aoq brings."""
+"""Sections of luigi.cfg for aoq: the user's file in the current directory overrides the one that aoq brings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OWN = Path("luigi.cfg")
 try:
     import luigi
     from luigi.configuration import get_config
-except (configparser.Error, UnicodeError) as error:  # it reads luigi.cfg when it is imported
+except (configparser.Error, UnicodeError) as error:  # Luigi reads luigi.cfg when it is imported
     sys.exit(f"error: {OWN.absolute()} is damaged or no luigi.cfg ({' '.join(str(error).split())}); correct it.")
 
 SHIPPED = Path(aoq.__path__[0]) / "luigi.cfg"
@@ -54,7 +54,7 @@ def settings_of(section: type[luigi.Config]) -> dict[str, Any]:
 
 
 def configured_engine(**more: Any) -> Engine:
-    """Make the engine of luigi.cfg's [engine]; `more` goes before its settings."""
+    """Return the engine of luigi.cfg's [engine]; `more` overrides its settings."""
     from aoq.pipeline.engine import Engine
 
     return Engine(**settings_of(engine) | more)
@@ -72,18 +72,18 @@ def configured_path(option: str, chosen: str = "") -> Path:
 
 
 def runs_root(artifact_root: str = "") -> Path:
-    """Folder of the readable links: in the artifact root chosen on the command line, or else the one in [paths]."""
+    """Return the folder of the readable links: in the chosen artifact root, or else the one in [paths]."""
     return configured_path("artifact_root", artifact_root) / "runs" if artifact_root else configured_path("runs_root")
 
 
 def read_shipped_settings() -> None:
-    """Read settings that no other luigi.cfg has set from the one that aoq brings.
+    """Take settings that no other luigi.cfg has set from the one that aoq brings.
 
-    Luigi reads the one in the current directory. Without these settings it would wait for a scheduler that is not
-    there, fork after torch has computed (a deadlock), and exit 0 when a task failed.
+    Luigi reads the one in the current directory. Without these settings it would wait for a scheduler that does not
+    exist, fork after torch has computed (a deadlock), and exit 0 when a task failed.
     """
     if OWN.exists():
-        with reading(OWN.absolute(), "a luigi.cfg"):  # Luigi passes over one that may not be read
+        with reading(OWN.absolute(), "a luigi.cfg"):  # Luigi silently ignores an unreadable one
             OWN.open("rb").close()
     config = get_config()
     shipped = configparser.ConfigParser()

@@ -1,4 +1,4 @@
-"""Parameters whose help stands once."""
+"""Parameters that the help lists once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import luigi
 
 
 class Described(luigi.Parameter):
-    """A text, which Luigi takes as --experiment and as --SecondRound-experiment; help describes the first alone."""
+    """Text that Luigi accepts as --experiment and as --SecondRound-experiment; the help lists only the first."""
 
     @classmethod
     def _parser_kwargs(cls, param_name: str, task_name: str | None = None) -> dict[str, Any]:
@@ -19,7 +19,7 @@ class Described(luigi.Parameter):
 
 
 class _Unlisted(argparse.Action):
-    """Stores a value, and is not in the help."""
+    """Store a value; the help does not list the option."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, **options: Any) -> None:
         super().__init__(option_strings, dest, **{**options, "help": argparse.SUPPRESS})

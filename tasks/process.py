@@ -1,4 +1,4 @@
-"""Prevent orphans: a task's process dies with its parent, however that one ends."""
+"""Prevent orphans: a task's process dies with its parent, however the parent ends."""
 
 from __future__ import annotations
 
