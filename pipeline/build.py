@@ -28,9 +28,8 @@ INPUTS = ".inputs.json"
 """File in a work directory with the content of every input read so far."""
 UNITS = "shards"
 """Folder in a work directory with finished parts, for a resumed run; deleted when the artefact is published."""
-COMPUTING = ("torch", "numpy", "pyarrow", "numba", "faiss-cpu", "faiss-gpu", "scikit-learn")
-IMAGES = ("pillow", "torchvision", "timm", "transformers", "open-clip-torch", "sentence-transformers")
-PACKAGES = ("aoq", "luigi", *COMPUTING, *IMAGES)
+COMPUTING = ("aoq", "luigi", "torch", "numpy", "pyarrow", "numba", "faiss-cpu", "faiss-gpu", "scikit-learn")
+PACKAGES = (*COMPUTING, "pillow", "torchvision", "timm", "transformers", "open-clip-torch", "sentence-transformers")
 
 
 @dataclass

@@ -47,8 +47,9 @@ class MakingTask(luigi.Task):
         """The plan that the stage's maker takes."""
 
     @property
-    @abstractmethod
-    def artifact(self) -> Artifact: ...
+    def artifact(self) -> Artifact:
+        artifact: Artifact = self.source.artifact
+        return artifact
 
     @property
     @abstractmethod

@@ -7,7 +7,6 @@ from functools import cached_property
 
 import luigi
 
-from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.stages.chain import Member
 from aoq.pipeline.stages.report import PlannedReport, plan_report
 from aoq.pipeline.stages.study import PlannedStudy, plan_study
@@ -32,10 +31,6 @@ class Report(MakingTask):
         return plan_report(self.runs, **self.roots)
 
     @property
-    def artifact(self) -> Artifact:
-        return self.source.artifact
-
-    @property
     def alias(self) -> str:
         return f"report_{self.artifact.key}"
 
@@ -57,10 +52,6 @@ class Ablation(MakingTask):
     @cached_property
     def source(self) -> PlannedStudy:
         return plan_study(self.study, **self.roots)
-
-    @property
-    def artifact(self) -> Artifact:
-        return self.source.artifact
 
     @property
     def alias(self) -> str:
