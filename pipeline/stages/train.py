@@ -86,11 +86,9 @@ def train(chain: Chain, stage: str, build: Build, engine: Engine, processes: Pro
         )
         if group.are_several:
             group.check_alike({"experiment": repr(chain.experiment), **code_versions(), **build.inputs.content})
-        if not group.leads:
-            trainer.train(validate)
-            return {}
         notes = trainer.train(validate)
-        report_outcome(chain, trainer.schedule, notes, dev.split)
+        if group.leads:
+            report_outcome(chain, trainer.schedule, notes, dev.split)
         return notes
 
 

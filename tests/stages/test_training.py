@@ -27,7 +27,7 @@ from aoq.pipeline.training.checkpoint import read_weights
 
 
 def test_every_stage_records_where_it_comes_from(make):
-    chain = make("own", "mining", "second_round", "evaluation")
+    chain = make("own", "mining", "second_round", "evaluation", more="seed = 3")
     table = read_table(chain["hard_negatives"].path / "table")
     weights = chain["first_round"].manifest()["files"]["model.safetensors"]["sha256"]
     assert table.manifest["teacher"] == {"experiment": "own", "model": "vsepp", "weights_sha256": weights}
