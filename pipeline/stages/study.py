@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -24,10 +25,12 @@ from aoq.pipeline.config.study import Change, Study, load_study
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.evaluation.retrieval import Ranks, folded_ranks, open_similarity
 from aoq.pipeline.evaluation.significance import rsum_intervals
-from aoq.pipeline.report.study import Row, markdown, read_cell, summarise_study
 from aoq.pipeline.stages.chain import Cell, same_queries
 from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.stages.splits import open_checked
+
+if TYPE_CHECKING:
+    from aoq.pipeline.report.study import Row
 
 logger = logging.getLogger(__name__)
 
@@ -133,6 +136,8 @@ def _check(study: Study, cells: tuple[Cell, ...]) -> None:
 
 def make_study(planned: PlannedStudy, build: Build, engine: Engine) -> None:
     """Write `results.parquet` (a row per training), `ranks.parquet` (per query), `summary.parquet` and `table.md`."""
+    from aoq.pipeline.report.study import markdown, read_cell, summarise_study
+
     build.clear()
     study, rows = planned.study, [read_cell(cell) for cell in planned.cells]
     _write(build.directory / "results.parquet", rows)
