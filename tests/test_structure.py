@@ -13,9 +13,6 @@ SOURCES = {
     for path in (ROOT / folder).rglob("*.py")
 }
 
-FACADES = {("aoq.pipeline.tables.table", "aoq.pipeline.tables.screens.screened")}
-"""Imports inside a method, which lead back: a table's `screen` calls the room that judges tables."""
-
 
 @cache
 def tree(module: str) -> ast.Module:
@@ -31,7 +28,7 @@ def imported_by(module: str) -> set[str]:
             found |= names or {node.module}
         elif isinstance(node, ast.Import):
             found |= {name.name for name in node.names}
-    return {name for name in found & SOURCES.keys() - {module} if (module, name) not in FACADES}
+    return found & SOURCES.keys() - {module}
 
 
 def test_no_circle_of_imports():

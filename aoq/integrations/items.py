@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from aoq.pipeline.tables.pairs import Pairs, pair_keys
-from aoq.pipeline.tables.rows import rows_by_id
+from aoq.pipeline.tables.pairs import Pairs, pair_keys, rows_by_id
 from aoq.pipeline.tables.table import NegativeTable
 
 

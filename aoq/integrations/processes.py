@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.distributed.nn.functional import all_gather
 
 from aoq.pipeline.digests import digest
-from aoq.pipeline.tables.screens.screened import ScreenedTable, parts_of
-from aoq.pipeline.tables.table import NegativeTable
+from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
 
 
 def process_count() -> int:

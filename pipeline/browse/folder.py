@@ -18,8 +18,7 @@ from aoq.pipeline.digests import digest
 from aoq.pipeline.search.positives import Positives
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
 from aoq.pipeline.tables.exchange.pictures import find_pictures
-from aoq.pipeline.tables.files import count_rows, read_manifest, read_positives, sides_of
-from aoq.pipeline.tables.ids import read_ids
+from aoq.pipeline.tables.files import count_rows, read_ids, read_manifest, read_positives, sides_of
 from aoq.pipeline.tables.pairs import pair_keys, positives_of
 
 

@@ -22,7 +22,7 @@ from aoq.pipeline.columns import parse_csv
 from aoq.pipeline.reading import reading
 from aoq.pipeline.scratch import write_atomically, writing_in
 from aoq.pipeline.tables.files import PAIRS
-from aoq.pipeline.tables.screens.matches import read_matches
+from aoq.pipeline.tables.screens.judgements import read_matches
 
 CAPTION, IMAGE = PAIRS.names
 COLUMNS = pa.schema(

@@ -18,7 +18,7 @@ from aoq.pipeline.digests import file_sha256, known_sha256
 from aoq.pipeline.inputs import SAMPLED
 from aoq.pipeline.manifest import MANIFEST, content_of, read_manifest
 from aoq.pipeline.stages.chain import Chain
-from aoq.pipeline.tables.guarantee import describe_guarantee
+from aoq.pipeline.tables.writing import describe_guarantee
 
 
 @click.command()

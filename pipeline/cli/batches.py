@@ -15,15 +15,14 @@ from aoq.pipeline.cli.output import counted, echo, echo_json, show_rows
 from aoq.pipeline.cli.table_options import NamedTable, RowFiles, row_options, takes_tables
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.digests import file_sha256
-from aoq.pipeline.tables.own_rows import TableRows
+from aoq.pipeline.tables.contents import TableRows
 from aoq.pipeline.tables.pairs import SIDES
-from aoq.pipeline.tables.table import NegativeTable
+from aoq.pipeline.tables.table import NegativeTable, ScreenedTable
 from aoq.pipeline.tables.writing import made_whole
 
 if TYPE_CHECKING:
     from aoq.pipeline.batches.lists import MeetingLists
     from aoq.pipeline.batches.statistics import Meetings
-    from aoq.pipeline.tables.screens.screened import ScreenedTable
 
 Batches = Sequence[np.ndarray]
 
@@ -80,7 +79,6 @@ def batches(
     from aoq.pipeline.batches.files import write_batches_manifest, write_epoch
     from aoq.pipeline.batches.lists import meeting_lists
     from aoq.pipeline.batches.statistics import meetings_of
-    from aoq.pipeline.tables.screens.screened import ScreenedTable
 
     read = table.read()
     if read.positives is None:

@@ -22,9 +22,8 @@ from aoq.pipeline.data.folder import open_split, split_fingerprint
 from aoq.pipeline.digests import file_sha256
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.files import directions_of, read_manifest
-from aoq.pipeline.tables.ids import write_ids
-from aoq.pipeline.tables.pair_files import Known, read_pairs
-from aoq.pipeline.tables.writing import made_whole
+from aoq.pipeline.tables.pairs import Known, read_pairs
+from aoq.pipeline.tables.writing import made_whole, write_ids
 from aoq.pipeline.vector_files import Given
 
 SCORES = {"exact": "exact scores", "source": "the source's scores", "none": "no scores"}
@@ -90,7 +89,7 @@ def export(
     table keeps the lowest score of an anchor's positives alone, so the scores of several positives (--scores; pylate)
     need --vectors.
     """
-    from aoq.pipeline.tables.exchange.export import Said, Stand, export_table
+    from aoq.pipeline.tables.exchange.export import Content, export_table
     from aoq.pipeline.tables.exchange.formats import find_format
 
     form, manifest = find_format(name), read_manifest(table.folder)
@@ -115,10 +114,6 @@ def export(
         pictures: Any = files.image_root
         if pictures is None and texts is None and form.images in ("path", "lookup"):
             pictures = table.photographs(files, split, made.parent / "pictures" if pack else None)
-        images, captions = (
-            Stand(names.image_ids, texts, pictures),
-            Stand(names.caption_ids, names.captions, caption_root),
-        )
         teacher = manifest.get("teacher")
         divided = teacher.get("normalised") if isinstance(teacher, dict) else False
         divided = divided if isinstance(divided, list) else bool(divided)
@@ -127,7 +122,9 @@ def export(
                 table.folder,
                 made,
                 name,
-                said=Said(images, captions, pack),
+                images=Content(names.image_ids, texts, pictures),
+                captions=Content(names.caption_ids, names.captions, caption_root),
+                packed=pack,
                 direction=direction,
                 num_negatives=num_negatives,
                 scores=scores,

@@ -15,7 +15,7 @@ from aoq.pipeline.cli.output import echo_json, say, show_rows, styled
 from aoq.pipeline.cli.table_options import NamedTable, RowFiles, own_view, row_options, takes_tables
 from aoq.pipeline.config.screen import RULES
 from aoq.pipeline.search.problem import Direction
-from aoq.pipeline.tables.own_rows import Rows, TableRows
+from aoq.pipeline.tables.contents import Rows, TableRows
 from aoq.pipeline.tables.table import NegativeTable
 
 if TYPE_CHECKING:

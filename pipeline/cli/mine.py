@@ -33,8 +33,8 @@ from aoq.pipeline.hub import is_of_hub
 from aoq.pipeline.remote import fetch_given, is_address
 from aoq.pipeline.scratch import scratch_beside, write_atomically
 from aoq.pipeline.settings import configured_engine, configured_path
-from aoq.pipeline.tables.guarantee import describe_guarantee
 from aoq.pipeline.tables.pairs import TWO_SIDES, pairing_sha256
+from aoq.pipeline.tables.writing import describe_guarantee
 from aoq.pipeline.vector_files import READERS, Given
 from aoq.pipeline.vectors import read_vectors
 
@@ -122,7 +122,7 @@ def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mappin
         # Loading torch takes longer than the threads.
         from aoq.pipeline.mining.mine import mine as mine_table
         from aoq.pipeline.on_ray import choose_runner, ship_problem
-        from aoq.pipeline.tables.ids import write_ids
+        from aoq.pipeline.tables.writing import write_ids
         from aoq.pipeline.threads import plan_threads
 
     plan_threads(engine.threads or len(os.sched_getaffinity(0)))

@@ -13,7 +13,7 @@ from aoq.pipeline.cli.output import counted, echo, echo_json, echo_next, say, sh
 from aoq.pipeline.cli.table_options import NamedTable, RowFiles, row_options, takes_tables
 from aoq.pipeline.cli.vector_options import open_sides
 from aoq.pipeline.config.screen import OF_VECTORS, RULES, Screen
-from aoq.pipeline.tables.own_rows import TableRows
+from aoq.pipeline.tables.contents import TableRows
 from aoq.pipeline.tables.writing import made_whole
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from aoq.pipeline.data.folder import Split, open_split, split_fingerprint
 from aoq.pipeline.hub import is_of_hub
 from aoq.pipeline.stages.chain import Chain
 from aoq.pipeline.stages.plan import plan
+from aoq.pipeline.tables.contents import require_origin
 from aoq.pipeline.tables.files import read_manifest, sides_of
-from aoq.pipeline.tables.origin import require_origin
 from aoq.pipeline.tables.table import NegativeTable, read_table
 from aoq.pipeline.terminal import did_you_mean
 from aoq.pipeline.vector_files import COLUMNED, Columns, Given

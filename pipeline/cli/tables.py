@@ -20,9 +20,9 @@ from aoq.pipeline.settings import configured_engine
 from aoq.pipeline.stages.chain import Chain
 from aoq.pipeline.tables.audit import audit as find_all
 from aoq.pipeline.tables.files import directions_of, read_manifest, said_of
-from aoq.pipeline.tables.guarantee import describe_guarantee
 from aoq.pipeline.tables.statistics import QUANTILES, Description, Difference, compare, data_differ, describe
 from aoq.pipeline.tables.table import read_table
+from aoq.pipeline.tables.writing import describe_guarantee
 
 STAGES = click.Choice(["second_round", "control", "first_round"])
 

@@ -15,8 +15,7 @@ from aoq.pipeline.cli.options import COUNT, PATH, threads, together, with_defaul
 from aoq.pipeline.cli.output import echo
 from aoq.pipeline.cli.table_options import ROW_OPTIONS, read_ids
 from aoq.pipeline.search.problem import Problem, longest_lists
-from aoq.pipeline.tables.pair_files import Known, read_pairs
-from aoq.pipeline.tables.rows import rows_by_id
+from aoq.pipeline.tables.pairs import Known, read_pairs, rows_by_id
 from aoq.pipeline.vectors import Vectors, open_vectors
 
 normalise = click.option("--normalise", is_flag=True, help="Divide every vector by its norm, as a cosine does.")

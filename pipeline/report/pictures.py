@@ -20,10 +20,10 @@ from aoq.pipeline.report.plots import hardness
 from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction
 from aoq.pipeline.stages.chain import Chain, table_owner
 from aoq.pipeline.tables.files import said_of
-from aoq.pipeline.tables.guarantee import describe_guarantee
 from aoq.pipeline.tables.inspection import inspect_anchor
 from aoq.pipeline.tables.statistics import describe
 from aoq.pipeline.tables.table import read_table
+from aoq.pipeline.tables.writing import describe_guarantee
 
 OpenTrain = Callable[[Chain], Split]
 """Open the training split of an experiment."""

@@ -32,10 +32,9 @@ def plan_screen(roots: Roots, screen: Screen, chain: Chain) -> Artifact:
 def make_screen(chain: Chain, build: Build, engine: Engine) -> None:
     """Write the table as the experiment's screen sees it."""
     from aoq.pipeline.embedding import EmbeddingStore
-    from aoq.pipeline.tables.screens.judgements import read_judgements
+    from aoq.pipeline.tables.screens.judge import judge
+    from aoq.pipeline.tables.screens.judgements import read_judgements, read_matches
     from aoq.pipeline.tables.screens.knowledge import Knowledge
-    from aoq.pipeline.tables.screens.matches import read_matches
-    from aoq.pipeline.tables.screens.screened import judge
     from aoq.pipeline.tables.screens.view import write_view
     from aoq.pipeline.tables.table import read_table
 

@@ -24,16 +24,16 @@ from aoq.pipeline.tables.files import (
     content_sha256,
     directions_of,
     pairs_sha256,
+    read_ids,
     read_manifest,
     read_unverified,
     read_unverified_positives,
     said_of,
 )
-from aoq.pipeline.tables.ids import read_ids
 from aoq.pipeline.tables.pairs import Pairs, is_among, listed_keys, pair_keys
 from aoq.pipeline.tables.table import NegativeTable
 
-SAID = {"direction", "h", "search", "guarantee", "anchors", "sha256"}
+FIELDS = {"direction", "h", "search", "guarantee", "anchors", "sha256"}
 Keys = Int64[np.ndarray, "anchors h"]
 
 
@@ -56,18 +56,21 @@ def audit(given: NegativeTable | Path | str) -> list[Finding]:
 
     A table that cannot be read at all raises ValueError or OSError.
     """
-    table = given if isinstance(given, NegativeTable) else _as_it_stands(Path(given))
     findings: list[Finding] = []
-    if not isinstance(given, NegativeTable):
+    if isinstance(given, NegativeTable):
+        table = given
+    else:
         folder = Path(given)
+        table = _read_unverified(folder)
         for direction in table.directions:
-            if lacking := SAID - said_of(table.manifest, direction).keys():
+            about = said_of(table.manifest, direction)
+            if lacking := FIELDS - about.keys():
                 raise ValueError(
-                    f"{folder / MANIFEST} does not say {sorted(lacking)} of {direction}: it is damaged, or from before "
-                    "tables could be audited; mine again."
+                    f"{folder / MANIFEST} lacks {sorted(lacking)} of {direction}: it is damaged, or was written by an "
+                    "older version; mine again."
                 )
             findings += _identity(folder, direction, table)
-            if said_of(table.manifest, direction)["guarantee"] == "exact":
+            if about["guarantee"] == "exact":
                 findings += _certificates(folder, direction, table[direction])
     mined = [direction for direction in table.directions if table[direction].h]
     for direction in mined:
@@ -84,16 +87,11 @@ def audit(given: NegativeTable | Path | str) -> list[Finding]:
     return findings
 
 
-def _as_it_stands(folder: Path) -> NegativeTable:
+def _read_unverified(folder: Path) -> NegativeTable:
     """Read a table without checking it against its manifest."""
     manifest = read_manifest(folder)
     lists = [read_unverified(folder / f"{direction}.parquet") for direction in directions_of(manifest)]
     return NegativeTable(lists[0], lists[-1], manifest, read_unverified_positives(folder), read_ids(folder, manifest))
-
-
-def _scores(table: NegativeTable, direction: Direction) -> str:
-    """Return whose scores the table has: mined scores are exact, imported ones are the `source`'s or `none`."""
-    return str(said_of(table.manifest, direction).get("scores", "exact"))
 
 
 def _lists(direction: Direction, table: NegativeTable) -> Iterator[Finding]:
@@ -104,11 +102,11 @@ def _lists(direction: Direction, table: NegativeTable) -> Iterator[Finding]:
     ordered = np.sort(ids, axis=1)
     rises = scores[:, 1:] > scores[:, :-1]
     tied = (scores[:, 1:] == scores[:, :-1]) & (ids[:, 1:] < ids[:, :-1])
-    no_scores = _scores(table, direction) == "none"
+    no_scores = said_of(table.manifest, direction).get("scores") == "none"
     checks = {
         "ids beyond the other side's rows, or below -1": (ids < -1) | (ids >= candidates),
         "real ids after padding (-1)": real[:, 1:] & ~real[:, :-1],
-        "a score, and the manifest says that there are none": finite & no_scores,
+        "a score, although the manifest says that there are none": finite & no_scores,
         "real ids with scores that are not finite": (real > finite) & (not no_scores),
         "padding with a score": (finite > real) & (not no_scores),
         "a positive score that is infinite": np.isinf(lists.positive_score),
@@ -165,7 +163,7 @@ def _positives(table: NegativeTable, positives: Pairs, listed: dict[Direction, K
         yield Finding(POSITIVES, "its pairs are not those whose sha256 the manifest gives")
     outside = (positives < 0).any(axis=1) | (positives >= [len(table.i2t), len(table.t2i)]).any(axis=1)
     if outside.any():
-        yield from _found(POSITIVES, "pairs with rows that the table has not", outside)
+        yield from _found(POSITIVES, "pairs with rows that the table does not have", outside)
         return
     own = np.sort(pair_keys(positives[:, 0], positives[:, 1], len(table.t2i)))
     for direction, keys in listed.items():
@@ -177,9 +175,9 @@ def _itself(table: NegativeTable) -> Iterator[Finding]:
     yield from _found("i2t.parquet", "a row among its own negatives", table.i2t.negative_ids == _rows(table.i2t))
     if table.positives is not None:
         both = both_ways(table.positives)
-        given, both_orders = (pair_keys(pairs[:, 0], pairs[:, 1], len(table.i2t)) for pairs in (table.positives, both))
-        if len(unlike := np.setxor1d(given, both_orders)):
-            yield Finding(POSITIVES, "pairs in one order alone, or of a row and itself", len(unlike))
+        keys, both_keys = (pair_keys(pairs[:, 0], pairs[:, 1], len(table.i2t)) for pairs in (table.positives, both))
+        if len(unlike := np.setxor1d(keys, both_keys)):
+            yield Finding(POSITIVES, "pairs in one order only, or of a row with itself", len(unlike))
 
 
 def _agreement(table: NegativeTable, listed: dict[Direction, Keys]) -> Iterator[Finding]:
@@ -187,8 +185,8 @@ def _agreement(table: NegativeTable, listed: dict[Direction, Keys]) -> Iterator[
 
     Skipped where scores came from elsewhere, and for fused scores, which belong to one list.
     """
-    guarantees = [said_of(table.manifest, direction).get("guarantee") for direction in table.directions]
-    if any(_scores(table, direction) != "exact" for direction in table.directions) or "fused" in guarantees:
+    about = [said_of(table.manifest, direction) for direction in table.directions]
+    if any(one.get("scores", "exact") != "exact" or one.get("guarantee") == "fused" for one in about):
         return
     for direction in table.directions:
         keys, theirs = listed[direction], listed[OTHER[direction]].ravel()
@@ -197,11 +195,11 @@ def _agreement(table: NegativeTable, listed: dict[Direction, Keys]) -> Iterator[
         place = order[np.minimum(np.searchsorted(theirs, keys, sorter=order), len(order) - 1)]
         there, real = theirs[place] == keys, keys >= 0
         unlike = there & real & (other.scores.ravel()[place] != lists.scores)
-        yield from _found(f"{direction}.parquet", "a score that the other direction gives otherwise", unlike)
-        if all(guarantee == "exact" for guarantee in guarantees):
+        yield from _found(f"{direction}.parquet", "a score that differs from the other direction's", unlike)
+        if all(one.get("guarantee") == "exact" for one in about):
             last = np.nan_to_num(other.scores[:, -1], nan=-np.inf)[lists.negative_ids]
             lacking, message = real & ~there & (lists.scores > last), "a pair that the other direction should list"
-            yield from _found(f"{direction}.parquet", f"{message}, and it does not", lacking)
+            yield from _found(f"{direction}.parquet", f"{message}, but does not", lacking)
 
 
 def _found(file: str, message: str, wrong: Any) -> list[Finding]:

@@ -10,8 +10,11 @@ Two Parquet files, `i2t.parquet` (anchors are images) and `t2i.parquet` (anchors
 
 Own positives never appear; they are listed in `positives.parquet` (caption_id, image_id): an image may have several
 captions, a caption several images, and either none. The footer's key `aoq` and the manifest name the teacher and the
-data. The manifest also has the sha256 of each direction's lists and of the positives; both are checked whenever they
-are read.
+data. The manifest also has the sha256 of each direction's lists, of the positives and of the ids, which are checked
+whenever they are read.
+
+`images.parquet` (image_id) and `captions.parquet` (caption_id) may name the rows of either side, `items.parquet`
+(item_id) those of one set; without them rows are known by number alone.
 
 "Images" and "captions" stand for any two sides: the manifest's `sides` names them if they are something else, as
 ["queries", "documents"]. One name is one set, whose rows are searched among themselves: no row is its own negative, and
@@ -22,8 +25,7 @@ direction alone, are two sides.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
@@ -32,10 +34,10 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from typing_extensions import Required, TypedDict
 
 from aoq.pipeline.columns import Parquet, open_parquet, read_parquet
+from aoq.pipeline.digests import canonical_json
 from aoq.pipeline.reading import read_json
 from aoq.pipeline.search.lists import NegativeLists, from_arrow
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
@@ -59,7 +61,7 @@ REMEDY = "delete the artefact and mine again"
 
 
 class ContentHash:
-    """SHA-256 of the SHA-256s of ids, scores, positive scores (and sources), little-endian: whatever the layout."""
+    """SHA-256 of the SHA-256s of ids, scores, positive scores (and sources), little-endian, for any layout."""
 
     def __init__(self) -> None:
         self._columns: list[Any] = []
@@ -82,60 +84,35 @@ def content_sha256(lists: NegativeLists) -> str:
     return content.hexdigest()
 
 
-def list_writer(path: Path, footer: Mapping[str, Any]) -> pq.ParquetWriter:
-    """Open a writer with page checksums, as a flipped byte reads as another id; no dictionary, as values differ."""
-    ids, scores, sources = (pa.list_(kind, footer["h"]) for kind in (pa.int32(), pa.float32(), pa.uint8()))
-    columns = {"anchor_id": pa.int32(), "negative_ids": ids, "scores": scores, "positive_score": pa.float32()}
-    columns |= {"sources": sources} if "sources" in footer else {}
-    return pq.ParquetWriter(
-        path,
-        pa.schema(columns, metadata={"aoq": json.dumps(footer, sort_keys=True)}),
-        compression="zstd",
-        use_dictionary=False,
-        use_byte_stream_split=["scores.list.element"],
-        write_page_checksum=True,
-    )
-
-
 def read_lists(folder: Path, direction: Direction, manifest: Mapping[str, Any]) -> NegativeLists:
     """Read one direction; refused if its lists do not match the manifest's hash."""
-    (lists,) = _verified(folder, direction, manifest, [read_unverified(folder / f"{direction}.parquet")])
+    (lists,) = read_chunks(folder, direction, manifest)
     return lists
 
 
-def read_chunks(folder: Path, direction: Direction, manifest: Mapping[str, Any], rows: int) -> Iterator[NegativeLists]:
+def read_chunks(
+    folder: Path, direction: Direction, manifest: Mapping[str, Any], rows: int | None = None
+) -> Iterator[NegativeLists]:
     """Read one direction, up to `rows` lists at a time; refused at the end if they do not match the manifest's hash."""
-
-    def chunks() -> Iterator[NegativeLists]:
-        first = 0
-        with open_lists(folder / f"{direction}.parquet") as file:
-            for batch in file.batches(rows):
-                yield numbered(file.path, batch, first)
-                first += len(batch)
-
-    return _verified(folder, direction, manifest, chunks())
+    path, content, first = folder / f"{direction}.parquet", ContentHash(), 0
+    candidates = count_rows(folder, manifest)[SIDES[direction][1]]
+    with open_lists(path) as file:
+        for block in [file.read()] if rows is None else file.batches(rows):
+            lists = numbered(path, block, first)
+            ids = lists.negative_ids
+            if ids.min(initial=-1) < -1 or ids.max(initial=-1) >= candidates:
+                raise ValueError(f"{path} lists ids that are none of the {candidates} candidates; {REMEDY}.")
+            content.add(lists)
+            yield lists
+            first += len(block)
+    if said_of(manifest, direction).get("sha256") not in (None, content.hexdigest()):  # None: an older table
+        raise ValueError(f"{path} does not hold the lists whose sha256 {folder / MANIFEST} gives; {REMEDY}.")
 
 
 def read_unverified(path: Path) -> NegativeLists:
     """Read one direction without checking it against the manifest."""
     with open_lists(path) as file:
         return numbered(path, file.read(), 0)
-
-
-def _verified(
-    folder: Path, direction: Direction, manifest: Mapping[str, Any], parts: Iterable[NegativeLists]
-) -> Iterator[NegativeLists]:
-    path, content = folder / f"{direction}.parquet", ContentHash()
-    candidates = count_rows(folder, manifest)[SIDES[direction][1]]
-    for lists in parts:
-        ids = lists.negative_ids
-        if ids.min(initial=-1) < -1 or ids.max(initial=-1) >= candidates:
-            raise ValueError(f"{path} lists ids that are none of the {candidates} candidates; {REMEDY}.")
-        content.add(lists)
-        yield lists
-    said = said_of(manifest, direction).get("sha256")
-    if said not in (None, content.hexdigest()):  # None: a table older than the hashes
-        raise ValueError(f"{path} does not hold the lists whose sha256 {folder / MANIFEST} gives; {REMEDY}.")
 
 
 def count_lists(path: Path) -> tuple[int, int]:
@@ -175,20 +152,12 @@ def require_numbers(path: Path, table: pa.Table, first: int) -> None:
         raise ValueError(f"{path}: anchor_id is not 0, 1, 2, ...; rows were lost or reordered, so mine again.")
 
 
-def write_positives(folder: Path, positives: Pairs) -> str:
-    """Write the positive pairs, by caption, then by image; return their sha256."""
-    images, captions = positives[np.lexsort(positives.T)].T
-    pairs = pa.table({"caption_id": captions, "image_id": images}, schema=PAIRS)
-    pq.write_table(pairs, folder / POSITIVES, compression="zstd", write_page_checksum=True)
-    return pairs_sha256(np.stack([images, captions], axis=1))
-
-
 def read_positives(folder: Path, manifest: Mapping[str, Any]) -> Pairs:
     """Read the positive pairs, rows (image, caption); refused if they do not match the manifest's hash."""
     pairs = read_unverified_positives(folder)
     sizes = list(count_rows(folder, manifest).values())
     if ((pairs < 0) | (pairs >= sizes)).any():
-        raise ValueError(f"{folder / POSITIVES} has pairs with rows that the table has not; {REMEDY}.")
+        raise ValueError(f"{folder / POSITIVES} has pairs with rows that the table does not have; {REMEDY}.")
     if manifest.get("positives_sha256") not in (None, pairs_sha256(pairs)):  # None: an older table
         raise ValueError(
             f"{folder / POSITIVES} does not hold the pairs whose sha256 {folder / MANIFEST} gives; {REMEDY}."
@@ -202,7 +171,7 @@ def read_unverified_positives(folder: Path) -> Pairs:
 
 
 def pairs_sha256(pairs: Pairs) -> str:
-    """Hash the file's rows (image, caption), little-endian, whatever the file's layout."""
+    """Hash the file's rows (image, caption), little-endian, independent of the file's layout."""
     return sha256(np.ascontiguousarray(pairs, "<i4").tobytes()).hexdigest()
 
 
@@ -235,9 +204,9 @@ def read_manifest(folder: Path, *, dataset: str | None = None) -> dict[str, Any]
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no {MANIFEST}, so it is no negative table.")
     manifest = cast(dict[str, Any], read_json(path, Manifest, remedy=REMEDY))
-    found = manifest["format_version"]
-    if found != FORMAT_VERSION:
-        raise ValueError(f"{folder} has format version {found}, this version reads {FORMAT_VERSION}; mine again.")
+    version = manifest["format_version"]
+    if version != FORMAT_VERSION:
+        raise ValueError(f"{folder} has format version {version}, this version reads {FORMAT_VERSION}; mine again.")
     if len(sides_of(manifest)) not in (1, 2):
         raise ValueError(f"{path} names the sides {manifest['sides']}, and a table has two, or one set; {REMEDY}.")
     if dataset is not None and (mined := manifest.get("dataset", "")) != dataset:
@@ -254,7 +223,7 @@ def sides_of(manifest: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def directions_of(manifest: Mapping[str, Any]) -> tuple[Direction, ...]:
-    """Directions whose lists a table holds; one set has the first alone, as the other's are the same."""
+    """Directions whose lists a table stores: only the first for one set, as both are the same."""
     return DIRECTIONS[: len(sides_of(manifest))]
 
 
@@ -268,4 +237,44 @@ def table_hashes(manifest: Mapping[str, Any]) -> dict[str, str]:
     try:
         return {direction: about["sha256"] for direction, about in manifest["directions"].items()}
     except KeyError:
-        raise ValueError("the table's manifest gives no sha256 of its lists, it is from before; mine again.") from None
+        raise ValueError(
+            "the table was written by an older version, without the sha256 of its lists; mine it again."
+        ) from None
+
+
+def nouns_of(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """Name a row of each side, or of the one set."""
+    return {"images": "image", "captions": "caption"} if len(sides_of(manifest)) > 1 else {"images": "item"}
+
+
+def id_columns(manifest: Mapping[str, Any]) -> dict[str, tuple[str, pa.Schema]]:
+    """File of each side's ids, and its column."""
+    nouns = nouns_of(manifest)
+    return {side: (f"{noun}s.parquet", pa.schema({f"{noun}_id": pa.string()})) for side, noun in nouns.items()}
+
+
+def read_ids(table: Path, manifest: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Read the ids of the sides that have them; refused if they do not match the manifest's hashes."""
+    columns, hashes = id_columns(manifest), manifest.get("ids", {})
+    if unknown := hashes.keys() - columns.keys():
+        raise ValueError(
+            f"{table / MANIFEST} has ids of {sorted(unknown)}, and the table's sides are {[*columns]}; {REMEDY}."
+        )
+    ids = {}
+    for side, expected in hashes.items():
+        file, schema = columns[side]
+        names = cast(list[str], read_parquet(table / file, schema, remedy=REMEDY)[schema.names[0]].to_pylist())
+        if ids_sha256(names) != expected:
+            raise ValueError(f"{table / file} does not hold the ids whose sha256 {table / MANIFEST} gives; {REMEDY}.")
+        count, different = count_rows(table, manifest)[side], len({*names})
+        if not len(names) == different == count:
+            raise ValueError(
+                f"{table / file} has {len(names)} ids, {different} of them different, and the table has {count} rows, "
+                f"each with an id of its own; {REMEDY}."
+            )
+        ids[side] = names
+    return ids
+
+
+def ids_sha256(names: Sequence[str]) -> str:
+    return sha256(canonical_json(list(names)).encode()).hexdigest()

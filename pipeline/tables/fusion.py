@@ -6,9 +6,9 @@
             an exact list bounds what it leaves out by that score, so a pair loses least by where a list was
             cut. A member that lists nothing for the anchor gives 0.
 
-F_m is of every caption with its image, in both directions: the positive scores of t2i. A fused score belongs to one
-anchor's list, and the other direction may score the pair otherwise. `positive_score` is the same mean of the members'
-positive scores under `score`, and NaN under `rank`, since no list ranks its positives.
+In both directions F_m counts the pairs of each caption and its image: the positive scores of t2i. A fused score belongs
+to one anchor's list, and the other direction may score the pair differently. Under `score`, `positive_score` is the
+same mean of the members' positive scores; under `rank` it is NaN, since no list ranks its positives.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def fuse(
     """Find the h best pairs of the same anchors in all members: score falling, then id rising."""
     entries = [np.nonzero(lists.negative_ids >= 0) for lists in members]
     keys = [
-        pair_keys(found[0], lists.negative_ids[found], ID_COUNT) for lists, found in zip(members, entries, strict=True)
+        pair_keys(entry[0], lists.negative_ids[entry], ID_COUNT) for lists, entry in zip(members, entries, strict=True)
     ]
     pairs = np.unique(np.concatenate(keys))
     anchors, ids = np.divmod(pairs, ID_COUNT)
@@ -102,15 +102,15 @@ def fuse_tables(
     output: Path,
 ) -> None:
     """Write the fused table of those in `folders` to the folder `output`, one row group at a time."""
-    given = np.array(weights or [1.0] * len(folders))
-    used = (given if method == "rank" else given / given.sum()).tolist()
+    shares = np.array(weights or [1.0] * len(folders))
+    shares = shares if method == "rank" else shares / shares.sum()
     ordered = [_positive_pairs(folder) for folder in folders] if method == "score" else None
 
     def fused(direction: Direction, h: int) -> Iterator[NegativeLists]:
         parts = (read_chunks(folder, direction, read_manifest(folder), ROWS) for folder in folders)
         for members in zip(*parts, strict=True):
             values = map(by_rank, members) if ordered is None else map(by_score, ordered, members)
-            yield fuse(members, list(values), used, h)
+            yield fuse(members, list(values), shares.tolist(), h)
 
     about = {"search": "fusion", "guarantee": "fused", "sources": list(names)}
     made = {direction: ({"h": h, **about}, fused(direction, h)) for direction, h in depths.items()}
@@ -119,11 +119,11 @@ def fuse_tables(
 
 def _positive_pairs(folder: Path) -> Float32[np.ndarray, " pairs"]:
     columns = pa.schema([LISTS.field("positive_score")])
-    found = read_parquet(folder / "t2i.parquet", columns)["positive_score"].to_numpy()
-    found = np.sort(found[np.isfinite(found)])
-    if not len(found):
+    scores = read_parquet(folder / "t2i.parquet", columns)["positive_score"].to_numpy()
+    scores = np.sort(scores[np.isfinite(scores)])
+    if not len(scores):
         raise ValueError(
-            f"{folder} has no scores of positives (a table fused by rank has none), so its scores have nothing to be "
-            'measured by; fuse by method = "rank".'
+            f"{folder} has no scores of positives to compare its scores with (a table fused by rank has none); fuse by "
+            'method = "rank".'
         )
-    return found
+    return scores

@@ -1,4 +1,4 @@
-"""Inspection of one anchor's list: its texts, its positives, and the ranks these would have."""
+"""Inspection of one anchor's list: its texts, its positives, and their ranks among its negatives."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.search.scores import exact_scores
+from aoq.pipeline.tables.contents import Rows
 from aoq.pipeline.tables.files import said_of
-from aoq.pipeline.tables.own_rows import Rows
-from aoq.pipeline.tables.screens.rules import bit, rules_of
-from aoq.pipeline.tables.screens.view import Judged, View
+from aoq.pipeline.tables.screens.view import Judged, View, bit, rules_of
 from aoq.pipeline.tables.table import NegativeTable
 
 NEAR_DUPLICATE = 0.8
@@ -123,7 +122,7 @@ def inspect_list(
     direction, anchor = listed.direction, listed.anchor
     image = anchor if direction == "i2t" else int(split.image_of[anchor])
     positives = split.answers_of(direction, anchor)
-    ours = [tokenise(split.captions[row]) for row in (positives if direction == "i2t" else [anchor])]
+    own_words = [tokenise(split.captions[row]) for row in (positives if direction == "i2t" else [anchor])]
     return Inspection(
         direction,
         anchor,
@@ -132,7 +131,7 @@ def inspect_list(
         listed.lists.h,
         None if np.isnan(positive_score := float(listed.lists.positive_score[0])) else positive_score,
         _positives(positives, listed, split, store),
-        [_negative(listed, split, place, ours) for place in places.tolist()],
+        [_negative(listed, split, place, own_words) for place in places.tolist()],
         listed.caption_id(anchor) if direction == "t2i" else "",
     )
 
@@ -141,7 +140,7 @@ def _image_id(rows: Rows, image: int) -> str:
     return rows.ids[image] if image >= 0 else ""
 
 
-def _negative(listed: AnchorList, split: Rows, place: int, ours: Sequence[Sequence[str]]) -> Negative:
+def _negative(listed: AnchorList, split: Rows, place: int, own_words: Sequence[Sequence[str]]) -> Negative:
     lists, judged, is_caption = listed.lists, listed.judged, listed.direction == "i2t"
     row, score = int(lists.negative_ids[0, place]), float(lists.scores[0, place])
     texts = [split.captions[caption] for caption in ([row] if is_caption else split.captions_of[row])]
@@ -153,7 +152,7 @@ def _negative(listed: AnchorList, split: Rows, place: int, ours: Sequence[Sequen
         texts[0] if texts else "",
         score,
         score >= float(lists.positive_score[0]),
-        _duplicate([tokenise(text) for text in texts], ours),
+        _duplicate([tokenise(text) for text in texts], own_words),
         [name for bit, name in enumerate(listed.members) if bits >> bit & 1],
         () if judged is None else rules_of(int(judged.flags[0, place])),
         0.0 if judged is None else round(float(judged.suspicion[0, place]), 4),
@@ -176,11 +175,10 @@ def _positives(rows: np.ndarray, listed: AnchorList, split: Rows, store: Embeddi
     return positives
 
 
-def _duplicate(theirs: Sequence[Sequence[str]], ours: Sequence[Sequence[str]]) -> str:
+def _duplicate(texts: Sequence[Sequence[str]], own_words: Sequence[Sequence[str]]) -> str:
     """Compare captions: "same text", or "near-duplicate" where 4 of 5 words are in common; else empty."""
-    theirs, ours = ([words for words in side if words] for side in (theirs, ours))  # texts that were given
-    if any(words in ours for words in theirs):
+    pairs = [(words, own) for words in texts for own in own_words if words and own]
+    if any(words == own for words, own in pairs):
         return "same text"
-    pairs = [(set(words), set(own)) for words in theirs for own in ours]
-    is_near = any(len(a & b) / max(1, len(a | b)) >= NEAR_DUPLICATE for a, b in pairs)
-    return "near-duplicate" if is_near else ""
+    shares = (len({*words} & {*own}) / len({*words} | {*own}) for words, own in pairs)
+    return "near-duplicate" if any(share >= NEAR_DUPLICATE for share in shares) else ""

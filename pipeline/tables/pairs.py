@@ -1,13 +1,19 @@
-"""Pairs of an image and a caption: as rows, as keys for look-ups, and grouped into each anchor's positives."""
+"""Pairs of an image and a caption: as rows, as keys for look-ups, grouped by anchor, and in files that users name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
-from jaxtyping import Bool, Int32, Int64, Integer
+import pyarrow as pa
+from jaxtyping import Bool, Float64, Int32, Int64, Integer
 
+from aoq.pipeline.columns import csv_columns, fitted, open_parquet, parse_csv, parse_json_lines, read_parquet
+from aoq.pipeline.reading import open_array, reading
 from aoq.pipeline.search.positives import Positives
 from aoq.pipeline.search.problem import Direction
 
@@ -36,9 +42,9 @@ def image_of_each(pairs: Pairs, captions: int) -> Int32[np.ndarray, " captions"]
     """
     if np.bincount(pairs[:, 1], minlength=1).max() > 1:
         return None
-    found = np.full(captions, -1, np.int32)
-    found[pairs[:, 1]] = pairs[:, 0]
-    return found
+    image_of = np.full(captions, -1, np.int32)
+    image_of[pairs[:, 1]] = pairs[:, 0]
+    return image_of
 
 
 def pairing_sha256(pairs: Pairs, captions: int) -> str:
@@ -77,3 +83,195 @@ def is_among(keys: Int64[np.ndarray, "*some"], ordered: Int64[np.ndarray, " all"
     if not len(ordered):
         return np.zeros(keys.shape, dtype=np.bool_)
     return ordered[np.minimum(np.searchsorted(ordered, keys), len(ordered) - 1)] == keys
+
+
+def rows_by_id(ids: Sequence[str], noun: str = "image") -> dict[str, int]:
+    """Map each id to its row; refuse rows that share one."""
+    if len(rows := {name: row for row, name in enumerate(ids)}) < len(ids):
+        row = next(row for row, name in enumerate(ids) if rows[name] != row)
+        raise ValueError(f"{noun}s {row} and {rows[ids[row]]} both have the id {ids[row]!r}; give each {noun} its own.")
+    return rows
+
+
+COLUMNS = (("image_id", "caption_id"), ("query_id", "document_id"), ("query-id", "corpus-id"), ("left", "right"))
+GRADES = ("grade", "score")
+LEAST_GRADE = 1.0
+JUDGEMENTS = (".qrels", ".trec", ".txt")
+REMEDY = (
+    "it needs two columns, "
+    + " or ".join(" and ".join(pair) for pair in COLUMNS)
+    + ", of rows, or of ids that --image-ids and --caption-ids name"
+)
+
+Column = Sequence[str] | Integer[np.ndarray, " pairs"]
+Columns = tuple[Column, Column, Float64[np.ndarray, " pairs"] | None]
+"""Both sides of each pair, as rows or ids, and its grade."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """A side that pairs refer to: the name of a row, and, if they are known, the number of rows and their ids."""
+
+    noun: str
+    count: int | None = None
+    ids: Sequence[str] | None = None
+
+
+def read_pairs(
+    path: Path, images: Known, captions: Known, least_grade: float | None = None
+) -> Integer[np.ndarray, "*shape"]:
+    """Read the positive pairs, rows (image, caption), or the image of each caption from a .npy vector.
+
+    Raises:
+        ValueError: for an unknown id or row, a grade that is not a number, or if no pair is left.
+    """
+    if path.suffix not in (".npy", *READERS, *JUDGEMENTS):
+        suffixes = ", ".join((".npy", *READERS, *JUDGEMENTS))
+        raise ValueError(f"{path} should pair images with captions, in one of {suffixes}.")
+    if path.suffix == ".npy":
+        array, grades = _array(path), None
+    else:
+        read = _judgements if path.suffix in JUDGEMENTS or _has_no_header(path) else _columns
+        left, right, grades = read(path, images.ids is not None, captions.ids is not None)
+    if grades is None and least_grade is not None:
+        raise ValueError(f"{path} has no grades, so all its pairs are positives; leave out --min-grade.")
+    if path.suffix == ".npy":
+        return array
+    are_positive = _are_positive(path, grades, least_grade, len(left))
+    rows = [_rows(path, side, column) for side, column in ((images, left), (captions, right))]
+    return np.stack(rows, axis=1)[are_positive]
+
+
+def _array(path: Path) -> Integer[np.ndarray, "*shape"]:
+    array = open_array(path)
+    is_fitting = array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 2)
+    if not is_fitting or not np.issubdtype(array.dtype, np.integer):
+        raise ValueError(
+            f"{path} holds {array.dtype} of shape {array.shape}; it needs integers, the row of each caption's image, "
+            "or (n, 2) rows (image, caption)."
+        )
+    return array
+
+
+def _has_no_header(path: Path) -> bool:
+    """Return whether a .tsv begins like TREC's judgements: four fields, the last of which is a number."""
+    if path.suffix != ".tsv":
+        return False
+    with reading(path, "a text file"), path.open(encoding="utf-8") as file:
+        fields = file.readline().split()
+    return len(fields) == 4 and _is_number(fields[3])
+
+
+def _judgements(path: Path, *_: bool) -> Columns:
+    with reading(path, "a text file"), path.open(encoding="utf-8") as file:
+        lines = [line.split() for line in file.read().splitlines()]
+    for number, fields in enumerate(lines, start=1):
+        if len(fields) != 4:
+            hint = " Ids, one per line, go to --image-ids and --caption-ids; --pairs takes pairs." * (len(fields) == 1)
+            raise ValueError(
+                f"{path}:{number}: {len(fields)} fields where judgements have 4: query 0 document grade.{hint}"
+            )
+        if not _is_number(fields[3]):
+            raise ValueError(f"{path}:{number}: the grade {fields[3]!r} is not a number.")
+    queries, _, documents, grades = zip(*lines, strict=True) if lines else ((), (), (), ())
+    return queries, documents, np.array(grades, dtype=np.float64)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return bool(np.isfinite(float(text)))
+    except ValueError:
+        return False
+
+
+def _columns(path: Path, *have_ids: bool) -> Columns:
+    with reading(path, "pairs", REMEDY):
+        types, read = READERS[path.suffix](path)
+        matching = [pair for pair in COLUMNS if set(pair) <= set(types)]
+        if len(matching) != 1:
+            raise ValueError(f"its columns are {list(types)}")
+        grade = next((name for name in GRADES if name in types), None)
+        sides: dict[str, pa.DataType] = {
+            name: pa.string() if has_ids and not pa.types.is_integer(types[name]) else pa.int64()
+            for name, has_ids in zip(matching[0], have_ids, strict=True)
+        }
+        table = read(pa.schema(sides | ({grade: pa.float64()} if grade else {})), ())
+    left, right = (
+        table[name].to_pylist() if kind == pa.string() else table[name].to_numpy() for name, kind in sides.items()
+    )
+    return left, right, table[grade].to_numpy() if grade else None
+
+
+Reader = Callable[[pa.Schema, Collection[str]], pa.Table]
+"""Reads columns of these kinds, of which some may have empty values."""
+
+
+def _parquet(path: Path) -> tuple[Mapping[str, pa.DataType], Reader]:
+    with open_parquet(path) as file:
+        schema = file.file.schema_arrow
+    return dict(zip(schema.names, schema.types, strict=True)), lambda columns, nullable: read_parquet(
+        path, columns, nullable=nullable
+    )
+
+
+def _csv(path: Path, delimiter: str = ",") -> tuple[Mapping[str, pa.DataType], Reader]:
+    """Take every column of a CSV file as text until it is read: an id 007 is not a number."""
+    names = csv_columns(path, delimiter=delimiter)
+    return dict.fromkeys(names, pa.string()), lambda columns, nullable: parse_csv(
+        path, columns, nullable=nullable, delimiter=delimiter
+    )
+
+
+def _json_lines(path: Path) -> tuple[Mapping[str, pa.DataType], Reader]:
+    table = parse_json_lines(path)
+    return dict(zip(table.schema.names, table.schema.types, strict=True)), partial(fitted, table)
+
+
+READERS: dict[str, Callable[[Path], tuple[Mapping[str, pa.DataType], Reader]]] = {
+    ".parquet": _parquet,
+    ".csv": _csv,
+    ".tsv": partial(_csv, delimiter="\t"),
+    ".jsonl": _json_lines,
+}
+"""The column types of each kind of file, and a reader of some columns."""
+
+
+def _are_positive(
+    path: Path, grades: Float64[np.ndarray, " pairs"] | None, least: float | None, pairs: int
+) -> Bool[np.ndarray, " pairs"]:
+    if not pairs:
+        raise ValueError(f"{path} has no pair; give --unpaired where no caption belongs to any image.")
+    if grades is None:
+        return np.ones(pairs, dtype=np.bool_)
+    if len(wrong := np.flatnonzero(~np.isfinite(grades))):
+        raise ValueError(f"{path}: the grade of pair {wrong[0]} is not a number.")
+    least = LEAST_GRADE if least is None else least
+    if not (are_positive := grades >= least).any():
+        raise ValueError(
+            f"{path}: no pair has a grade of at least {least:g}, the highest is {grades.max():g}; lower --min-grade."
+        )
+    return are_positive
+
+
+def _rows(path: Path, side: Known, column: Column) -> Int64[np.ndarray, " pairs"]:
+    """Turn ids or row numbers into rows; each must exist."""
+    if side.ids is not None:
+        row_of = rows_by_id(side.ids, side.noun)
+        rows = np.array([row_of.get(str(name), -1) for name in column], dtype=np.int64)
+        reason = f"which is none of the {len(row_of)} ids of {side.noun}s; pairs of rows go into a .npy file"
+    else:
+        if wrong := [name for name in column if isinstance(name, str) and not _is_row(name)]:
+            raise ValueError(
+                f"{path}: {wrong[0]!r} is no row number; give --{side.noun}-ids where {side.noun}s go by ids."
+            )
+        rows = np.array(column if isinstance(column, np.ndarray) else [int(name) for name in column], dtype=np.int64)
+        reason = f"and there are {side.noun}s 0 to {(side.count or 0) - 1}"
+    is_missing = (rows < 0) | (rows >= (np.inf if side.count is None else side.count))
+    if is_missing.any():
+        pair = int(is_missing.argmax())
+        raise ValueError(f"{path}: pair {pair} names {side.noun} {str(column[pair])!r}, {reason}.")
+    return rows
+
+
+def _is_row(name: str) -> bool:
+    return name.isascii() and name.isdecimal() and len(name) < 10

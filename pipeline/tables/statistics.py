@@ -39,7 +39,7 @@ class Description:
 
     @property
     def exceeds_false_negatives(self) -> bool:
-        """True if most listed pairs score at least as high as a positive: of a weak teacher or wrong pairs."""
+        """True if most listed pairs score at least as high as a positive: a sign of a weak teacher or wrong pairs."""
         return self.above_positive is not None and self.above_positive > 0.5
 
 
@@ -122,8 +122,8 @@ def data_differ(one: NegativeTable, other: NegativeTable) -> str:
             return f"the tables have other ids of {side}"
     if one.manifest.get("dataset") == other.manifest.get("dataset") or one.positives is None or other.positives is None:
         return ""
-    are_alike = np.array_equal(np.unique(one.positives, axis=0), np.unique(other.positives, axis=0))
-    return "" if are_alike else "the tables have other true pairs and other fingerprints of their data"
+    are_equal = np.array_equal(np.unique(one.positives, axis=0), np.unique(other.positives, axis=0))
+    return "" if are_equal else "the tables have other true pairs and other fingerprints of their data"
 
 
 def difference(
@@ -155,13 +155,12 @@ def common_by_depth(
 ) -> Int64[np.ndarray, "anchors depth"]:
     """Count the ids that the first d places of both lists share, for every d."""
     anchors, depth = one.shape
-    found = []
-    for lists in (one, other):
-        rows, places = np.nonzero(lists >= 0)
-        found.append((pair_keys(rows, lists[rows, places], ID_COUNT), places))
-    keys, left, right = np.intersect1d(found[0][0], found[1][0], assume_unique=True, return_indices=True)
+    (rows, places), (other_rows, other_places) = (np.nonzero(lists >= 0) for lists in (one, other))
+    keys = pair_keys(rows, one[rows, places], ID_COUNT)
+    other_keys = pair_keys(other_rows, other[other_rows, other_places], ID_COUNT)
+    common, left, right = np.intersect1d(keys, other_keys, assume_unique=True, return_indices=True)
     counts = np.zeros((anchors, depth), dtype=np.int64)
-    np.add.at(counts, (keys // ID_COUNT, np.maximum(found[0][1][left], found[1][1][right])), 1)
+    np.add.at(counts, (common // ID_COUNT, np.maximum(places[left], other_places[right])), 1)
     return counts.cumsum(axis=1)
 
 

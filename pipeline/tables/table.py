@@ -1,95 +1,47 @@
-"""The negative table in Python: its lists, its true pairs, and operations on them."""
+"""The negative table in Python: its lists and true pairs, operations on them, and a screen's judgement of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Float32
+from jaxtyping import Float32, UInt32
 
+from aoq.pipeline.config.screen import Suspected
 from aoq.pipeline.search.lists import NegativeLists, to_arrow
-from aoq.pipeline.search.positives import Positives
 from aoq.pipeline.search.problem import Direction
-from aoq.pipeline.tables.files import (
-    content_sha256,
-    directions_of,
-    read_lists,
-    read_manifest,
-    read_positives,
-    said_of,
-    sides_of,
-    table_hashes,
+from aoq.pipeline.tables.contents import TableContents
+from aoq.pipeline.tables.files import directions_of, read_ids, read_lists, read_manifest, read_positives, said_of
+from aoq.pipeline.tables.pairs import Pairs
+from aoq.pipeline.tables.screens.view import Judged, View, rules_of, write_view
+from aoq.pipeline.tables.writing import Made, made_whole, write_ids, write_table
+
+SEARCH_FIELDS = (
+    *("search", "guarantee", "recall", "recall_interval", "recall_anchors", "index"),
+    *("searched_share", "scores", "sources"),
 )
-from aoq.pipeline.tables.ids import read_ids, write_ids
-from aoq.pipeline.tables.pairs import Pairs, positives_of
-from aoq.pipeline.tables.writing import Made, made_whole, write_table
-
-if TYPE_CHECKING:
-    from aoq.pipeline.tables.screens.screened import ScreenedTable
-
-RECALL = ("recall", "recall_interval", "recall_anchors", "index")
-SAID = ("search", "guarantee", *RECALL, "searched_share", "scores", "sources")
 """The manifest's fields of a direction's search; figures of the lists are recomputed."""
 
 
 @dataclass(frozen=True, repr=False)
-class NegativeTable:
+class NegativeTable(TableContents):
     """Each image's hardest captions (`i2t`) and each caption's hardest images (`t2i`).
 
     Images and captions stand for any two sides, named by `sides`. A direction that was not mined has lists of length
-    0, one for each of its anchors. Of one set, searched among itself, `t2i` is `i2t`: both directions have the same
-    lists, and `directions` names the first alone.
+    0, one for each of its anchors. In a table of one set, searched among itself, `t2i` is `i2t`: both directions have
+    the same lists, and `directions` names the first alone.
     """
 
-    i2t: NegativeLists
-    t2i: NegativeLists
-    manifest: Mapping[str, Any] = field(default_factory=dict)
-    """Teacher and data of the scores, and for each of `directions` how it was searched."""
-    positives: Pairs | None = None
-    """True pairs, rows (image, caption), which no list holds; of one set in both orders; None if they are unknown."""
-    ids: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Ids of `images` and `captions`, one per row, if their vectors came with ids."""
-
-    def __getitem__(self, direction: Direction) -> NegativeLists:
-        return {"i2t": self.i2t, "t2i": self.t2i}[direction]
-
     def __repr__(self) -> str:
-        held = [f"{direction}: {len(self[direction])} lists of {self[direction].h}" for direction in self.directions]
-        return f"NegativeTable({', '.join([*held, 'one set'] if self.is_one_set else held)})"
-
-    @property
-    def sides(self) -> tuple[str, ...]:
-        """Names of the rows: ("images", "captions") by default, one name for one set."""
-        return sides_of(self.manifest)
-
-    @property
-    def is_one_set(self) -> bool:
-        return len(self.sides) == 1
-
-    @property
-    def directions(self) -> tuple[Direction, ...]:
-        """Directions whose lists differ."""
-        return directions_of(self.manifest)
-
-    def own(self, direction: Direction) -> Positives:
-        """Group the true pairs by anchor."""
-        if self.positives is None:
-            raise ValueError("the table does not say which pairs are true; give it `positives`.")
-        return positives_of(direction, self.positives, len(self[direction]))
-
-    @property
-    def sha256(self) -> dict[str, str]:
-        """Hash of each direction's lists, from the manifest if it has one."""
-        if "sha256" in said_of(self.manifest, "i2t"):
-            return table_hashes(self.manifest)
-        return {direction: content_sha256(self[direction]) for direction in self.directions}
+        lists = [f"{direction}: {len(self[direction])} lists of {self[direction].h}" for direction in self.directions]
+        return f"NegativeTable({', '.join([*lists, 'one set'] if self.is_one_set else lists)})"
 
     def to_arrow(self, direction: Direction) -> pa.Table:
         """Make an Arrow table with one row per anchor and the columns of the table's files."""
@@ -97,7 +49,7 @@ class NegativeTable:
 
     def to_pandas(self, direction: Direction) -> Any:
         """Make a DataFrame, one row per negative: anchor_id, rank (from 1), negative_id, score, positive_score."""
-        return data_frame(self[direction])
+        return _data_frame(self[direction])
 
     def screen(
         self,
@@ -116,10 +68,11 @@ class NegativeTable:
         match and `pair_probabilities` those that each caption's own pair is right: files, or arrays. `judgements` are
         a judge's: a file, or an Arrow table of its columns.
         """
-        from aoq.pipeline.tables.screens.screened import screen_table
+        from aoq.pipeline.tables.screens.judge import judge_by_rules  # loads torch and numba
 
-        given = {"positives": positives, "pair_probabilities": pair_probabilities, "judgements": judgements}
-        return screen_table(self, rules, texts=texts, images=images, captions=captions, **given)
+        files = {"positives": positives, "pair_probabilities": pair_probabilities, "judgements": judgements}
+        view, suspected = judge_by_rules(self, rules, texts=texts, images=images, captions=captions, **files)
+        return ScreenedTable(self, view, suspected)
 
     def save(self, folder: Path | str, *, overwrite: bool = False, **provenance: Any) -> None:
         """Write the table, whole or not at all, to the new folder `folder`; `read_table` reads it again.
@@ -132,20 +85,21 @@ class NegativeTable:
             raise ValueError("a saved table says which pairs are true, and this one does not; give it `positives`.")
         made: dict[Direction, Made] = {}
         for direction in self.directions:
-            lists, said = self[direction], said_of(self.manifest, direction)
+            lists, fields = self[direction], said_of(self.manifest, direction)
             if not lists.h:
                 raise ValueError(f"a table to save has both directions, and {direction} was not mined; mine both.")
-            said = {"search": "in memory", "guarantee": "exact", **{key: said[key] for key in said if key in SAID}}
+            fields = {key: value for key, value in fields.items() if key in SEARCH_FIELDS}
+            about = {"search": "in memory", "guarantee": "exact", **fields}
             is_proven = lists.bound is not None and bool((lists.scores[:, -1] > lists.bound).all())
-            if said["guarantee"] == "exact" and not is_proven:
-                said["guarantee"] = "unproven"
-            made[direction] = {"h": lists.h, **said}, [lists]
+            if about["guarantee"] == "exact" and not is_proven:
+                about["guarantee"] = "unproven"
+            made[direction] = {"h": lists.h, **about}, [lists]
         pairs = np.ascontiguousarray(self.positives, dtype="<i4")
         unnamed = {"dataset": sha256(pairs.tobytes()).hexdigest(), "teacher": {"vectors": "in memory"}, "tool": "aoq"}
-        about = {**unnamed, **self.manifest, **provenance, "tool_version": version("aoq")}
-        about = {key: value for key, value in about.items() if key not in ("format_version", "directions", "ids")}
+        facts = {**unnamed, **self.manifest, **provenance, "tool_version": version("aoq")}
+        facts = {key: value for key, value in facts.items() if key not in ("format_version", "directions", "ids")}
         with made_whole(Path(folder), overwrite=overwrite) as output:
-            write_table(output, about, made, self.positives)
+            write_table(output, facts, made, self.positives)
             write_ids(output, self.ids)
 
 
@@ -161,7 +115,69 @@ def read_table(folder: Path | str, *, dataset: str | None = None) -> NegativeTab
     return NegativeTable(lists[0], lists[-1], manifest, positives, ids)
 
 
-def data_frame(lists: NegativeLists, **more: np.ndarray) -> Any:
+@dataclass(frozen=True, repr=False)
+class ScreenedTable:
+    """A table and a screen's judgement of it; the table itself stays unchanged."""
+
+    table: NegativeTable
+    view: View
+    suspected: Suspected = "drop"
+    """Treatment of suspected negatives, unless `weights` is given another."""
+
+    def __repr__(self) -> str:
+        flagged = ", ".join(f"{d}: {int((self.flags(d) > 0).sum())} flagged" for d in self.table.directions)
+        return f"ScreenedTable({self.table!r}, {flagged})"
+
+    def flags(self, direction: Direction) -> UInt32[np.ndarray, "anchors h"]:
+        """Bits of the rules that each negative meets; `rules_of` names them."""
+        return self.view[direction].flags
+
+    def suspicion(self, direction: Direction) -> Float32[np.ndarray, "anchors h"]:
+        """Suspicion that each negative is a false negative, from 0 to 1."""
+        return self.view[direction].suspicion
+
+    def weights(self, direction: Direction, suspected: Suspected | None = None) -> Float32[np.ndarray, "anchors h"]:
+        """Sampling weight of each negative; 0 for padding."""
+        weights = self.view[direction].weights(suspected or self.suspected)
+        return np.where(self.table[direction].negative_ids >= 0, weights, np.float32(0))
+
+    def left(self, direction: Direction) -> NegativeLists:
+        """Lists without flagged negatives, moved up and padded."""
+        return self.table[direction].keep(self.flags(direction) == 0)
+
+    def to_pandas(self, direction: Direction) -> Any:
+        """Make a pandas.DataFrame like the table's own, with the names of the rules met (`flags`) and `suspicion`."""
+        listed = self.table[direction].negative_ids >= 0
+        bits, which = np.unique(self.flags(direction)[listed], return_inverse=True)
+        names = np.array([",".join(rules_of(int(one))) for one in bits], dtype=object)
+        suspicion = self.suspicion(direction)[listed]
+        return _data_frame(self.table[direction], flags=names[which], suspicion=suspicion)
+
+    def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
+        """Write the view, as `aoq screen` does, to the new folder `folder`; the table is not saved with it."""
+        with made_whole(Path(folder), overwrite=overwrite) as made:
+            write_view(self.view, made)
+
+
+class Parts(NamedTuple):
+    """A table, and a screen's judgement of it, if there is one."""
+
+    table: NegativeTable
+    view: View | None
+    suspected: Suspected
+
+    def judged(self, direction: Direction) -> Judged | None:
+        return None if self.view is None else self.view[direction]
+
+
+def parts_of(table: NegativeTable | ScreenedTable) -> Parts:
+    """Take a table apart, screened or not."""
+    if isinstance(table, ScreenedTable):
+        return Parts(table.table, table.view, table.suspected)
+    return Parts(table, None, "drop")
+
+
+def _data_frame(lists: NegativeLists, **more: np.ndarray) -> Any:
     """Make a pandas.DataFrame with one row per negative, list by list."""
     try:
         pandas = import_module("pandas")

@@ -1,10 +1,10 @@
-"""Write a table: lists of both directions, their certificates if a search gave any, and the manifest last."""
+"""Write a table: lists of both directions, certificates if a search gave any, the manifest, ids, and a README."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,26 +13,176 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from aoq.pipeline.digests import file_sha256
 from aoq.pipeline.scratch import publish, scratch_beside, write_atomically
 from aoq.pipeline.search.lists import NegativeLists, from_arrow, to_arrow
 from aoq.pipeline.search.problem import Direction
-from aoq.pipeline.tables.files import CERTIFICATES, FORMAT_VERSION, MANIFEST, ContentHash, list_writer, write_positives
-from aoq.pipeline.tables.guarantee import describe_guarantee
-from aoq.pipeline.tables.pairs import Pairs
-from aoq.pipeline.tables.readme import write_table_readme
+from aoq.pipeline.tables.files import (
+    CERTIFICATES,
+    FORMAT_VERSION,
+    MANIFEST,
+    PAIRS,
+    POSITIVES,
+    ContentHash,
+    count_rows,
+    directions_of,
+    id_columns,
+    ids_sha256,
+    nouns_of,
+    pairs_sha256,
+    read_manifest,
+    said_of,
+)
+from aoq.pipeline.tables.pairs import Pairs, rows_by_id
+from aoq.pipeline.terminal import visible
 from aoq.pipeline.threads import in_parallel
 
 logger = logging.getLogger(__name__)
 
 GROUP_ROWS = 4096
 COLLAPSED, MOST_COLLAPSED = 1e-6, 0.5
-"""Relative difference below which scores are taken for one, and the fraction of such anchors that is worth a word."""
+"""Relative difference below which scores count as equal, and the fraction of such anchors that calls for a warning."""
+TABLES = ("i2t", "t2i", "positives", "images", "captions", "items")
+"""Files that `datasets` may read, by name; the first is its default."""
+README = """\
+A negative table by aoq: a row per anchor, its hardest negatives by falling score. `negative_ids` are rows of the other
+side, padding is −1; an anchor's own are in `positives`, never in the lists. `manifest.json` names the teacher whose
+scores these are.
+
+GUARANTEES
+
+```python
+import aoq
+from datasets import load_dataset
+
+table = aoq.read_table("FOLDER")  # this folder; checked against the sha256 in manifest.json
+rows = load_dataset("FOLDER", split="train")  # i2t; others by name: load_dataset("FOLDER", "positives", split="train")
+```
+
+`aoq inspect FOLDER --image 0` shows a list, `aoq export FOLDER OUT --format …` writes it for a trainer.
+"""
 
 Made = tuple[Mapping[str, Any], Iterable[NegativeLists]]
 """Manifest fields of a direction (its h, ...), and its lists from the first anchor on."""
 
 
-def row_groups(parts: Iterable[NegativeLists]) -> Iterator[pa.Table]:
+@contextmanager
+def made_whole(output: Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """Give a path in a scratch folder; the files written there become `output` when the block ends.
+
+    With `overwrite` an existing table or view is replaced.
+    """
+    with scratch_beside(output) as scratch:
+        made = scratch / output.name
+        if output.exists() and not overwrite:
+            raise ValueError(f"{output} is there already; remove it or choose another name.")
+        if output.exists() and not (output / MANIFEST).is_file():
+            raise ValueError(f"{output} is there already and is no table; choose another name.")
+        yield made
+        publish(made, output)
+
+
+def write_table(
+    output: Path,
+    provenance: Mapping[str, Any],
+    made: Mapping[Direction, tuple[Mapping[str, Any], Any]],
+    positives: Pairs,
+    *,
+    write: Callable[[Path, Mapping[str, Any], Any], dict[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """Write the files, the manifest and a README last, and return the manifest.
+
+    `write` (by default `write_lists`) writes a direction's file and returns its figures. Directions are written in
+    threads of their own.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    pairs = write_positives(output, positives)
+    header = {"format_version": FORMAT_VERSION, **provenance, "positives_sha256": pairs}
+    about = {direction: {"direction": direction, **fields} for direction, (fields, _) in made.items()}
+    figures: dict[str, dict[str, Any]] = {}
+
+    def write_some(start: int, stop: int) -> None:
+        for direction in list(made)[start:stop]:
+            path, footer = output / f"{direction}.parquet", {**header, **about[direction]}
+            figures[direction] = (write or write_lists)(path, footer, made[direction][1])
+
+    in_parallel(write_some, len(made), parts=1)
+    manifest = {**header, "directions": {direction: {**about[direction], **figures[direction]} for direction in made}}
+    write_manifest(output, manifest)
+    _write_readme(output)
+    return manifest
+
+
+def write_positives(folder: Path, positives: Pairs) -> str:
+    """Write the positive pairs, by caption, then by image; return their sha256."""
+    pairs = positives[np.lexsort(positives.T)]
+    columns = pa.table({"caption_id": pairs[:, 1], "image_id": pairs[:, 0]}, schema=PAIRS)
+    pq.write_table(columns, folder / POSITIVES, compression="zstd", write_page_checksum=True)
+    return pairs_sha256(pairs)
+
+
+def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+    write_atomically(folder / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
+
+
+def write_lists(path: Path, footer: Mapping[str, Any], parts: Iterable[NegativeLists]) -> dict[str, Any]:
+    """Write a direction's lists; return their hash and the main figures of their hardness.
+
+    The `bound` of lists that a search certified goes into certificates beside the table: bounds depend on the
+    search, and the table does not.
+    """
+    content, rows, positives, certified, collapsed, sums = ContentHash(), 0, 0, 0, 0, np.zeros(4)
+    certificates: list[pa.Table] = []
+    with list_writer(path, footer) as writer:
+        for group in _row_groups(parts):
+            writer.write_table(group.select(writer.schema.names).cast(writer.schema))
+            lists = from_arrow(group)
+            scores, positive = lists.scores, lists.positive_score
+            if lists.bound is not None:
+                columns = {"anchor_id": group["anchor_id"], "last_score": scores[:, -1], "bound": lists.bound}
+                certificates.append(pa.table(columns, schema=CERTIFICATES))
+                certified += int(((scores[:, -1] > lists.bound) | (lists.bound == -np.inf)).sum())
+            content.add(lists)
+            rows += len(lists)
+            collapsed += _count_collapsed(lists)
+            positives += int(np.isfinite(positive).sum())
+            summed = (scores[:, 0], scores[:, -1], positive, scores[:, 0] > positive)
+            sums += [np.nansum(column, dtype=np.float64) for column in summed]
+    if certificates:
+        beside = path.with_suffix(".certificates.parquet")
+        pq.write_table(pa.concat_tables(certificates), beside, compression="zstd", row_group_size=GROUP_ROWS)
+    first, last, lowest, above = sums.tolist()
+    has_collapsed = collapsed > MOST_COLLAPSED * rows
+    if has_collapsed:
+        logger.warning("%s: %s", path.stem, _describe_collapse(collapsed / rows))
+    return {
+        "anchors": rows,
+        "sha256": content.hexdigest(),
+        **({"certified_share": certified / rows} if certificates else {}),
+        **({"collapsed_share": round(collapsed / rows, 4)} if has_collapsed else {}),
+        "first_score_mean": round(first / rows, 4),
+        "last_score_mean": round(last / rows, 4),
+        "positive_score_mean": round(lowest / positives, 4) if positives else None,
+        "above_positive_share": round(above / rows, 4),
+    }
+
+
+def list_writer(path: Path, footer: Mapping[str, Any]) -> pq.ParquetWriter:
+    """Open a writer with page checksums, as a flipped byte reads as another id; no dictionary, as values differ."""
+    ids, scores, sources = (pa.list_(kind, footer["h"]) for kind in (pa.int32(), pa.float32(), pa.uint8()))
+    columns = {"anchor_id": pa.int32(), "negative_ids": ids, "scores": scores, "positive_score": pa.float32()}
+    columns |= {"sources": sources} if "sources" in footer else {}
+    return pq.ParquetWriter(
+        path,
+        pa.schema(columns, metadata={"aoq": json.dumps(footer, sort_keys=True)}),
+        compression="zstd",
+        use_dictionary=False,
+        use_byte_stream_split=["scores.list.element"],
+        write_page_checksum=True,
+    )
+
+
+def _row_groups(parts: Iterable[NegativeLists]) -> Iterator[pa.Table]:
     """Regroup all rows into groups of one size, so that the same lists make the same file whatever the parts."""
     waiting, first = [], 0
     for lists in parts:
@@ -45,47 +195,6 @@ def row_groups(parts: Iterable[NegativeLists]) -> Iterator[pa.Table]:
     yield pa.concat_tables(waiting).combine_chunks()
 
 
-def write_lists(path: Path, footer: Mapping[str, Any], parts: Iterable[NegativeLists]) -> dict[str, Any]:
-    """Write a direction's lists; return their hash and the main figures of their hardness.
-
-    The `bound` of lists that a search certified goes into certificates beside the table: bounds depend on the
-    search, and the table does not.
-    """
-    content, rows, positives, certified, collapsed, sums = ContentHash(), 0, 0, 0, 0, np.zeros(4)
-    known: list[pa.Table] = []
-    with list_writer(path, footer) as writer:
-        for group in row_groups(parts):
-            writer.write_table(group.select(writer.schema.names).cast(writer.schema))
-            lists = from_arrow(group)
-            scores, positive = lists.scores, lists.positive_score
-            if lists.bound is not None:
-                columns = {"anchor_id": group["anchor_id"], "last_score": scores[:, -1], "bound": lists.bound}
-                known.append(pa.table(columns, schema=CERTIFICATES))
-                certified += int(((scores[:, -1] > lists.bound) | (lists.bound == -np.inf)).sum())
-            content.add(lists)
-            rows += len(lists)
-            collapsed += _count_collapsed(lists)
-            positives += int(np.isfinite(positive).sum())
-            summed = (scores[:, 0], scores[:, -1], positive, scores[:, 0] > positive)
-            sums += [np.nansum(column, dtype=np.float64) for column in summed]
-    if known:
-        beside = path.with_suffix(".certificates.parquet")
-        pq.write_table(pa.concat_tables(known), beside, compression="zstd", row_group_size=GROUP_ROWS)
-    first, last, lowest, above = sums.tolist()
-    if collapsed > MOST_COLLAPSED * rows:
-        logger.warning("%s: %s", path.stem, describe_guarantee({"collapsed_share": collapsed / rows}).partition(";")[0])
-    return {
-        "anchors": rows,
-        "sha256": content.hexdigest(),
-        **({"certified_share": certified / rows} if known else {}),
-        **({"collapsed_share": round(collapsed / rows, 4)} if collapsed > MOST_COLLAPSED * rows else {}),
-        "first_score_mean": round(first / rows, 4),
-        "last_score_mean": round(last / rows, 4),
-        "positive_score_mean": round(lowest / positives, 4) if positives else None,
-        "above_positive_share": round(above / rows, 4),
-    }
-
-
 def _count_collapsed(lists: NegativeLists) -> int:
     """Count the anchors whose listed and positive scores, two at least, all lie within 1e-6 of the highest."""
     scores = np.column_stack([lists.scores, lists.positive_score]).astype(np.float64)
@@ -93,47 +202,81 @@ def _count_collapsed(lists: NegativeLists) -> int:
     return int(((highest - lowest <= COLLAPSED * np.abs(highest)) & (np.isfinite(scores).sum(axis=1) > 1)).sum())
 
 
-def write_table(
-    output: Path,
-    provenance: Mapping[str, Any],
-    made: Mapping[Direction, tuple[Mapping[str, Any], Any]],
-    positives: Pairs,
-    *,
-    write: Callable[[Path, Mapping[str, Any], Any], dict[str, Any]] = write_lists,
-) -> dict[str, Any]:
-    """Write the files, the manifest and a README last, and return the manifest.
+def write_ids(table: Path, ids: Mapping[str, Sequence[str]]) -> None:
+    """Write the ids of some sides into an existing table, and their hashes into its manifest.
 
-    `write` writes a direction's file and returns its figures. Directions are written in threads of their own.
+    Raises:
+        ValueError: unless each row has one id of its own.
     """
-    output.mkdir(parents=True, exist_ok=True)
-    pairs = write_positives(output, positives)
-    header = {"format_version": FORMAT_VERSION, **provenance, "positives_sha256": pairs}
-    about = {direction: {"direction": direction, **said} for direction, (said, _) in made.items()}
-    figures: dict[str, dict[str, Any]] = {}
+    if not ids:
+        return
+    manifest = read_manifest(table)
+    counts, nouns, columns = count_rows(table, manifest), nouns_of(manifest), id_columns(manifest)
+    for side, names in ids.items():
+        if len(names) != counts[side]:
+            raise ValueError(
+                f"{len(names)} {nouns[side]} ids are given for a table of {counts[side]}; they are of other data."
+            )
+        rows_by_id(names, nouns[side])
+        file, schema = columns[side]
+        column = pa.table([pa.array(names, pa.string())], schema=schema)
+        pq.write_table(column, table / file, compression="zstd", write_page_checksum=True)
+    hashes = {side: ids_sha256(names) for side, names in ids.items()}
+    manifest["ids"] = {**manifest.get("ids", {}), **hashes}
+    write_manifest(table, manifest)
+    _write_readme(table)
 
-    def write_some(start: int, stop: int) -> None:
-        for direction in list(made)[start:stop]:
-            path, footer = output / f"{direction}.parquet", {**header, **about[direction]}
-            figures[direction] = write(path, footer, made[direction][1])
 
-    in_parallel(write_some, len(made), parts=1)
-    manifest = {**header, "directions": {direction: {**about[direction], **figures[direction]} for direction in made}}
-    write_atomically(output / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
-    write_table_readme(output)
-    return manifest
+def _write_readme(table: Path) -> None:
+    """Describe the table and its files; the same files have the same description."""
+    manifest = read_manifest(table)
+    guarantees = "\n".join(
+        f"- `{direction}`: {visible(describe_guarantee(said_of(manifest, direction)))}."
+        for direction in directions_of(manifest)
+    )
+    tables = describe_tables(table, {name: f"{name}.parquet" for name in TABLES}, default=TABLES[0])
+    text = f"---\n{tables}---\n{README.replace('GUARANTEES', guarantees)}"
+    (table / "README.md").write_text(text, encoding="utf-8")
 
 
-@contextmanager
-def made_whole(output: Path, *, overwrite: bool = False) -> Iterator[Path]:
-    """Give a path in a scratch folder; what is made there becomes `output` once it is whole.
+def describe_tables(folder: Path, tables: Mapping[str, str], *, default: str = "") -> str:
+    """Name the existing tables in YAML, with their hashes: `datasets` caches by this text, whatever they hold."""
+    entries = [
+        f"- config_name: {name}\n  data_files: {file}\n  description: sha256 {file_sha256(folder / file)}\n"
+        + ("  default: true\n" if name == default else "")
+        for name, file in tables.items()
+        if (folder / file).is_file()
+    ]
+    return "configs:\n" + "".join(entries)
 
-    With `overwrite` an existing table or view is replaced.
+
+def describe_guarantee(about: Mapping[str, Any]) -> str:
+    """Describe how a direction's lists were found and how complete they are, from its fields of the manifest.
+
+    No approximate table may pass for an exact one.
+
+    >>> describe_guarantee({"guarantee": "exact", "certified_share": 1.0})
+    'exact, 100.00% certified'
+    >>> measured = {"recall": 0.962, "recall_interval": [0.9416, 0.9755], "recall_anchors": 512}
+    >>> describe_guarantee({"guarantee": "approximate", **measured, "certified_share": 0.0})
+    'approximate, 96.20% of the true lists (95% interval 94.16% to 97.55%, 512 anchors), not certified'
     """
-    with scratch_beside(output) as scratch:
-        made = scratch / output.name
-        if output.exists() and not overwrite:
-            raise ValueError(f"{output} is there already; remove it or choose another name.")
-        if output.exists() and not (output / MANIFEST).is_file():
-            raise ValueError(f"{output} is there already and is no table; choose another name.")
-        yield made
-        publish(made, output)
+    text = str(about.get("guarantee", "unknown"))
+    if collapsed := about.get("collapsed_share"):
+        text = f"{_describe_collapse(collapsed)}; {text}"
+    if "recall" in about:
+        sample = f"{about['recall_anchors']} anchors"
+        if "recall_interval" in about:  # not of a shortlist, nor in older tables
+            low, high = about["recall_interval"]
+            sample = f"95% interval {low:.2%} to {high:.2%}, {sample}"
+        text += f", {about['recall']:.2%} of the true lists ({sample})"
+    if "certified_share" in about:
+        share = about["certified_share"]
+        text += f", {share:.2%} certified" if share else ", not certified"
+    if index := about.get("index"):
+        text += f"; index {' '.join(filter(None, (index['factory'], index['parameters'])))}"
+    return text
+
+
+def _describe_collapse(share: float) -> str:
+    return f"all scores of {share:.0%} of the anchors lie within 1e-6: the teacher has collapsed"

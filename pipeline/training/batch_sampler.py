@@ -14,8 +14,7 @@ from aoq.pipeline.batches.order import COMMUNITY, KeptOrder, MinedBatches
 from aoq.pipeline.data.batches import epoch_order, step_rng
 from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.tables.pairs import Pairs
-from aoq.pipeline.tables.screens.screened import ScreenedTable, parts_of
-from aoq.pipeline.tables.table import NegativeTable
+from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
 from aoq.pipeline.training.drawable import Drawable, drawable
 from aoq.pipeline.training.sampler import WHOLE, Offline, Sampler
 

@@ -12,8 +12,7 @@ from torch.utils.data import Dataset
 
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
 from aoq.pipeline.tables.pairs import SIDES
-from aoq.pipeline.tables.screens.screened import ScreenedTable, parts_of
-from aoq.pipeline.tables.table import NegativeTable
+from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
 from aoq.pipeline.training.drawable import drawable
 
 ANCHOR = "anchor_id"

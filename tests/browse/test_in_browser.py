@@ -7,8 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from aoq.pipeline.tables.screens.judgements import read_judgements
-from aoq.pipeline.tables.screens.matches import read_matches
+from aoq.pipeline.tables.screens.judgements import read_judgements, read_matches
 
 ADDRESSES = ["/", "/search?q=dogs", "/image/0", "/image/0?table=0&beside=1", "/caption/0", "/image/0/listed"]
 ADDRESSES += ["/caption/0/listed", "/queries", "/queries?q=dogs", "/query/image/0", "/query/caption/0"]

@@ -8,7 +8,8 @@ import pytest
 
 from aoq.pipeline.browse.lists import ListFile
 from aoq.pipeline.search.lists import NegativeLists, to_arrow
-from aoq.pipeline.tables.files import list_writer, read_unverified
+from aoq.pipeline.tables.files import read_unverified
+from aoq.pipeline.tables.writing import list_writer
 
 H = 6
 

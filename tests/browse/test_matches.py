@@ -12,10 +12,10 @@ import pytest
 
 from aoq.pipeline.browse.marks import Matches
 from aoq.pipeline.config.screen import Screen
+from aoq.pipeline.tables.screens.judge import judge
+from aoq.pipeline.tables.screens.judgements import read_matches
 from aoq.pipeline.tables.screens.knowledge import Knowledge
-from aoq.pipeline.tables.screens.matches import read_matches
-from aoq.pipeline.tables.screens.rules import bit
-from aoq.pipeline.tables.screens.screened import judge
+from aoq.pipeline.tables.screens.view import bit
 from aoq.pipeline.tables.table import read_table
 
 SUFFIXES = ("csv", "parquet", "json")

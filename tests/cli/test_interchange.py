@@ -126,7 +126,7 @@ def test_each_export_has_a_readme(name, run):
 def test_scores_of_positives_come_from_the_table_or_from_vectors(run):
     given = ("--format", "flagembedding", "--num-negatives", 2, "--scores", *TEXTS)
     refused = run("export", "table", "out", *given, "--direction", "i2t")
-    assert "of the up to 2 positives of an anchor the table keeps the lowest score only" in refused.stderr
+    assert "an anchor has up to 2 positives, and the table keeps only the lowest score" in refused.stderr
     assert run("export", "table", "t2i", *given, "--direction", "t2i").exit_code == 0
     assert run("export", "table", "i2t", *given, "--direction", "i2t", *VECTORS).exit_code == 0
     i2t, t2i = (list(map(json.loads, Path(one, "train.jsonl").read_text().splitlines())) for one in DIRECTIONS)
@@ -271,7 +271,7 @@ WAYS = ("--direction", "t2i")
     refusals(
         """
 --format triplet $WAYS $NAMES :: triplet has the images' pictures, and none are given; give --image-
---format ms-swift $WAYS $NAMES :: its id (or --image-texts FILE, a text in each image's place).
+--format ms-swift $WAYS $NAMES :: its id (or --image-texts FILE, a text for each image).
 --format pylate $WAYS $NAMES :: pylate is read as text alone, and an image's id is none; give --im
 --format pylate $WAYS $PICTURES :: has no place for pictures; leave out --image-root, or choose triplet
 --format trec --image-root pictures :: trec has ids alone, and has no place for pictures
@@ -312,7 +312,7 @@ def test_lists_that_a_view_made_too_short(run):
     for name in ("ids", "n-tuple", "colpali"):
         refused = run("export", "table", "out", "--format", name, "--num-negatives", 3, *given)
         assert refused.exit_code == 1
-        assert "no anchor of the t2i lists of table has a positive and what" in refused.stderr
+        assert "no anchor of the t2i lists of table has a positive and the negatives that" in refused.stderr
         assert "up to 3; ask for fewer (--num-negatives), or mine more" in refused.stderr
     refused = run("export", "table", "out", "--format", "aoq", "--view", "view")
     assert "ask for at most as many (--num-negatives), or mine more than 6 and export that" in refused.stderr

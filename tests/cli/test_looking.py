@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.tables.own_rows import TableRows
+from aoq.pipeline.tables.contents import TableRows
 from aoq.pipeline.tables.table import NegativeTable, read_table
 from tests.cli.conftest import TINY, run
 

@@ -196,7 +196,7 @@ def test_what_was_begun_for_other_pairs_is_not_used(run, files):
             ("--per-image", "2", "--h-captions", "39"),
             "--h-captions is 39, and there are at most 38 negatives in a list",
         ),
-        (("--pairs", "images.npy"), "float32 of shape (20, 7); an integer a caption is needed"),
+        (("--pairs", "images.npy"), "float32 of shape (20, 7); it needs integers, the row of each"),
         (("--per-image", "2", "--search", "best"), "there is no search 'best'"),
     ],
 )

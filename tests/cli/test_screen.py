@@ -11,8 +11,8 @@ import pytest
 
 from aoq.pipeline.config.screen import Screen
 from aoq.pipeline.data.clean_pairs import write_clean_pairs
+from aoq.pipeline.tables.screens.judge import judge
 from aoq.pipeline.tables.screens.knowledge import Knowledge
-from aoq.pipeline.tables.screens.screened import judge
 from aoq.pipeline.tables.screens.view import read_view
 from aoq.pipeline.tables.table import read_table
 from tests.cli.conftest import TINY, refusals

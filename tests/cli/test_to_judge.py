@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from aoq.pipeline.tables.screens.rules import bit
-from aoq.pipeline.tables.screens.view import read_view
+from aoq.pipeline.tables.screens.view import bit, read_view
 from aoq.pipeline.tables.table import read_table
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}

@@ -254,7 +254,7 @@ def test_other_data_than_the_tables_are_refused(demo, tmp_path):
     ids = open_split(folder, "train").ids
     refused(replace(table, ids={"images": ids[::-1]}), f"image 0 is '{ids[-1]}' in the table and '{ids[0]}' in the spl")
     turned = np.stack([table.positives[::-1, 0], table.positives[:, 1]], axis=1)
-    refused(replace(table, positives=turned, manifest={}), "caption 0 is of image 0 in the split, and not in the table")
+    refused(replace(table, positives=turned, manifest={}), "caption 0 belongs to image 0 in the split, but not")
     refused(replace(table, i2t=table.i2t[:23]), "the split has 24 images, and the table 23")
     captions = folder / "train_caps.txt"
     lines = captions.read_text().splitlines()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -15,23 +16,23 @@ from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search.lists import to_arrow
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.tables.audit import audit
-from aoq.pipeline.tables.files import (
-    content_sha256,
-    list_writer,
-    read_chunks,
-    read_manifest,
-    read_unverified,
-    write_positives,
-)
+from aoq.pipeline.tables.files import content_sha256, read_chunks, read_manifest, read_unverified
 from aoq.pipeline.tables.pairs import paired
 from aoq.pipeline.tables.table import read_table
+from aoq.pipeline.tables.writing import list_writer, write_positives
 
 IMAGE_OF = np.repeat(np.arange(30, dtype=np.int32), 3)
 
 
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    return mined(tmp_path_factory.mktemp("sound"), "onepass")
+
+
 @pytest.fixture
-def folder(tmp_path):
-    return mined(tmp_path, "onepass")
+def folder(sound, tmp_path):
+    shutil.copytree(sound, tmp_path / "table")
+    return tmp_path / "table"
 
 
 def mined(folder, search, **options):
@@ -136,8 +137,8 @@ def infinite(ids, scores, positive):
         (not_finite, r"scores that are not finite"),
         (hole, r"real ids after padding"),
         (own, r"an own positive among the negatives \(1 rows, the first is 4\)"),
-        (other_score, r"a score that the other direction gives otherwise"),
-        (forget, r"t2i.parquet: a pair that the other direction should list, and it does not"),
+        (other_score, r"a score that differs from the other direction's"),
+        (forget, r"t2i.parquet: a pair that the other direction should list, but does not"),
         (infinite, r"a positive score that is infinite"),
     ],
 )
@@ -154,7 +155,7 @@ def test_a_table_that_says_it_has_no_scores_has_none(folder):
     edit(folder, import_without_scores)
     found = [str(finding) for finding in audit(folder)]
     assert any(
-        re.search(r"i2t.parquet: a score, and the manifest says that there are none \(30 rows", f) for f in found
+        re.search(r"i2t.parquet: a score, although the manifest says that there are none \(30 rows", f) for f in found
     )
 
 
@@ -185,7 +186,7 @@ def more_positives(folder):
         (drop_certificate, r"t2i.certificates.parquet: not certified.*\(1 rows, the first is 3\)"),
         (another_last_score, r"i2t.certificates.parquet: a last score that is not the table's \(30 rows"),
         (more_positives, r"i2t.parquet: an own positive among the negatives \(1 rows, the first is 4\)"),
-        (lambda folder: write_positives(folder, paired(IMAGE_OF + 1)), "pairs with rows that the table has not"),
+        (lambda folder: write_positives(folder, paired(IMAGE_OF + 1)), "pairs with rows that the table does not have"),
         (lambda folder: rewrite(folder, "i2t", other_score, forged=False), "not those whose sha256 the manifest gives"),
         (
             lambda folder: edit(folder, lambda manifest: manifest.update(dataset="e")),
@@ -204,7 +205,7 @@ def test_planted_defects_beside_the_lists_are_named(folder, defect, message):
 
 def test_a_manifest_from_before_audits_is_said(folder):
     edit(folder, lambda manifest: manifest["directions"]["t2i"].pop("sha256"))
-    with pytest.raises(ValueError, match=r"manifest.json does not say \['sha256'\] of t2i: .* mine again"):
+    with pytest.raises(ValueError, match=r"manifest.json lacks \['sha256'\] of t2i: .* mine again"):
         audit(folder)
 
 
@@ -239,7 +240,7 @@ def test_positives_are_those_of_the_manifest(folder):
     edit(folder, lambda manifest: manifest.pop("positives_sha256"))  # as before there was one
     assert len(read_table(folder).positives) == 90
     write_positives(folder, paired(IMAGE_OF + 1))
-    with pytest.raises(ValueError, match=r"pairs with rows that the table has not"):
+    with pytest.raises(ValueError, match=r"pairs with rows that the table does not have"):
         read_table(folder)
 
 

@@ -11,9 +11,8 @@ import pytest
 
 from aoq.pipeline.mining.hard_negatives import hard_negatives
 from aoq.pipeline.tables.audit import audit
-from aoq.pipeline.tables.screens.rules import bit
 from aoq.pipeline.tables.screens.to_judge import pairs_to_judge
-from aoq.pipeline.tables.screens.view import read_view
+from aoq.pipeline.tables.screens.view import bit, read_view
 from aoq.pipeline.tables.statistics import compare
 from aoq.pipeline.tables.table import read_table
 
@@ -36,13 +35,13 @@ def test_what_is_wrong_is_found(table):
     ids[4, 0] = 4
     lists = replace(table.i2t, negative_ids=ids)
     assert "a row among its own negatives" in messages(i2t=lists, t2i=lists)
-    assert messages(positives=table.positives[1:]) == ["pairs in one order alone, or of a row and itself"]
+    assert messages(positives=table.positives[1:]) == ["pairs in one order only, or of a row with itself"]
     itself = np.concatenate([table.positives, [[5, 5]]]).astype(np.int32)
-    assert messages(positives=itself) == ["pairs in one order alone, or of a row and itself"]
+    assert messages(positives=itself) == ["pairs in one order only, or of a row with itself"]
     scores = table.i2t.scores.copy()
     scores[:, 0] += np.arange(ROWS) / 8
     lists = replace(table.i2t, scores=scores)
-    assert "a score that the other direction gives otherwise" in messages(i2t=lists, t2i=lists)
+    assert "a score that differs from the other direction's" in messages(i2t=lists, t2i=lists)
 
 
 def test_a_manifest_names_two_sides_or_one_set(table, tmp_path):

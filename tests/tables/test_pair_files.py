@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aoq.pipeline.tables.pair_files import COLUMNS, Known, read_pairs
+from aoq.pipeline.tables.pairs import COLUMNS, Known, read_pairs
 
 QUERIES, DOCUMENTS = 7, 12
 IDS = [f"q{row}" for row in range(QUERIES)], [f"0{row}" for row in range(DOCUMENTS)]
@@ -111,7 +111,7 @@ def test_a_vector_is_the_image_of_each_caption(tmp_path):
         ("a.qrels", "1 0 2 1\n1 0 2 high\n", ROWS, "a.qrels:2: the grade 'high' is not a number"),
         ("a.qrels", "q1 0 2 1\n", ROWS, "'q1' is no row number; give --image-ids where images go by ids"),
         ("a.qrels", "1 0 2 0\n", ROWS, "no pair has a grade of at least 1, the highest is 0; lower --min-grade"),
-        ("a.xml", "", ROWS, "a.xml should say who belongs to whom, in one of .npy, .parquet"),
+        ("a.xml", "", ROWS, "a.xml should pair images with captions, in one of .npy, .parquet"),
         (
             "a.csv",
             "query_id,document_id\nx,00\n",

@@ -21,8 +21,7 @@ from aoq.pipeline.search.lists import NegativeLists, from_arrow
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.pairs import paired, positives_of
-from aoq.pipeline.tables.screens.rules import bit
-from aoq.pipeline.tables.screens.view import read_view
+from aoq.pipeline.tables.screens.view import bit, read_view
 from aoq.pipeline.tables.statistics import compare
 from aoq.pipeline.tables.table import NegativeTable, read_table
 from aoq.pipeline.tables.writing import made_whole
@@ -171,13 +170,6 @@ def test_what_lacks_a_direction_or_pairs_is_not_saved(table, tmp_path):
         replace(table, positives=None).save(tmp_path / "table")
 
 
-def test_the_audit_of_a_table_in_memory_names_an_own_positive(table):
-    ids = table.i2t.negative_ids.copy()
-    ids[7, 0] = 15
-    found = [str(finding) for finding in audit(replace(table, i2t=replace(table.i2t, negative_ids=ids)))]
-    assert "i2t.parquet: an own positive among the negatives (1 rows, the first is 7)" in found
-
-
 def test_a_query_may_have_several_positives(table, tmp_path):
     listed = int(table.t2i.negative_ids[5, 0])
     more = replace(table, positives=np.concatenate([table.positives, [[listed, 5]]]).astype(np.int32))
@@ -262,14 +254,3 @@ def test_arrow_and_pandas_columns(table, monkeypatch):
     assert rows["negative_id"][place].tolist() == table.t2i.negative_ids[3, :2].tolist()
     assert rows["positive_score"][place].tolist() == [table.t2i.positive_score[3]] * 2
     assert set(rows["flags"]) == {"", "mutual_rank"}
-
-
-def test_a_data_frame_of_pandas_has_a_row_a_negative(table):
-    frame = table.to_pandas("i2t")
-    assert list(frame.columns) == ["anchor_id", "rank", "negative_id", "score", "positive_score"]
-    lists = table.i2t
-    first = frame[frame["anchor_id"] == 0]
-    kept = lists.negative_ids[0][lists.negative_ids[0] >= 0]
-    np.testing.assert_array_equal(first["negative_id"], kept)
-    np.testing.assert_array_equal(first["rank"], np.arange(1, len(kept) + 1))
-    assert len(frame) == (lists.negative_ids >= 0).sum()

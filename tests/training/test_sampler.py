@@ -7,8 +7,8 @@ import pytest
 
 from aoq.pipeline.config.screen import Screen
 from aoq.pipeline.search.lists import NegativeLists
+from aoq.pipeline.tables.screens.judge import judge
 from aoq.pipeline.tables.screens.knowledge import Knowledge
-from aoq.pipeline.tables.screens.screened import judge
 from aoq.pipeline.tables.table import NegativeTable
 from aoq.pipeline.training import sampler as sampling
 from aoq.pipeline.training.drawable import Drawable, GapWeights, drawable

@@ -11,8 +11,7 @@ from torch.utils.data import Subset
 
 from aoq.integrations.items import Items
 from aoq.pipeline.tables.pairs import SIDES, Pairs
-from aoq.pipeline.tables.screens.screened import ScreenedTable, parts_of
-from aoq.pipeline.tables.table import NegativeTable
+from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
 from aoq.pipeline.training.rotation import Rotation
 
 

@@ -17,7 +17,7 @@ from aoq.integrations.processes import require_same_draws
 from aoq.pipeline.batches.lists import meeting_lists
 from aoq.pipeline.batches.order import COMMUNITY, MinedBatches, keep_apart
 from aoq.pipeline.data.batches import epoch_order
-from aoq.pipeline.tables.screens.screened import parts_of
+from aoq.pipeline.tables.table import parts_of
 from aoq.pipeline.training.batch_sampler import BatchSampler
 
 Rows = Int[np.ndarray, " rows"]

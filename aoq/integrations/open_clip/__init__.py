@@ -13,4 +13,4 @@ from aoq.integrations.open_clip.losses import OfflineQuintupletLoss as OfflineQu
 from aoq.integrations.open_clip.losses import OfflineSigLipLoss as OfflineSigLipLoss
 from aoq.integrations.open_clip.rows import carry_rows as carry_rows
 from aoq.integrations.open_clip.rows import with_rows as with_rows
-from aoq.pipeline.tables.exchange.negclip_reading import read_negclip as read_negclip
+from aoq.pipeline.tables.exchange.negclip import read_negclip as read_negclip

@@ -18,9 +18,8 @@ from aoq.integrations.processes import process_count, require_same_draws
 from aoq.pipeline.data.folder import open_split, split_fingerprint
 from aoq.pipeline.prepare.images import decode
 from aoq.pipeline.prepare.photographs import Photographs, open_photographs
-from aoq.pipeline.tables.origin import require_origin
-from aoq.pipeline.tables.screens.screened import ScreenedTable, parts_of
-from aoq.pipeline.tables.table import NegativeTable
+from aoq.pipeline.tables.contents import require_origin
+from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
 from aoq.pipeline.training.batch_sampler import BatchSampler
 
 Row = tuple[Any, Tensor, Tensor]

@@ -24,8 +24,7 @@ from aoq.pipeline.losses.offline_similarities import offline_similarities
 from aoq.pipeline.losses.sigmoid import sigmoid_loss
 from aoq.pipeline.losses.similarities import LossValue, Similarities
 from aoq.pipeline.tables.pairs import pair_keys
-from aoq.pipeline.tables.screens.screened import ScreenedTable, parts_of
-from aoq.pipeline.tables.table import NegativeTable
+from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
 
 ROWS = 512
 """Rows of the matrix of true pairs looked up at a time, at 24 bytes per pair."""

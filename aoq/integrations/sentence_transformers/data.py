@@ -12,8 +12,7 @@ from sentence_transformers.base.sampler import DefaultBatchSampler
 
 from aoq.integrations.items import Items, PairRows
 from aoq.integrations.processes import require_same_draws
-from aoq.pipeline.tables.screens.screened import ScreenedTable, parts_of
-from aoq.pipeline.tables.table import NegativeTable
+from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
 from aoq.pipeline.training.batch_sampler import BatchSampler
 
 COLUMNS = ("image", "caption", "offline_image", "offline_caption", "companion_image", "companion_caption")

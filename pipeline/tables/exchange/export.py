@@ -1,10 +1,12 @@
-"""Export a table on disk to another trainer's format."""
+"""Export a table on disk to another trainer's format, with a README that loads it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import numpy as np
@@ -12,31 +14,37 @@ from jaxtyping import Float32
 
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import Direction
-from aoq.pipeline.tables.exchange.formats import FORMATS, Format, find_format
+from aoq.pipeline.tables.exchange.formats import FORMATS, find_format
 from aoq.pipeline.tables.exchange.outgoing import ROWS, Names, Outgoing, Written
 from aoq.pipeline.tables.exchange.pictures import find_pictures, require_pictures
-from aoq.pipeline.tables.exchange.readme import write_readme
+from aoq.pipeline.tables.exchange.writers import Format
 from aoq.pipeline.tables.files import (
     count_lists,
     count_rows,
     directions_of,
+    nouns_of,
     read_chunks,
+    read_ids,
     read_manifest,
     read_positives,
     said_of,
 )
-from aoq.pipeline.tables.ids import ITEM, NOUNS, read_ids
-from aoq.pipeline.tables.pairs import SIDES, Pairs, positives_of
-from aoq.pipeline.tables.rows import rows_by_id
+from aoq.pipeline.tables.pairs import SIDES, positives_of, rows_by_id
 from aoq.pipeline.tables.screens.view import View
+from aoq.pipeline.tables.writing import describe_tables
 
-Matrices = Mapping[str, Float32[np.ndarray, "_ D"]]
-"""Vectors of `images` and of `captions`."""
+README = """\
+Hard negatives in the format $name, mined by aoq $version: $rows$pictures.
+
+```$language
+$load
+```
+"""
 
 
 @dataclass(frozen=True)
-class Stand:
-    """Stand-ins for the rows of one side: none if a format does not need them."""
+class Content:
+    """How the rows of one side are named and shown, as far as a format needs it."""
 
     ids: Sequence[str] | None = None
     """Ids; by default the table's own, else row numbers."""
@@ -44,47 +52,47 @@ class Stand:
     pictures: Path | Sequence[str] | None = None
     """The folder in which a row's id is the name of its file; or each row's file."""
 
-    @property
-    def is_given(self) -> bool:
-        return any(given is not None for given in (self.ids, self.texts, self.pictures))
-
-
-@dataclass(frozen=True)
-class Said:
-    """Stand-ins for a table's rows; of one set, `images` alone."""
-
-    images: Stand = Stand()
-    captions: Stand = Stand()
-    packed: bool = False
-    """True if pictures are written as the content of their files."""
-
 
 def export_table(
     table: Path,
     output: Path,
     name: str,
     *,
-    said: Said,
+    images: Content,
+    captions: Content,
+    packed: bool = False,
     direction: Direction | None = None,
     num_negatives: int | None = None,
     scores: bool = False,
-    vectors: Matrices | None = None,
+    vectors: Mapping[str, Float32[np.ndarray, "_ D"]] | None = None,
     view: View | None = None,
     progress: Callable[[int, int, str], None] = lambda done, total, what: None,
 ) -> dict[Direction, Written]:
     """Write the lists of one direction, or both if the format has both, and a README to the new folder `output`.
 
-    In one set the lists of both directions are equal, and each item's are written once. `vectors`, from which the table
-    was mined, give the scores of positives that the table does not keep. Pairs that `view` flags are left out.
-    `progress` is called with the number of a direction's anchors that are read, of all, and the direction.
+    For a table of one set, whose rows are `images`, each item's lists are written once. `vectors` of `images` and
+    `captions`, from which the table was mined, give the scores of positives that the table does not keep. Pairs that
+    `view` flags are left out, and pictures are written as the content of their files if `packed`. `progress` is called
+    with the number of anchors read, the number of all anchors, and the direction.
     """
     form, manifest = find_format(name), read_manifest(table)
     mined = directions_of(manifest)
     if len(mined) == 1:
-        said = _of_one_set(name, form, said, direction)
-    require_stand_ins(name, form, said, direction or mined[0])
-    names = _names(table, manifest, said)
-    pairs = _true_pairs(table, manifest) if form.has_texts else np.empty((0, 2), np.int32)
+        _require_one_set(name, form, captions, direction)
+        captions = images
+    _require_content(name, form, images, captions, packed, direction or mined[0])
+    names = _names(table, manifest, {"images": images, "captions": captions})
+    pairs = read_positives(table, manifest) if form.has_texts else np.empty((0, 2), np.int32)
+    if form.has_texts and not len(pairs):
+        raise ValueError(f"in {table} no caption belongs to any image, and this format needs positives.")
+
+    def lists(one: Direction) -> Iterator[NegativeLists]:
+        start, (total, _) = 0, count_lists(table / f"{one}.parquet")
+        for block in read_chunks(table, one, manifest, ROWS):
+            yield block if view is None else block.keep(view[one].flags[start : start + len(block)] == 0)
+            start += len(block)
+            progress(start, total, one)
+
     outgoing: dict[Direction, Outgoing] = {}
     for one in mined if direction is None else (direction,):
         depth = _depth(table, one, num_negatives, strict=form.directions == "one")
@@ -92,14 +100,14 @@ def export_table(
         anchors, candidates = SIDES[one]
         outgoing[one] = Outgoing(
             one,
-            _Lists(table, one, manifest, view, progress),
+            lists(one),
             names[anchors],
             names[candidates],
             positives_of(one, pairs, len(names[anchors].ids)),
             depth,
             scores or form.scores == "always",
             None if vectors is None else (vectors[anchors], vectors[candidates]),
-            said.packed,
+            packed,
         )
     if form.directions == "joined":
         outgoing = {"t2i": replace(outgoing["t2i"], other=outgoing["i2t"])}
@@ -107,147 +115,154 @@ def export_table(
     for one, about in written.items():
         if not about.rows:
             raise ValueError(
-                f"no anchor of the {one} lists of {table} has a positive and what {name} needs of negatives, up to "
+                f"no anchor of the {one} lists of {table} has a positive and the negatives that {name} needs, up to "
                 f"{outgoing[one].depth}; ask for fewer (--num-negatives), or mine more."
             )
-    write_readme(output, name, form, outgoing, written)
+    _write_readme(output, name, form, outgoing, written)
     return written
 
 
-@dataclass(frozen=True)
-class _Lists:
-    """A direction's lists without negatives that a view flags, in blocks of lists."""
-
-    table: Path
-    direction: Direction
-    manifest: Mapping[str, Any]
-    view: View | None
-    progress: Callable[[int, int, str], None]
-
-    def __iter__(self) -> Iterator[NegativeLists]:
-        start, (total, _) = 0, count_lists(self.table / f"{self.direction}.parquet")
-        for lists in read_chunks(self.table, self.direction, self.manifest, ROWS):
-            flagged = None if self.view is None else self.view[self.direction].flags[start : start + len(lists)]
-            yield lists if flagged is None else lists.keep(flagged == 0)
-            start += len(lists)
-            self.progress(start, total, self.direction)
-
-
-def _of_one_set(name: str, form: Format, said: Said, direction: Direction | None) -> Said:
-    """Use the same stand-ins for both sides, which are one."""
+def _require_one_set(name: str, form: Format, captions: Content, direction: Direction | None) -> None:
     if form.directions == "joined":
         raise ValueError(f"{name} joins images and captions, and this table is of one set; choose another format.")
     if direction == "t2i":
         raise ValueError(
-            "of one set both directions have the same lists, which are kept as i2t; leave out --direction."
+            "in one set both directions have the same lists, which are stored as i2t; leave out --direction."
         )
-    if said.captions.is_given:
+    if captions != Content():
         raise ValueError(
-            "this table is of one set, whose rows go by --image-ids, --image-texts and --image-root; leave out what is "
-            "about captions."
-        )
-    return replace(said, captions=said.images)
-
-
-def require_stand_ins(name: str, form: Format, said: Said, direction: Direction) -> None:
-    """Refuse ids that a reader would take for texts, and stand-ins that the format has no place for."""
-    images, captions = said.images, said.captions
-    for stand, text, root in ((images, "--image-texts", "--image-root"), (captions, "--texts", "--caption-root")):
-        if stand.pictures is not None and stand.texts is not None:
-            what = "an image" if stand is images else "a caption"
-            raise ValueError(f"{what} goes as its picture or as a text; give {root} or {text}, not both.")
-    if form.has_texts and captions is not images and captions.texts is None and captions.pictures is None:
-        raise ValueError(f"{name} has the captions' texts, and none are given; give --texts FILE or --data FOLDER.")
-    pictures = [stand for stand in (images, captions) if stand.pictures is not None]
-    if pictures and form.images not in ("path", "lookup"):
-        why = "has ids alone" if form.images == "id" else "is read as text alone"
-        root = "--image-root" if pictures[0] is images else "--caption-root"
-        raise ValueError(
-            f"{name} {why}, and has no place for pictures; leave out {root}, or choose {_with_pictures()}."
-        )
-    if images.texts is not None and (not form.has_texts or form.directions == "joined"):
-        raise ValueError(f"{name} has no place for a text of an image; leave out --image-texts.")
-    if form.directions == "joined" and captions.pictures is not None:
-        raise ValueError(f"{name} has captions as texts; give --texts FILE in place of --caption-root.")
-    if form.has_texts and images.pictures is None and images.texts is None:
-        raise ValueError(f"{_would_be_text(name, form)}; give {_remedy(form)}.")
-    if said.packed and (form.images != "lookup" or not pictures):
-        others = ", ".join(one for one, other in FORMATS.items() if other.images == "lookup")
-        raise ValueError(f"--pack puts the pictures of --image-root into an export of {others}; leave it out.")
-    if form.queries == "text" and (images if direction == "i2t" else captions).texts is None:
-        side, other = ("images", "t2i") if direction == "i2t" else ("pictures", "i2t")
-        raise ValueError(
-            f"{name} reads its queries as text, and {direction} has {side} there; give --direction {other}."
+            "this table is of one set, whose rows go by --image-ids, --image-texts and --image-root; leave out the "
+            "options about captions."
         )
 
 
-def _with_pictures() -> str:
-    return ", ".join(one for one, other in FORMATS.items() if other.images in ("path", "lookup"))
-
-
-def _would_be_text(name: str, form: Format) -> str:
+def _require_content(
+    name: str, form: Format, images: Content, captions: Content, packed: bool, direction: Direction
+) -> None:
+    """Refuse ids that a reader would take for texts, and content that the format has no place for."""
+    with_pictures = ", ".join(one for one, other in FORMATS.items() if other.images in ("path", "lookup"))
+    with_packed = ", ".join(one for one, other in FORMATS.items() if other.images == "lookup")
+    have_pictures = [content.pictures is not None for content in (images, captions)]
+    is_joined = form.directions == "joined"
+    why_no_pictures = "has ids alone" if form.images == "id" else "is read as text alone"
     if form.images == "text":
-        return f"{name} is read as text alone, and an image's id is none"
-    return f"{name} has the images' pictures, and none are given"
+        lacking = "is read as text alone, and an image's id is none; give --image-texts FILE, a text for each image, "
+        lacking += f"or choose a format with pictures: {with_pictures}"
+    else:
+        lacking = "has the images' pictures, and none are given; give --image-root FOLDER, where the file of an image "
+        lacking += "is its id" + ("" if is_joined else " (or --image-texts FILE, a text for each image)")
+    queries, kind, other = (images, "images", "t2i") if direction == "i2t" else (captions, "pictures", "i2t")
+    checks = [
+        (
+            have_pictures[0] and images.texts is not None,
+            "an image goes as its picture or as a text; give --image-root or --image-texts, not both.",
+        ),
+        (
+            have_pictures[1] and captions.texts is not None,
+            "a caption goes as its picture or as a text; give --caption-root or --texts, not both.",
+        ),
+        (
+            form.has_texts and captions is not images and captions.texts is None and not have_pictures[1],
+            f"{name} has the captions' texts, and none are given; give --texts FILE or --data FOLDER.",
+        ),
+        (
+            any(have_pictures) and form.images not in ("path", "lookup"),
+            f"{name} {why_no_pictures}, and has no place for pictures; leave out "
+            f"{'--image-root' if have_pictures[0] else '--caption-root'}, or choose {with_pictures}.",
+        ),
+        (
+            images.texts is not None and (not form.has_texts or is_joined),
+            f"{name} has no place for a text of an image; leave out --image-texts.",
+        ),
+        (
+            is_joined and have_pictures[1],
+            f"{name} has captions as texts; give --texts FILE instead of --caption-root.",
+        ),
+        (
+            form.has_texts and not have_pictures[0] and images.texts is None,
+            f"{name} {lacking}.",
+        ),
+        (
+            packed and (form.images != "lookup" or not any(have_pictures)),
+            f"--pack puts the pictures of --image-root into an export of {with_packed}; leave it out.",
+        ),
+        (
+            form.queries == "text" and queries.texts is None,
+            f"{name} reads its queries as text, and {direction} has {kind} there; give --direction {other}.",
+        ),
+    ]
+    if refused := next((message for is_wrong, message in checks if is_wrong), None):
+        raise ValueError(refused)
 
 
-def _remedy(form: Format) -> str:
-    texts = "--image-texts FILE, a text in each image's place"
-    pictures = "--image-root FOLDER, where the file of an image is its id"
-    if form.images == "text":
-        return f"{texts}, or choose a format with pictures: {_with_pictures()}"
-    return pictures if form.directions == "joined" else f"{pictures} (or {texts})"
-
-
-def _depth(table: Path, direction: Direction, asked: int | None, *, strict: bool) -> int:
+def _depth(table: Path, direction: Direction, requested: int | None, *, strict: bool) -> int:
     _, h = count_lists(table / f"{direction}.parquet")
-    if asked is not None and asked > h and strict:
+    if requested is not None and requested > h and strict:
         mined = "h-captions" if direction == "i2t" else "h-images"
         raise ValueError(
-            f"{asked} negatives are asked for, and the {direction} lists of {table} have {h}; ask for at most {h}, or "
-            f"mine with --{mined} {asked} (mining.{mined.replace('-', '_')} in an experiment)."
+            f"{requested} negatives are asked for, and the {direction} lists of {table} have {h}; ask for at most {h}, "
+            f"or mine with --{mined} {requested} (mining.{mined.replace('-', '_')} in an experiment)."
         )
-    return min(asked or h, h)
+    return min(requested or h, h)
 
 
-def _require_scores(table: Path, known: str, form: Format, asked: bool) -> None:
-    if ((asked or form.scores == "always") and known != "exact") or (form.scores == "of negatives" and known == "none"):
+def _require_scores(table: Path, known: str, form: Format, are_requested: bool) -> None:
+    needs_exact = are_requested or form.scores == "always"
+    if (needs_exact and known != "exact") or (form.scores == "of negatives" and known == "none"):
         lacking = "scores" if known == "none" else "scores of positives"
         raise ValueError(f"{table} was imported without {lacking}; import it with --vectors to have them.")
 
 
-def _names(table: Path, manifest: Mapping[str, Any], said: Said) -> dict[str, Names]:
-    """Ids and values of images and captions."""
-    counts, own = count_rows(table, manifest), read_ids(table, manifest)
-    if said.captions is said.images:
-        return dict.fromkeys(counts, _names_of(_with_ids(said.images, own.get("images")), counts["images"], ITEM))
-    sides = {"images": said.images, "captions": said.captions}
-    return {
-        side: _names_of(_with_ids(stand, own.get(side)), counts[side], NOUNS[side]) for side, stand in sides.items()
-    }
+def _names(table: Path, manifest: Mapping[str, Any], contents: Mapping[str, Content]) -> dict[str, Names]:
+    """Name and show the rows of both sides; those of one set are the same."""
+    counts, own, nouns = count_rows(table, manifest), read_ids(table, manifest), nouns_of(manifest)
+    names = {side: _names_of_side(contents[side], own.get(side), counts[side], noun) for side, noun in nouns.items()}
+    return {side: names.get(side, names["images"]) for side in contents}
 
 
-def _with_ids(stand: Stand, own: Sequence[str] | None) -> Stand:
-    return stand if stand.ids is not None else replace(stand, ids=own)
-
-
-def _names_of(stand: Stand, count: int, noun: str) -> Names:
+def _names_of_side(content: Content, own: Sequence[str] | None, count: int, noun: str) -> Names:
+    ids, pictures = own if content.ids is None else content.ids, content.pictures
     texts = "captions" if noun == "caption" else f"texts of {noun}s"
-    listed = None if isinstance(stand.pictures, Path) else stand.pictures
-    for given, what in ((stand.ids, f"{noun} ids"), (stand.texts, texts), (listed, "pictures")):
-        if given is not None and len(given) != count:
-            raise ValueError(f"{len(given)} {what} are given for a table of {count}; they are of other data.")
-    ids = [str(row) for row in range(count)] if stand.ids is None else stand.ids
+    listed = None if isinstance(pictures, Path) else pictures
+    for values, what in ((ids, f"{noun} ids"), (content.texts, texts), (listed, "pictures")):
+        if values is not None and len(values) != count:
+            raise ValueError(f"{len(values)} {what} are given for a table of {count}; they are of other data.")
+    ids = [str(row) for row in range(count)] if ids is None else ids
     rows_by_id(ids, noun)
-    if stand.pictures is None:
-        return Names(ids, stand.texts or (), noun=noun)
-    files = find_pictures(stand.pictures, ids) if isinstance(stand.pictures, Path) else stand.pictures
+    if pictures is None:
+        return Names(ids, content.texts or (), noun=noun)
+    files = find_pictures(pictures, ids) if isinstance(pictures, Path) else pictures
     require_pictures(files)
     return Names(ids, files, are_pictures=True, noun=noun)
 
 
-def _true_pairs(table: Path, manifest: Mapping[str, Any]) -> Pairs:
-    pairs = read_positives(table, manifest)
-    if not len(pairs):
-        raise ValueError(f"in {table} no caption belongs to any image, and this format needs positives.")
-    return pairs
+def _write_readme(
+    folder: Path,
+    name: str,
+    form: Format,
+    outgoing: Mapping[Direction, Outgoing],
+    written: Mapping[Direction, Written],
+) -> None:
+    """Write the YAML by which `datasets` finds the tables, if there are any, then the lines that load them."""
+    sides = [side for one in outgoing.values() for side in (one.anchors, one.candidates)]
+    files = sorted(path for kind in ("parquet", "jsonl") for path in folder.glob(f"*.{kind}"))
+    tables = {path.stem if len(files) > 1 else "default": path.name for path in files}
+    lookups = sorted({f"{side.noun}s" for side in sides}, reverse=True)
+    load = Template(form.load.strip()).substitute(
+        folder=folder.name,
+        queries=f"{sides[0].noun}s",
+        documents=f"{sides[1].noun}s",
+        tables=", ".join(lookups),
+        names=", ".join(f'"{lookup}"' for lookup in lookups),
+    )
+    by_path = any(side.are_pictures for side in sides) and not any(one.packed for one in outgoing.values())
+    text = Template(README).substitute(
+        name=name,
+        version=version("aoq"),
+        rows=", ".join(f"{about.rows} rows, {one}, up to {outgoing[one].depth} each" for one, about in written.items()),
+        pictures=", with pictures by their paths on this machine" if by_path else "",
+        language=form.language,
+        load=load,
+    )
+    front_matter = f"---\n{describe_tables(folder, tables)}---\n" if tables else ""
+    (folder / "README.md").write_text(front_matter + text, encoding="utf-8")

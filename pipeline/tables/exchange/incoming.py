@@ -19,11 +19,9 @@ from aoq.pipeline.search.positives import Positives, offsets_of, pairs_of
 from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction, blocks
 from aoq.pipeline.search.scores import exact_scores
 from aoq.pipeline.tables.exchange.bare_lists import measure_run, open_official, read_run
-from aoq.pipeline.tables.files import ContentHash, list_writer
-from aoq.pipeline.tables.pair_files import Known
-from aoq.pipeline.tables.pairs import SIDES, is_among, pair_keys, pairing_sha256, positives_of
-from aoq.pipeline.tables.rows import rows_by_id
-from aoq.pipeline.tables.writing import write_table
+from aoq.pipeline.tables.files import ContentHash
+from aoq.pipeline.tables.pairs import SIDES, Known, is_among, pair_keys, pairing_sha256, positives_of, rows_by_id
+from aoq.pipeline.tables.writing import list_writer, write_table
 
 GROUP_ROWS = 1024
 """Lists converted at a time; official lists are 2000 long."""
@@ -67,35 +65,30 @@ def open_foreign_lists(
     """
     if files["i2t"].suffix == ".npy":
         return {direction: ForeignLists(str(path), open_official(path)) for direction, path in files.items()}
-    images, captions = (
-        None if side.ids is None else rows_by_id(side.ids, side.noun) for side in (known_images, known_captions)
-    )
+    sides = known_images, known_captions
+    images, captions = (None if side.ids is None else rows_by_id(side.ids, side.noun) for side in sides)
     i2t, t2i = measure_run(files["i2t"], images, captions), measure_run(files["t2i"], captions, images)
     named = max(i2t.queries, t2i.documents), max(t2i.queries, i2t.documents)
-    known = known_images.count, known_captions.count
-    image_count, caption_count = (rows if count is None else count for rows, count in zip(named, known, strict=True))
+    image_count, caption_count = (
+        rows if side.count is None else side.count for rows, side in zip(named, sides, strict=True)
+    )
     if t2i.queries > caption_count:
         raise ValueError(
             f"{files['t2i']} has a list for caption {t2i.queries - 1}, and there are captions 0 to {caption_count - 1}."
         )
-    derived = [rows for rows, count in zip(named, known, strict=True) if count is None]
+    derived = [rows for rows, side in zip(named, sides, strict=True) if side.count is None]
     if max(derived, default=0) > MOST_ROWS * (lists := i2t.lists + t2i.lists):
         raise ValueError(
             f"the runs name image {image_count - 1} and caption {caption_count - 1}, and have {lists} lists: these are "
             "no rows of the data; number rows from 0, and give --image-ids where images go by ids."
         )
-    return {
-        "i2t": ForeignLists(
-            str(files["i2t"]), *read_run(files["i2t"], images, captions, image_count, i2t.longest, work)
-        ),
-        "t2i": ForeignLists(
-            str(files["t2i"]), *read_run(files["t2i"], captions, images, caption_count, t2i.longest, work)
-        ),
-    }
+    of_images = read_run(files["i2t"], images, captions, image_count, i2t.longest, work)
+    of_captions = read_run(files["t2i"], captions, images, caption_count, t2i.longest, work)
+    return {"i2t": ForeignLists(str(files["i2t"]), *of_images), "t2i": ForeignLists(str(files["t2i"]), *of_captions)}
 
 
 def import_lists(
-    given: Mapping[Direction, ForeignLists],
+    foreign: Mapping[Direction, ForeignLists],
     positives: Integer[np.ndarray, "*shape"],
     vectors: Mapping[str, Matrix] | None,
     *,
@@ -107,17 +100,74 @@ def import_lists(
     `positives` are rows (image, caption), or the image of each caption. Without a `dataset` in the provenance they name
     the data.
     """
-    _check_sizes(given, positives, vectors)
-    images, captions = (len(given[direction].ids) for direction in DIRECTIONS)
+    images, captions = (len(foreign[direction].ids) for direction in DIRECTIONS)
+    _check_sizes(foreign, positives, images, captions)
+    if vectors is not None and (sizes := (len(vectors["images"]), len(vectors["captions"]))) != (images, captions):
+        raise ValueError(
+            f"there are vectors of {sizes[0]} images and {sizes[1]} captions, and lists for {images} and {captions}."
+        )
     pairs, made = pairs_of(positives, images, captions), {}
     provenance = {"dataset": pairing_sha256(pairs, captions), **provenance}
     for direction in DIRECTIONS:
-        lists, candidates = given[direction], len(given[OTHER[direction]].ids)
+        lists, candidates = foreign[direction], len(foreign[OTHER[direction]].ids)
         both = None if vectors is None else [vectors[side] for side in SIDES[direction]]
         scores = "exact" if both else "none" if lists.scores is None else "source"
-        said = {"h": lists.ids.shape[1], "search": "none", "guarantee": "imported", "scores": scores}
-        made[direction] = said, _parts(lists, positives_of(direction, pairs, len(lists.ids)), candidates, both)
+        about = {"h": lists.ids.shape[1], "search": "none", "guarantee": "imported", "scores": scores}
+        made[direction] = about, _parts(lists, positives_of(direction, pairs, len(lists.ids)), candidates, both)
     return write_table(output, provenance, made, pairs, write=_write_lists)
+
+
+def _check_sizes(
+    foreign: Mapping[Direction, ForeignLists], positives: Integer[np.ndarray, "*shape"], images: int, captions: int
+) -> None:
+    image_of = positives if positives.ndim == 1 else np.full(captions, -1)
+    if len(image_of) != captions:
+        raise ValueError(
+            f"{foreign['t2i'].source} has lists for {captions} captions, and {len(image_of)} are paired with images."
+        )
+    if len(outside := np.flatnonzero((image_of < -1) | (image_of >= images))):
+        raise ValueError(
+            f"caption {outside[0]} is paired with image {image_of[outside[0]]}, and {foreign['i2t'].source} has lists "
+            f"for images 0 to {images - 1}."
+        )
+
+
+def _parts(
+    foreign: ForeignLists, positives: Positives, candidates: int, vectors: Sequence[Matrix] | None
+) -> Iterator[tuple[NegativeLists, int]]:
+    """Iterate over blocks of lists, with their number of own positives; `vectors` are of anchors and candidates."""
+    for start, stop in blocks(len(foreign.ids), GROUP_ROWS):
+        ids, rows = _checked_ids(foreign, start, stop, candidates), np.arange(stop - start)
+        own = positives.rows(rows + start)
+        own_keys = pair_keys(np.repeat(rows, np.diff(own.offsets)), own.ids, candidates)
+        is_own = (ids >= 0) & is_among(pair_keys(rows[:, None], ids, candidates), own_keys)
+        ids[is_own] = -1
+        scores, positive = np.full(ids.shape, np.nan, dtype=np.float32), np.full(len(ids), np.nan, dtype=np.float32)
+        real = ids >= 0
+        if vectors is not None:
+            anchors, others = vectors[0][start:stop], vectors[1]
+            scores[real] = exact_scores(anchors, others, offsets_of(real.sum(axis=1)), ids[real])
+            positive = own.lowest(exact_scores(anchors, others, own.offsets, own.ids))
+        elif foreign.scores is not None:
+            scores[real] = foreign.scores[start:stop][real]
+        if vectors is not None or foreign.scores is not None:
+            ids, scores = in_table_order(ids, scores)
+        yield NegativeLists(ids, scores, positive).keep(ids >= 0), int(is_own.sum())
+
+
+def _checked_ids(foreign: ForeignLists, start: int, stop: int, candidates: int) -> Int32[np.ndarray, "anchors h"]:
+    ids = np.asarray(foreign.ids[start:stop])
+    outside = (ids < -1) | (ids >= candidates)
+    if outside.any():
+        row, place = np.argwhere(outside)[0]
+        raise ValueError(
+            f"{foreign.source}: row {start + row} lists {ids[row, place]}, and there are candidates 0 to "
+            f"{candidates - 1}; the lists are of other data, or the pairs are."
+        )
+    ordered = np.sort(ids, axis=1)
+    if (twice := ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(axis=1)).any():
+        raise ValueError(f"{foreign.source}: row {start + int(twice.argmax())} lists a candidate twice.")
+    return ids.astype(np.int32)
 
 
 def _write_lists(path: Path, footer: Mapping[str, Any], parts: Iterable[tuple[NegativeLists, int]]) -> dict[str, Any]:
@@ -131,63 +181,3 @@ def _write_lists(path: Path, footer: Mapping[str, Any], parts: Iterable[tuple[Ne
             empty += int((lists.lengths == 0).sum())
     figures = {"own_positives_left_out": dropped, "anchors_without_negatives": empty}
     return {"anchors": rows, "sha256": content.hexdigest(), **figures}
-
-
-def _parts(
-    given: ForeignLists, positives: Positives, candidates: int, vectors: Sequence[Matrix] | None
-) -> Iterator[tuple[NegativeLists, int]]:
-    """Iterate over blocks of lists, with their number of own positives; `vectors` are of anchors and candidates."""
-    for start, stop in blocks(len(given.ids), GROUP_ROWS):
-        ids, rows = _checked_ids(given, start, stop, candidates), np.arange(stop - start)
-        own = positives.rows(rows + start)
-        own_keys = pair_keys(np.repeat(rows, np.diff(own.offsets)), own.ids, candidates)
-        is_own = (ids >= 0) & is_among(pair_keys(rows[:, None], ids, candidates), own_keys)
-        ids[is_own] = -1
-        scores, positive = np.full(ids.shape, np.nan, dtype=np.float32), np.full(len(ids), np.nan, dtype=np.float32)
-        real = ids >= 0
-        if vectors is not None:
-            anchors, others = vectors[0][start:stop], vectors[1]
-            scores[real] = exact_scores(anchors, others, offsets_of(real.sum(axis=1)), ids[real])
-            positive = own.lowest(exact_scores(anchors, others, own.offsets, own.ids))
-        elif given.scores is not None:
-            scores[real] = given.scores[start:stop][real]
-        if vectors is not None or given.scores is not None:
-            ids, scores = in_table_order(ids, scores)
-        yield NegativeLists(ids, scores, positive).keep(ids >= 0), int(is_own.sum())
-
-
-def _checked_ids(given: ForeignLists, start: int, stop: int, candidates: int) -> Int32[np.ndarray, "anchors h"]:
-    ids = np.asarray(given.ids[start:stop])
-    outside = (ids < -1) | (ids >= candidates)
-    if outside.any():
-        row, place = np.argwhere(outside)[0]
-        raise ValueError(
-            f"{given.source}: row {start + row} lists {ids[row, place]}, and there are candidates 0 to "
-            f"{candidates - 1}; the lists are of other data, or the pairs are."
-        )
-    ordered = np.sort(ids, axis=1)
-    if (twice := ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(axis=1)).any():
-        raise ValueError(f"{given.source}: row {start + int(twice.argmax())} lists a candidate twice.")
-    return ids.astype(np.int32)
-
-
-def _check_sizes(
-    given: Mapping[Direction, ForeignLists],
-    positives: Integer[np.ndarray, "*shape"],
-    vectors: Mapping[str, Matrix] | None,
-) -> None:
-    images, captions = len(given["i2t"].ids), len(given["t2i"].ids)
-    image_of = positives if positives.ndim == 1 else np.full(captions, -1)
-    if len(image_of) != captions:
-        raise ValueError(
-            f"{given['t2i'].source} has lists for {captions} captions, and {len(image_of)} are paired with images."
-        )
-    if len(outside := np.flatnonzero((image_of < -1) | (image_of >= images))):
-        raise ValueError(
-            f"caption {outside[0]} is paired with image {image_of[outside[0]]}, and {given['i2t'].source} has lists "
-            f"for images 0 to {images - 1}."
-        )
-    if vectors is not None and (found := (len(vectors["images"]), len(vectors["captions"]))) != (images, captions):
-        raise ValueError(
-            f"there are vectors of {found[0]} images and {found[1]} captions, and lists for {images} and {captions}."
-        )

@@ -1,71 +1,152 @@
-"""NegCLIP's TSV: a row per pair, title (the caption), filepath, neg_caption and neg_image.
+"""NegCLIP's TSV, written and read: a row per pair, title (the caption), filepath, neg_caption and neg_image.
 
 `neg_caption` are texts, negatives of the row's image. `neg_image` are numbers of rows, whose images are negatives of
 the row's caption: the trainer adds such a row's image, caption and one of its `neg_caption` to the batch. It draws one
-of each list, so no list may be empty, nor the list of a row that another row names. `negclip_reading.py` reads it.
+of each list, so no list may be empty, nor the list of a row that another row names.
 """
 
 from __future__ import annotations
 
+import ast
 import csv
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Int32, Int64
+import pyarrow as pa
+from jaxtyping import Int32
 
+from aoq.pipeline.columns import parse_csv
+from aoq.pipeline.digests import file_sha256
+from aoq.pipeline.reading import reading
+from aoq.pipeline.search.lists import NegativeLists
+from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.tables.exchange.outgoing import Outgoing, Written
+from aoq.pipeline.tables.pairs import pairing_sha256
+from aoq.pipeline.tables.table import NegativeTable
 
-LOAD = """
-# open_clip with NegCLIP's CsvDataset, which reads lists of negatives
-python -m training.main --dataset-type csv --train-data $folder/train.tsv --csv-img-key filepath \\
-    --csv-caption-key title --csv-hard-captions-key neg_caption …
-"""
-
-Lists = Int32[np.ndarray, "anchors depth"]
+COLUMNS = pa.schema(dict.fromkeys(("title", "filepath", "neg_caption", "neg_image"), pa.string()))
+KINDS = {"neg_caption": (str, "texts"), "neg_image": (int, "numbers of rows")}
 
 
 def write_negclip(outgoing: Outgoing, folder: Path) -> Written:
     """Write captions as the anchors; one that lacks what a row needs is left out, and no other row names it."""
     assert outgoing.other is not None
-    of_captions, of_images = _all_lists(outgoing), _all_lists(outgoing.other)
+    of_captions, of_images = (
+        np.concatenate([rows.negatives for rows in one.rows()]) for one in (outgoing, outgoing.other)
+    )
     captions = np.repeat(np.arange(len(of_captions)), np.diff(outgoing.positives.offsets))
     images = outgoing.positives.ids
-    kept = _kept(captions, images, of_captions, np.any(of_images >= 0, axis=1))
-    captions, images = captions[kept], images[kept]
+    complete = np.any(of_images >= 0, axis=1)[images]
+    while True:  # each row that is left out may leave another without a negative image
+        has_row = np.zeros(len(of_images) + 1, dtype=np.bool_)  # the last entry is for padding
+        has_row[images[complete]] = True
+        left = complete & has_row[of_captions].any(axis=1)[captions]
+        if left.sum() == complete.sum():
+            break
+        complete = left
+    captions, images = captions[complete], images[complete]
     row_of = np.full(len(of_images), -1)
     row_of[images[::-1]] = np.arange(len(images))[::-1]  # an image's first row
     folder.mkdir()
     texts, files = outgoing.anchors.values, outgoing.candidates.values
     with (folder / "train.tsv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, delimiter="\t", lineterminator="\n")
-        writer.writerow(("title", "filepath", "neg_caption", "neg_image"))
+        writer.writerow(COLUMNS.names)
         for caption, image in zip(captions.tolist(), images.tolist(), strict=True):
-            rows = row_of[_real(of_captions[caption])]
-            negatives = [texts[row] for row in _real(of_images[image])]
+            rows = row_of[_listed(of_captions[caption])]
+            negatives = [texts[row] for row in _listed(of_images[image])]
             writer.writerow((texts[caption], files[image], negatives, rows[rows >= 0].tolist()))
     return Written(len(captions), len(of_captions) - len(np.unique(captions)))
 
 
-def _all_lists(outgoing: Outgoing) -> Lists:
-    return np.concatenate([chunk.lists.negative_ids for chunk in outgoing.chunks()])
-
-
-def _real(ids: Int32[np.ndarray, " depth"]) -> Int32[np.ndarray, " real"]:
+def _listed(ids: Int32[np.ndarray, " depth"]) -> Int32[np.ndarray, " listed"]:
     return ids[ids >= 0]
 
 
-def _kept(
-    captions: Int64[np.ndarray, " pairs"],
-    images: Int32[np.ndarray, " pairs"],
-    of_captions: Lists,
-    has_captions: Bool[np.ndarray, " images"],
-) -> Bool[np.ndarray, " pairs"]:
-    """Mark pairs that have a negative caption, and a negative image with a row of its own."""
-    kept = has_captions[images]
-    while True:
-        has_row = np.zeros(len(has_captions) + 1, dtype=np.bool_)  # the last entry is for padding
-        has_row[images[kept]] = True
-        left = kept & has_row[of_captions].any(axis=1)[captions]
-        if left.sum() == kept.sum():
-            return left
-        kept = left
+class NegClip(NamedTuple):
+    """A table without scores, the path of each image, and the captions: a row's title each, then other texts."""
+
+    table: NegativeTable
+    images: list[str]
+    captions: list[str]
+
+
+def read_negclip(path: Path | str) -> NegClip:
+    """Read NegCLIP's TSV: every row's title is a caption, every path an image, in order of first appearance.
+
+    An image's negatives are the `neg_caption` of all its rows. Texts that are not titles are appended as captions of no
+    image: NegCLIP makes them by exchanging words. Own positives are left out.
+
+    Raises:
+        ValueError: for a file without these columns, malformed lists, or row numbers that it does not have.
+    """
+    path = Path(path)
+    titles, files, texts, rows = _read_columns(path)
+    row_of = {file: row for row, file in enumerate(dict.fromkeys(files))}
+    image_of = [row_of[file] for file in files]
+    captions, of_images = _captions_of_images(titles, image_of, texts)
+    of_captions = [
+        [*dict.fromkeys(image_of[row] for row in named if image_of[row] != own)]
+        for named, own in zip(rows, image_of, strict=True)
+    ]
+    pairs = np.stack([image_of, np.arange(len(image_of))], axis=1).astype(np.int32)
+    about = {"search": "none", "guarantee": "imported", "scores": "none"}
+    manifest = {
+        "dataset": pairing_sha256(pairs, len(captions)),
+        "teacher": {"lists_sha256": file_sha256(path)},
+        "directions": dict.fromkeys(DIRECTIONS, about),
+    }
+    lists = _padded(of_images, len(row_of)), _padded(of_captions, len(captions))
+    return NegClip(NegativeTable(*lists, manifest, pairs), list(row_of), captions)
+
+
+def _read_columns(path: Path) -> tuple[list[str], list[str], list[list[str]], list[list[int]]]:
+    with reading(path, f"NegCLIP's TSV with the columns {', '.join(COLUMNS.names)}"):
+        columns = parse_csv(path, COLUMNS, delimiter="\t").to_pydict()
+        if not (count := len(columns["title"])):
+            raise ValueError("it has no rows")
+        texts, rows = ([_list(name, row, text) for row, text in enumerate(columns[name])] for name in KINDS)
+        for row, named in enumerate(rows):
+            if outside := [one for one in named if not 0 <= one < count]:
+                raise ValueError(f"row {row} names row {outside[0]} in neg_image, and there are rows 0 to {count - 1}")
+    return columns["title"], columns["filepath"], texts, rows
+
+
+def _list(name: str, row: int, text: str) -> list[Any]:
+    kind, nouns = KINDS[name]
+    try:
+        items = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        items = None
+    if not isinstance(items, list) or not all(type(item) is kind for item in items):
+        raise ValueError(f"row {row} has no list of {nouns} in {name}: {text[:40]!r}")
+    return items
+
+
+def _captions_of_images(
+    titles: Sequence[str], image_of: Sequence[int], named: Sequence[Sequence[str]]
+) -> tuple[list[str], list[list[int]]]:
+    """List all captions, and each image's negatives, each once; of equal titles, another image's comes first."""
+    captions, rows_of = list(titles), defaultdict(list)
+    for row, title in enumerate(titles):
+        rows_of[title].append(row)
+    lists: list[dict[int, None]] = [{} for _ in range(max(image_of) + 1)]
+    for image, texts in zip(image_of, named, strict=True):
+        for text in texts:
+            if text not in rows_of:
+                rows_of[text].append(len(captions))
+                captions.append(text)
+            others = (row for row in rows_of[text] if row >= len(image_of) or image_of[row] != image)
+            if (other := next(others, None)) is not None:
+                lists[image][other] = None
+    return captions, [list(rows) for rows in lists]
+
+
+def _padded(lists: Sequence[Sequence[int]], count: int) -> NegativeLists:
+    ids = np.full((count, max(map(len, lists))), -1, np.int32)
+    for row, named in enumerate(lists):
+        ids[row, : len(named)] = named
+    return NegativeLists(ids, np.full(ids.shape, np.nan, np.float32), np.full(count, np.nan, np.float32))

@@ -1,12 +1,13 @@
-"""One direction of a table to be written in another format, and code that writers of formats share."""
+"""One direction of a table to be exported, as rows of anchors with their positives and negatives."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property
 
 import numpy as np
+import pyarrow as pa
 from jaxtyping import Float32, Int32, Int64
 
 from aoq.pipeline.search.lists import NegativeLists
@@ -17,10 +18,13 @@ from aoq.pipeline.search.scores import exact_scores
 ROWS = 256
 """Anchors processed together: as triplets with 5 positives and 300 negatives they are 384,000 rows."""
 
+Documents = Int32[np.ndarray, "rows places"]
+Scores = Float32[np.ndarray, "rows places"]
+
 
 @dataclass(frozen=True)
 class Names:
-    """Stand-ins for the rows of one side: an id each, and a text or a picture each."""
+    """The id of each row of one side, and its text or picture."""
 
     ids: Sequence[str]
     values: Sequence[str] = ()
@@ -29,39 +33,97 @@ class Names:
     noun: str = "caption"
     """Name of a row in tables and columns: image, caption, or item of one set."""
 
+    # 64-bit offsets: the values taken from these may exceed 2 GB.
+    @cached_property
+    def id_column(self) -> pa.Array:
+        return pa.array(self.ids, pa.large_string())
+
+    @cached_property
+    def value_column(self) -> pa.Array:
+        return pa.array(self.values, pa.large_string())
+
 
 @dataclass(frozen=True)
-class Chunk:
-    """Some anchors, from number `first`: the heads of their lists, and their positives."""
+class Rows:
+    """Rows of an export: an anchor each, its positives and its negatives by rank, padded with -1, and their scores."""
 
-    first: int
-    lists: NegativeLists
-    positives: Positives
-    positive_scores: Float32[np.ndarray, " pairs"]
-    """One for each of `positives`; NaN if they are not requested."""
+    anchors: Int64[np.ndarray, " rows"]
+    positives: Int32[np.ndarray, "rows own"]
+    negatives: Int32[np.ndarray, "rows listed"]
+    positive_scores: Float32[np.ndarray, "rows own"]
+    negative_scores: Float32[np.ndarray, "rows listed"]
+
+    def __len__(self) -> int:
+        return len(self.anchors)
+
+    def __getitem__(self, rows: np.ndarray) -> Rows:
+        return Rows(*(column[rows] for column in vars(self).values()))
 
     @property
-    def pair_rows(self) -> Int64[np.ndarray, " pairs"]:
-        """Row of the anchor of each positive."""
-        return np.repeat(np.arange(len(self.lists)), np.diff(self.positives.offsets))
+    def documents(self) -> Documents:
+        return np.concatenate([self.positives, self.negatives], axis=1)
+
+    @property
+    def scores(self) -> Scores:
+        return np.concatenate([self.positive_scores, self.negative_scores], axis=1)
 
 
-class Listed(NamedTuple):
-    """One anchor: its positives and the head of its list, without padding."""
+def anchors_with_both(rows: Rows) -> Rows:
+    """Keep the anchors that have a positive and a negative."""
+    return rows[np.any(rows.positives >= 0, axis=1) & np.any(rows.negatives >= 0, axis=1)]
 
-    anchor: int
-    positives: Int32[np.ndarray, " own"]
-    positive_scores: Float32[np.ndarray, " own"]
-    negatives: Int32[np.ndarray, " listed"]
-    scores: Float32[np.ndarray, " listed"]
+
+def pairs(rows: Rows) -> Rows:
+    """Make a row for each anchor with one of its positives; anchors without negatives are left out."""
+    row, place = np.nonzero((rows.positives >= 0) & (rows.negatives[:, :1] >= 0))
+    one = (row, place)
+    return Rows(
+        rows.anchors[row],
+        rows.positives[one][:, None],
+        rows.negatives[row],
+        rows.positive_scores[one][:, None],
+        rows.negative_scores[row],
+    )
+
+
+def full_pairs(rows: Rows) -> Rows:
+    """Make the same rows as `pairs`, without those that have fewer negatives than there are places."""
+    rows = pairs(rows)
+    return rows[rows.negatives[:, -1] >= 0]
+
+
+def triplets(rows: Rows) -> Rows:
+    """Make a row for each pair and each of its negatives."""
+    rows = pairs(rows)
+    one = np.nonzero(rows.negatives >= 0)
+    row = one[0]
+    return Rows(
+        rows.anchors[row],
+        rows.positives[row],
+        rows.negatives[one][:, None],
+        rows.positive_scores[row],
+        rows.negative_scores[one][:, None],
+    )
+
+
+def labelled_documents(rows: Rows) -> Rows:
+    """Make a row for each positive, then for each negative, of anchors that have positives."""
+    documents, scores, own = rows.documents, rows.scores, rows.positives.shape[1]
+    row, place = one = np.nonzero((documents >= 0) & np.any(rows.positives >= 0, axis=1)[:, None])
+    document, score, is_own = documents[one][:, None], scores[one][:, None], (place < own)[:, None]
+    padding, none = np.int32(-1), np.float32(np.nan)
+    return Rows(
+        rows.anchors[row],
+        np.where(is_own, document, padding),
+        np.where(is_own, padding, document),
+        np.where(is_own, score, none),
+        np.where(is_own, none, score),
+    )
 
 
 @dataclass(frozen=True)
 class Outgoing:
-    """The lists of one direction, in blocks from anchor 0 on, and everything that a format may need about them.
-
-    `lists` can be iterated again.
-    """
+    """The lists of one direction, in blocks from anchor 0 on, and everything that a format may need about them."""
 
     direction: Direction
     lists: Iterable[NegativeLists]
@@ -81,47 +143,44 @@ class Outgoing:
     def __post_init__(self) -> None:
         if self.scored and self.vectors is None and self.positives.most > 1:
             raise ValueError(
-                f"of the up to {self.positives.most} positives of an anchor the table keeps the lowest score only; "
-                "give --vectors IMAGES CAPTIONS, what it was mined from, for those of all."
+                f"an anchor has up to {self.positives.most} positives, and the table keeps only the lowest score of "
+                "each anchor's; give --vectors IMAGES CAPTIONS, which it was mined from, to score them all."
             )
 
-    def chunks(self) -> Iterator[Chunk]:
+    def rows(self) -> Iterator[Rows]:
+        """Iterate over blocks of anchors, one row for each anchor."""
         first = 0
         for lists in self.lists:
-            own = self.positives.rows(np.arange(first, first + len(lists)))
-            scores = self._positive_scores(first, lists.positive_score, own)
-            yield Chunk(first, lists.head(self.depth), own, scores)
+            own, head = self.positives.rows(np.arange(first, first + len(lists))), lists.head(self.depth)
+            counts = np.diff(own.offsets)
+            places = (
+                np.repeat(np.arange(len(lists)), counts),
+                np.arange(len(own.ids)) - np.repeat(own.offsets[:-1], counts),
+            )
+            positives = np.full((len(lists), own.most), -1, np.int32)
+            scores = np.full(positives.shape, np.nan, np.float32)
+            positives[places] = own.ids
+            if self.scored:
+                scores[places] = self._score_positives(first, lists.positive_score, own)
+            anchors = np.arange(first, first + len(lists))
+            yield Rows(anchors, positives, head.negative_ids, scores, head.scores)
             first += len(lists)
 
-    def listed(self) -> Iterator[Listed]:
-        for chunk in self.chunks():
-            lists, offsets = chunk.lists, chunk.positives.offsets
-            for row, length in enumerate(lists.lengths.tolist()):
-                own, head = slice(offsets[row], offsets[row + 1]), (row, slice(length))
-                positives = chunk.positives.ids[own], chunk.positive_scores[own]
-                yield Listed(chunk.first + row, *positives, lists.negative_ids[head], lists.scores[head])
-
-    def complete(self) -> Iterator[Listed]:
-        """Lists with a positive and a negative."""
-        return (one for one in self.listed() if len(one.positives) and len(one.negatives))
-
-    def _positive_scores(
-        self, first: int, known: Float32[np.ndarray, " anchors"], own: Positives
+    def _score_positives(
+        self, first: int, lowest: Float32[np.ndarray, " anchors"], own: Positives
     ) -> Float32[np.ndarray, " pairs"]:
         """Score positives exactly; refuse vectors that do not reproduce the anchors' lowest scores."""
-        if not self.scored:
-            return np.full(len(own.ids), np.nan, np.float32)
-        has = np.diff(own.offsets) > 0
+        has_positive = np.diff(own.offsets) > 0
         if self.vectors is None:
-            return known[has]
+            return lowest[has_positive]
         anchors, candidates = self.vectors
-        scores = exact_scores(anchors[first : first + len(known)], candidates, own.offsets, own.ids)
-        found = own.lowest(scores)
-        if len(other := np.flatnonzero(has & (found != known))):
-            row = other[0]
+        scores = exact_scores(anchors[first : first + len(lowest)], candidates, own.offsets, own.ids)
+        computed = own.lowest(scores)
+        if len(different := np.flatnonzero(has_positive & (computed != lowest))):
+            row = different[0]
             raise ValueError(
-                f"the vectors give anchor {first + row} a lowest positive score of {found[row]:.6g}, the table has "
-                f"{known[row]:.6g}; give the vectors that the table was mined from."
+                f"the vectors give anchor {first + row} a lowest positive score of {computed[row]:.6g}, the table has "
+                f"{lowest[row]:.6g}; give the vectors that the table was mined from."
             )
         return scores
 

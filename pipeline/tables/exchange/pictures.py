@@ -11,10 +11,10 @@ import pyarrow as pa
 ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".tiff", ".webp")
 """Endings by which sentence-transformers takes the path of a file for an image."""
 SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM", b"II*\0", b"MM\0*")
-FORMATS = "JPEG, PNG, GIF, BMP, TIFF or WebP"
+KINDS = "JPEG, PNG, GIF, BMP, TIFF or WebP"
 PICTURE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 """Type in which `datasets` stores an image: its file's content, or its path."""
-GROUP_BYTES = 64_000_000
+MOST_BYTES = 64_000_000
 LARGEST = 1_000_000_000
 
 
@@ -29,20 +29,14 @@ def find_pictures(root: Path, ids: Sequence[str]) -> list[str]:
     base = os.path.abspath(root)
     if base.encode(errors="replace").decode() != base:
         raise ValueError(f"{root} has a name that is not UTF-8, which no trainer could read; rename the folder.")
-    found = [_find(base, name) for name in ids]
-    if None in found:
-        first = ids[found.index(None)]
+    files = [_find(base, name) for name in ids]
+    if None in files:
+        first = ids[files.index(None)]
         raise ValueError(
-            f"{found.count(None)} of {len(ids)} images have no file below {root}, the first is {first!r}; --image-root "
-            f"needs the folder where the file of an image is its id, as it stands or with an ending ({ENDINGS[0]}, …)."
+            f"{files.count(None)} of {len(ids)} images have no file below {root}, the first is {first!r}; --image-root "
+            f"needs the folder where the id of an image names its file, with or without an ending ({ENDINGS[0]}, …)."
         )
-    return [path for path in found if path is not None]
-
-
-def require_pictures(files: Sequence[str]) -> None:
-    """Refuse files other than images that trainers can read."""
-    for path in files:
-        _require_picture(path)
+    return [path for path in files if path is not None]
 
 
 def _find(base: str, name: str) -> str | None:
@@ -54,17 +48,19 @@ def _find(base: str, name: str) -> str | None:
     return next((path + ending for ending in endings if os.path.isfile(path + ending)), None)
 
 
-def _require_picture(path: str) -> None:
-    try:
-        with open(path, "rb") as file:
-            start = file.read(12)
-            size = os.fstat(file.fileno()).st_size
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}).") from None
-    if not (start.startswith(SIGNATURES) or (start[:4] == b"RIFF" and start[8:] == b"WEBP")):
-        raise ValueError(f"{path} is no picture ({'it is empty' if not start else f'no {FORMATS}'}); replace it.")
-    if size > LARGEST:
-        raise ValueError(f"{path} has {size / 1e9:.1f} GB; make it smaller.")
+def require_pictures(files: Sequence[str]) -> None:
+    """Refuse files other than images that trainers can read."""
+    for path in files:
+        try:
+            with open(path, "rb") as file:
+                start = file.read(12)
+                size = os.fstat(file.fileno()).st_size
+        except OSError as error:
+            raise ValueError(f"{path} cannot be read ({error.strerror}).") from None
+        if not (start.startswith(SIGNATURES) or (start[:4] == b"RIFF" and start[8:] == b"WEBP")):
+            raise ValueError(f"{path} is no picture ({'it is empty' if not start else f'no {KINDS}'}); replace it.")
+        if size > LARGEST:
+            raise ValueError(f"{path} has {size / 1e9:.1f} GB; make it smaller.")
 
 
 def require_endings(files: Sequence[str]) -> None:
@@ -78,24 +74,17 @@ def require_endings(files: Sequence[str]) -> None:
 
 
 def picture_column(files: Sequence[str], *, packed: bool) -> pa.Array:
-    """Make a column of the files themselves if `packed`, else of their paths."""
+    """Make a column of the files' content if `packed`, else of their paths."""
     if not packed:
         return pa.array([{"bytes": None, "path": path} for path in files], PICTURE)
-    return pa.array([{"bytes": _content(path), "path": os.path.basename(path)} for path in files], PICTURE)
+    return pa.array([{"bytes": Path(path).read_bytes(), "path": os.path.basename(path)} for path in files], PICTURE)
 
 
-def _content(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
-
-
-def parts(files: Sequence[str], most: int) -> Iterator[slice]:
-    """Slice rows to read at a time: up to `most` files, or up to 64 MB."""
+def slices(files: Sequence[str], rows: int, most: int) -> Iterator[slice]:
+    """Slice `rows` rows into parts of up to `most` rows; a part's files, if there are any, have up to 64 MB."""
     start = size = 0
-    for row, path in enumerate(files):
-        size += os.path.getsize(path)
-        if row + 1 - start == most or size >= GROUP_BYTES:
+    for row in range(rows):
+        size += os.path.getsize(files[row]) if files else 0
+        if row + 1 - start == most or size >= MOST_BYTES or row + 1 == rows:
             yield slice(start, row + 1)
             start, size = row + 1, 0
-    if start < len(files):
-        yield slice(start, len(files))

@@ -2,7 +2,7 @@
 
     i2t.parquet, t2i.parquet, positives.parquet, manifest.json, certificates   the table, which reads back as one
     view/           a screen's judgement of each place
-    images.parquet  image_id, of each row; captions.parquet, the same; of one set items.parquet
+    images.parquet  image_id of each row; captions.parquet likewise; for one set, items.parquet
     README.md       the card, with YAML for the Hugging Face hub
 
 Nothing in it describes this machine.
@@ -22,15 +22,17 @@ from aoq.pipeline.tables.files import (
     MANIFEST,
     POSITIVES,
     directions_of,
+    id_columns,
     read_chunks,
+    read_ids,
     read_manifest,
     read_positives,
+    said_of,
     sides_of,
 )
-from aoq.pipeline.tables.ids import id_columns, read_ids, write_ids
 from aoq.pipeline.tables.pairs import TWO_SIDES
-from aoq.pipeline.tables.readme import describe_tables
 from aoq.pipeline.tables.screens.view import View, read_view, write_view
+from aoq.pipeline.tables.writing import describe_tables, write_ids
 from aoq.pipeline.terminal import visible
 
 VIEW = "view"
@@ -109,9 +111,9 @@ def publish_table(
         if (table / name).is_file():
             shutil.copyfile(table / name, output / name)
     shutil.copyfile(table / MANIFEST, output / MANIFEST)
-    given = {"images": image_ids, "captions": caption_ids}
+    ids = {"images": image_ids, "captions": caption_ids}
     own = read_ids(table, manifest)
-    write_ids(output, own | {side: ids for side, ids in given.items() if ids is not None})
+    write_ids(output, own | {side: names for side, names in ids.items() if names is not None})
     if judged is not None:
         write_view(judged, output / VIEW)
     (output / "README.md").write_text(_card(output, manifest, judged, licence), encoding="utf-8")
@@ -123,8 +125,7 @@ def _card(output: Path, manifest: Mapping[str, Any], view: View | None, licence:
     files = (*(f"{one}.parquet" for one in directions), POSITIVES, *(file for file, _ in id_columns(manifest).values()))
     tables = {Path(file).stem: file for file in files}
     tables |= {f"{one}_flags": f"{VIEW}/{one}.parquet" for one in directions}
-    said = manifest.get("directions", {})
-    rows = [[one, *(said.get(one, {}).get(column, "") for column in COLUMNS)] for one in directions]
+    rows = [[one, *(said_of(manifest, one).get(column, "") for column in COLUMNS)] for one in directions]
     names = {"first": visible(sides[0]), "second": visible(sides[-1])}
     about, anchors = (Template(text).substitute(names) for text in ABOUT[len(sides)])
     flag_tables = " and ".join(f"`{one}_flags`" for one in directions)

@@ -1,8 +1,8 @@
-"""A judge's scores: the probability that an image and a caption match, as given by an MLLM or by people."""
+"""Files of judged pairs: pairs that people know to match, and probabilities that an MLLM or people give."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,17 +10,13 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float32, Float64, Int64
 
-from aoq.pipeline.columns import fitted, parse_csv, parse_json_lines, read_parquet
-from aoq.pipeline.reading import reading
+from aoq.pipeline.columns import fitted
+from aoq.pipeline.reading import parse_json, reading
 from aoq.pipeline.tables.files import PAIRS
-from aoq.pipeline.tables.pairs import Pairs, pair_keys
+from aoq.pipeline.tables.pairs import READERS, Pairs, pair_keys
 
-Grades = tuple[float, float]
-"""The lowest and the highest grade."""
-REMEDY = (
-    f"it needs rows, whole numbers, in the columns {' and '.join(PAIRS.names)}, and numbers in the column probability, "
-    "or grade with judged_grades; `aoq to-judge` writes a file to fill in"
-)
+ROWS = pa.schema([(name, pa.int64()) for name in PAIRS.names])
+REMEDY = f"it needs rows, whole numbers, in the columns {' and '.join(PAIRS.names)}"
 
 
 @dataclass(frozen=True)
@@ -40,8 +36,29 @@ class Judgements:
         return np.where(ordered[places] == keys, self.probabilities[places], np.float32(np.nan))
 
 
+def read_matches(path: Path, images: int, captions: int) -> Pairs:
+    """Read pairs that people judged to match, as in CxC and ECCV Caption, by image, each once.
+
+    They are rows of the data, in the columns caption_id and image_id, or in json {caption: [image, ...]}.
+    """
+    if path.suffix == ".json":
+        with reading(path, "pairs known to match", f"{REMEDY}, or json {{caption: [image, ...]}}"):
+            images_of = parse_json(path.read_bytes(), dict[str, list[int]])
+            rows = [(int(caption), image) for caption, listed in images_of.items() for image in listed]
+            table = pa.table([[pair[side] for pair in rows] for side in range(2)], schema=ROWS)
+    else:
+        table = _read(path, "pairs known to match", (".parquet", ".csv", ".json"), ROWS)
+    image_rows, caption_rows = _rows(str(path), table, images, captions)
+    return np.unique(np.stack([image_rows, caption_rows], axis=1).astype(np.int32), axis=0)
+
+
 def read_judgements(
-    given: Path | pa.Table, images: int, captions: int, *, grades: Grades | None = None, one_set: bool = False
+    source: Path | pa.Table,
+    images: int,
+    captions: int,
+    *,
+    grades: tuple[float, float] | None = None,
+    one_set: bool = False,
 ) -> Judgements:
     """Read judgements from a file, or an Arrow table of the same columns; a pair without a value is not judged.
 
@@ -53,14 +70,17 @@ def read_judgements(
         ValueError: for unknown rows, values out of range, or a pair with two values.
     """
     value = "probability" if grades is None else "grade"
-    name, columns = str(given) if isinstance(given, Path) else "judgements", _columns(given, value)
-    caption_rows, image_rows = (columns[row].to_numpy().astype(np.int64) for row in PAIRS.names)
-    values = columns[value].to_numpy()
-    for side, rows, count in (("caption", caption_rows, captions), ("image", image_rows, images)):
-        if len(outside := np.flatnonzero((rows < 0) | (rows >= count))):
-            raise ValueError(
-                f"{name}: pair {outside[0]} has {side} {rows[outside[0]]}, and there are {side}s 0 to {count - 1}."
-            )
+    schema = pa.schema([*ROWS, (value, pa.float64())])
+    if isinstance(source, Path):
+        remedy = (
+            ", and numbers in the column probability, or grade with judged_grades; `aoq to-judge` writes such a file"
+        )
+        name, table = str(source), _read(source, "judgements", READERS, schema, remedy)
+    else:
+        name, table = "judgements", fitted(source, schema, nullable=[value])
+    table = table.filter(table[value].is_valid())
+    image_rows, caption_rows = _rows(name, table, images, captions)
+    values = table[value].to_numpy()
     if one_set:
         image_rows, caption_rows = np.minimum(image_rows, caption_rows), np.maximum(image_rows, caption_rows)
     lowest, highest = (0.0, 1.0) if grades is None else grades
@@ -74,17 +94,26 @@ def read_judgements(
     return _each_once(name, image_rows, caption_rows, (values - lowest) / (highest - lowest), captions)
 
 
-def _columns(given: Path | pa.Table, value: str) -> pa.Table:
-    """Select the judged rows."""
-    schema = pa.schema([*((name, pa.int64()) for name in PAIRS.names), (value, pa.float64())])
-    if isinstance(given, Path):
-        if given.suffix not in READERS:
-            raise ValueError(f"{given} should hold judgements, in one of {', '.join(READERS)}.")
-        with reading(given, "judgements", REMEDY):
-            table = READERS[given.suffix](given, schema)
-    else:
-        table = fitted(given, schema, nullable=[value])
-    return table.filter(table[value].is_valid())
+def _read(path: Path, what: str, suffixes: Collection[str], columns: pa.Schema, remedy: str = "") -> pa.Table:
+    """Read columns of which all but the rows may have empty values."""
+    if path.suffix not in suffixes:
+        raise ValueError(f"{path} should hold {what}, in one of {', '.join(suffixes)}.")
+    with reading(path, what, REMEDY + remedy):
+        _, read = READERS[path.suffix](path)
+        return read(columns, columns.names[2:])
+
+
+def _rows(
+    name: str, table: pa.Table, images: int, captions: int
+) -> tuple[Int64[np.ndarray, " rows"], Int64[np.ndarray, " rows"]]:
+    """Take the rows of images and of captions; each must exist."""
+    caption_rows, image_rows = (table[column].to_numpy().astype(np.int64) for column in PAIRS.names)
+    for side, rows, count in (("caption", caption_rows, captions), ("image", image_rows, images)):
+        if len(outside := np.flatnonzero((rows < 0) | (rows >= count))):
+            raise ValueError(
+                f"{name}: pair {outside[0]} has {side} {rows[outside[0]]}, and there are {side}s 0 to {count - 1}."
+            )
+    return image_rows, caption_rows
 
 
 def _each_once(
@@ -104,11 +133,3 @@ def _each_once(
         )
     pairs = np.stack([keys // caption_count, keys % caption_count], axis=1).astype(np.int32)
     return Judgements(pairs, probabilities[first].astype(np.float32))
-
-
-READERS: dict[str, Callable[[Path, pa.Schema], pa.Table]] = {
-    ".parquet": lambda path, columns: read_parquet(path, columns, nullable=columns.names[2:]),
-    ".csv": lambda path, columns: parse_csv(path, columns, nullable=columns.names[2:]),
-    ".tsv": lambda path, columns: parse_csv(path, columns, nullable=columns.names[2:], delimiter="\t"),
-    ".jsonl": lambda path, columns: fitted(parse_json_lines(path), columns, nullable=columns.names[2:]),
-}

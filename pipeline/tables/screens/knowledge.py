@@ -1,24 +1,64 @@
-"""Inputs of a screen's rules besides the listed negatives: files, texts, vectors, and values from them."""
+"""Inputs of a screen's rules: listed negatives, and texts, vectors and judgements, with the similarities they give."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal, no_type_check
 
 import numpy as np
-from jaxtyping import Float32, Float64, Int64
+from jaxtyping import Bool, Float32, Float64, Int64
+from numba import njit
 
 from aoq.pipeline.config.screen import Screen
+from aoq.pipeline.data.vocabulary import tokenise
+from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.positives import Positives, both_ways, with_itself
-from aoq.pipeline.search.problem import DIRECTIONS, Direction
-from aoq.pipeline.tables.pairs import Pairs, pair_keys
-from aoq.pipeline.tables.screens.entries import Entries
+from aoq.pipeline.search.problem import DIRECTIONS, Direction, blocks
+from aoq.pipeline.search.scores import exact_scores
+from aoq.pipeline.tables.contents import TableContents
+from aoq.pipeline.tables.pairs import Pairs, is_among, pair_keys
 from aoq.pipeline.tables.screens.judgements import Judgements
-from aoq.pipeline.tables.screens.likeness import Texts, nearest_own
-from aoq.pipeline.tables.table import NegativeTable
+from aoq.pipeline.threads import in_parallel
 from aoq.pipeline.vectors import norms_of
+
+BLOCK_ENTRIES = 2**20
+BLOCK_NUMBERS = 2**24
+"""Vector entries gathered at a time."""
+
+Rows = Int64[np.ndarray, " entries"]
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Listed negatives, list by list; `anchors` and `places` give their positions in the table."""
+
+    direction: Direction
+    anchors: Int64[np.ndarray, " entries"]
+    places: Int64[np.ndarray, " entries"]
+    candidates: Int64[np.ndarray, " entries"]
+    scores: Float32[np.ndarray, " entries"]
+    positive_score: Float32[np.ndarray, " entries"]
+    """Score of the anchor's lowest-scoring positive; NaN without one."""
+    images: Int64[np.ndarray, " entries"]
+    captions: Int64[np.ndarray, " entries"]
+
+    @property
+    def below_positive(self) -> Float64[np.ndarray, " entries"]:
+        """Distance below the score of the anchor's lowest-scoring positive; NaN (below any margin) without one."""
+        return self.positive_score.astype(np.float64) - self.scores
+
+
+def entry_blocks(direction: Direction, lists: NegativeLists) -> Iterator[Entries]:
+    """Iterate over all listed negatives, in blocks of lists."""
+    for start, stop in blocks(len(lists), max(1, BLOCK_ENTRIES // max(1, lists.h))):
+        part = lists[start:stop]
+        rows, places = np.nonzero(part.negative_ids >= 0)
+        ids, scores = part.negative_ids[rows, places].astype(np.int64), part.scores[rows, places]
+        anchors = rows + start
+        pairs = (anchors, ids) if direction == "i2t" else (ids, anchors)
+        yield Entries(direction, anchors, places, ids, scores, part.positive_score[rows], *pairs)
 
 
 @dataclass(frozen=True)
@@ -47,11 +87,66 @@ KNOWN = {
 """The way a user gives each field of Knowledge."""
 
 
+class Texts:
+    """All captions as numbers, of the whole text and of the words in it; `own` are the captions of each image."""
+
+    def __init__(self, texts: Sequence[str], own: Positives) -> None:
+        words: dict[str, int] = {}
+        whole: dict[tuple[str, ...], int] = {}
+        self._own, self._text = own, np.empty(len(texts), dtype=np.int64)
+        sets = []
+        for row, text in enumerate(texts):
+            tokens = tuple(tokenise(text))
+            self._text[row] = whole.setdefault(tokens, len(whole))
+            sets.append(np.array(sorted({words.setdefault(token, len(words)) for token in tokens}), dtype=np.int32))
+        self._words = np.concatenate(sets)
+        self._offsets = np.concatenate([[0], np.cumsum([len(one) for one in sets])]).astype(np.int64)
+        images = np.repeat(np.arange(len(own.offsets) - 1), np.diff(own.offsets))
+        self._said = np.unique(images * len(whole) + self._text[own.ids])
+        self._count = len(whole)
+
+    def same(self, images: Rows, captions: Rows) -> Bool[np.ndarray, " entries"]:
+        """Return whether a caption equals one of the image's own, word by word, ignoring case."""
+        return is_among(images * self._count + self._text[captions], self._said)
+
+    def likeness(self, images: Rows, captions: Rows) -> Float64[np.ndarray, " entries"]:
+        """Largest Jaccard index of the caption's words and those of one of the image's own; 0 if it has none."""
+        highest, own = np.zeros(len(images)), self._own
+        in_parallel(
+            _likeness, len(highest), images, captions, own.ids, own.offsets, self._words, self._offsets, highest
+        )
+        return highest
+
+
+@njit(nogil=True, cache=True)
+@no_type_check
+def _likeness(
+    start: int, stop: int, images: Any, captions: Any, own: Any, owns: Any, words: Any, offsets: Any, highest: Any
+) -> None:
+    for entry in range(start, stop):
+        first, last = offsets[captions[entry]], offsets[captions[entry] + 1]
+        for place in range(owns[images[entry]], owns[images[entry] + 1]):
+            here, there, end = first, offsets[own[place]], offsets[own[place] + 1]
+            most = (last - first) + (end - there)
+            common = 0
+            while here < last and there < end:
+                if words[here] == words[there]:
+                    common += 1
+                    here += 1
+                    there += 1
+                elif words[here] < words[there]:
+                    here += 1
+                else:
+                    there += 1
+            if most > 0:
+                highest[entry] = max(highest[entry], common / (most - common))
+
+
 @dataclass(frozen=True)
 class Context:
     """Inputs of rules besides the entries."""
 
-    table: NegativeTable
+    table: TableContents
     known: Knowledge
     screen: Screen
 
@@ -70,17 +165,27 @@ class Context:
 
     @cached_property
     def _norms(self) -> dict[str, Float64[np.ndarray, " items"]]:
-        given = {"images": self.known.images, "captions": self.known.captions}
-        return {side: norms_of(vectors, side) for side, vectors in given.items() if vectors is not None}
+        sides = {"images": self.known.images, "captions": self.known.captions}
+        return {side: norms_of(vectors, side) for side, vectors in sides.items() if vectors is not None}
 
     def nearest_own(self, side: Literal["images", "captions"], entries: Entries) -> Float32[np.ndarray, " entries"]:
-        """Cosine of each listed image and the most similar one of the caption's own, or the other way round."""
-        images, captions = entries.images, entries.captions
+        """Cosine of each listed image and the most similar one of the caption's own, or the other way round.
+
+        It is -inf if there are no own ones.
+        """
         rows, owners, own = (
-            (images, captions, self.own["t2i"]) if side == "images" else (captions, images, self.own["i2t"])
+            (entries.images, entries.captions, self.own["t2i"])
+            if side == "images"
+            else (entries.captions, entries.images, self.own["i2t"])
         )
-        vectors = getattr(self.known, side)  # check_knowledge made sure
-        return nearest_own(vectors, self._norms[side], rows, owners, own)
+        vectors, norms = getattr(self.known, side), self._norms[side]  # check_knowledge made sure
+        nearest = np.full(len(rows), -np.inf, dtype=np.float32)
+        for start, stop in blocks(len(rows), max(1, BLOCK_NUMBERS // vectors.shape[1])):
+            block, theirs = rows[start:stop], own.rows(owners[start:stop])
+            scores = exact_scores(vectors[block], vectors, theirs.offsets, theirs.ids) / norms[theirs.ids]
+            if len(there := np.flatnonzero(np.diff(theirs.offsets))):
+                nearest[start + there] = np.maximum.reduceat(scores, theirs.offsets[there]) / norms[block[there]]
+        return nearest
 
     @cached_property
     def matches(self) -> Int64[np.ndarray, " pairs"]:

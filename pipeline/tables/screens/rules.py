@@ -11,9 +11,8 @@ from jaxtyping import Bool, Int32, Int64, UInt32
 from aoq.pipeline.config.screen import CERTAIN, EXCLUSIONS, RULES, Screen
 from aoq.pipeline.search.problem import OTHER, Direction
 from aoq.pipeline.tables.pairs import is_among
-from aoq.pipeline.tables.screens.entries import Entries, entry_blocks
-from aoq.pipeline.tables.screens.knowledge import KNOWN, Context, Knowledge
-from aoq.pipeline.tables.screens.owners import is_among_most_alike, owner_similarity
+from aoq.pipeline.tables.screens.knowledge import KNOWN, Context, Entries, Knowledge, entry_blocks
+from aoq.pipeline.tables.screens.view import bit
 
 
 def is_match(entries: Entries, _: str, context: Context) -> Bool[np.ndarray, " entries"]:
@@ -33,28 +32,41 @@ def is_doubtful(entries: Entries, least: float, context: Context) -> Bool[np.nda
 
 
 def is_mutual(entries: Entries, most: int, context: Context) -> Bool[np.ndarray, " entries"]:
-    found = np.zeros(len(entries.anchors), dtype=np.bool_)
-    first = np.flatnonzero(entries.places < most)
+    mutual = entries.places < most
+    first = np.flatnonzero(mutual)
     theirs = context.table[OTHER[entries.direction]].negative_ids[entries.candidates[first], :most]
-    found[first] = (theirs == entries.anchors[first, None]).any(axis=1)
-    return found
+    mutual[first] = (theirs == entries.anchors[first, None]).any(axis=1)
+    return mutual
 
 
 def is_judged_to_match(entries: Entries, _: str, context: Context) -> Bool[np.ndarray, " entries"]:
     return context.judged(entries) >= np.float32(context.screen.judged_match)  # false for NaN
 
 
-def is_of_alike_owners(entries: Entries, share: float, context: Context) -> Bool[np.ndarray, " entries"]:
-    """Return whether owners are too alike, among what the other rules leave in each list by rank and score."""
+def has_similar_owner(entries: Entries, share: float, context: Context) -> Bool[np.ndarray, " entries"]:
+    """Mark the floor(share * n) of each list's n candidates whose owners are most similar to the anchor.
+
+    SaHa: From Generator to Embedder (Ju and Lee, arXiv 2508.00955) keeps the candidates with the least similar owners:
+    i2t: max over the images j of caption c of <i, j>        t2i: max over the captions d of image i of <c, d>
+    Candidates that other rules leave out by rank or score do not count; ties go to the harder one.
+    """
     pool = np.ones(len(entries.anchors), dtype=np.bool_)
     for rule in context.screen.rules:
         if rule in EXCLUSIONS and rule in QUESTIONS:
             pool &= ~QUESTIONS[rule].asks(entries, getattr(context.screen, rule), context)
-    return is_among_most_alike(owner_similarity(entries, context), entries, pool, share)
+    similarity = context.nearest_own("images" if entries.direction == "i2t" else "captions", entries)
+    rows = np.flatnonzero(pool)
+    order = rows[np.lexsort((entries.places[rows], -similarity[rows], entries.anchors[rows]))]
+    anchors = entries.anchors[order]
+    first, last = (np.searchsorted(anchors, anchors, side=side) for side in ("left", "right"))
+    most = np.floor(share * (last - first) + 1e-9)  # 0.7 * 10 is a little less than 7
+    is_marked = np.zeros(len(pool), dtype=np.bool_)
+    is_marked[order[(np.arange(len(order)) - first < most) & np.isfinite(similarity[order])]] = True
+    return is_marked
 
 
 class Rule(NamedTuple):
-    """A rule's predicate, given whole lists of negatives and its value, and the fields of Knowledge that it needs."""
+    """A rule's predicate on whole lists of negatives and the rule's value, and the fields of Knowledge it needs."""
 
     asks: Callable[[Entries, Any, Context], Bool[np.ndarray, " entries"]]
     needs: tuple[str, ...] = ()
@@ -79,32 +91,18 @@ QUESTIONS: dict[str, Rule] = {
     "mutual_rank": Rule(is_mutual),
     "doubtful_pair": Rule(is_doubtful, ("pair_probabilities",)),
     "judgements": Rule(is_judged_to_match, ("judgements",)),
-    "alike_owners": Rule(is_of_alike_owners, ("images", "captions")),
+    "alike_owners": Rule(has_similar_owner, ("images", "captions")),
     "absolute_margin": Rule(lambda entries, margin, _: entries.below_positive < margin),
     "relative_margin": Rule(lambda entries, share, _: entries.below_positive < share * np.abs(entries.positive_score)),
 }
 """All rules but `max_uses`, which concerns a whole direction."""
 
 
-def bit(rule: str) -> int:
-    """Flag of a rule."""
-    return 1 << RULES.index(rule)
-
-
 WEAKER = sum(bit(rule) for rule in RULES if rule not in (*EXCLUSIONS, *CERTAIN))
 
 
-def rules_of(flags: int) -> tuple[str, ...]:
-    """List the rules whose bits are set.
-
-    >>> rules_of(bit("same_text") | bit("mutual_rank"))
-    ('same_text', 'mutual_rank')
-    """
-    return tuple(rule for rule in RULES if flags & bit(rule))
-
-
 def check_knowledge(screen: Screen, known: Knowledge) -> None:
-    """Refuse a rule whose input is not given."""
+    """Refuse a rule whose input is missing."""
     for rule in screen.rules:
         for needs in QUESTIONS[rule].needs if rule in QUESTIONS else ():
             if getattr(known, needs) is None:
@@ -119,13 +117,13 @@ def flag_negatives(context: Context, direction: Direction) -> UInt32[np.ndarray,
     lists, screen = context.table[direction], context.screen
     flags = np.zeros(lists.negative_ids.shape, dtype=np.uint32)
     for entries in entry_blocks(direction, lists):
-        found = np.zeros(len(entries.anchors), dtype=np.uint32)
+        bits = np.zeros(len(entries.anchors), dtype=np.uint32)
         for rule in screen.rules:
             if rule in QUESTIONS:
-                found[QUESTIONS[rule].asks(entries, getattr(screen, rule), context)] |= bit(rule)
+                bits[QUESTIONS[rule].asks(entries, getattr(screen, rule), context)] |= bit(rule)
         if screen.judgements is not None:
-            found[context.judged(entries) < np.float32(screen.judged_match)] &= ~np.uint32(WEAKER)
-        flags[entries.anchors, entries.places] = found
+            bits[context.judged(entries) < np.float32(screen.judged_match)] &= ~np.uint32(WEAKER)
+        flags[entries.anchors, entries.places] = bits
     if screen.max_uses is not None:
         left = (flags == 0) & (lists.negative_ids >= 0)
         flags[_overused(lists.negative_ids, left, screen.max_uses)] |= bit("max_uses")

@@ -11,7 +11,6 @@ and `manifest.json` the screen, the sha256 of the lists that it judges, and the 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +25,24 @@ from typing_extensions import NotRequired, TypedDict
 from aoq.pipeline.columns import open_parquet, read_parquet
 from aoq.pipeline.config.screen import EXCLUSIONS, RULES, Suspected
 from aoq.pipeline.reading import parse_json, reading
-from aoq.pipeline.scratch import write_atomically
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.files import MANIFEST, directions_of, require_numbers, said_of, table_hashes
-from aoq.pipeline.tables.screens.rules import bit
+from aoq.pipeline.tables.writing import write_manifest
+
+
+def bit(rule: str) -> int:
+    """Flag of a rule."""
+    return 1 << RULES.index(rule)
+
+
+def rules_of(flags: int) -> tuple[str, ...]:
+    """List the rules whose bits are set.
+
+    >>> rules_of(bit("same_text") | bit("mutual_rank"))
+    ('same_text', 'mutual_rank')
+    """
+    return tuple(rule for rule in RULES if flags & bit(rule))
+
 
 FORMAT_VERSION = 1
 EXCLUDED = sum(bit(rule) for rule in EXCLUSIONS)
@@ -85,13 +98,13 @@ def write_view(view: View, folder: Path) -> None:
         }
         path = folder / f"{direction}.parquet"
         pq.write_table(pa.table(columns), path, compression="zstd", write_page_checksum=True, row_group_size=GROUP_ROWS)
-    write_atomically(folder / MANIFEST, (json.dumps(view.manifest, indent=1) + "\n").encode())
+    write_manifest(folder, view.manifest)
 
 
 def read_view(folder: Path, table: Mapping[str, Any]) -> View:
     """Read the view, which must belong to the table with this manifest."""
     manifest = read_view_manifest(folder, table)
-    judged = [_whole(folder, direction, said_of(table, direction)) for direction in directions_of(table)]
+    judged = [_read_direction(folder, direction, said_of(table, direction)) for direction in directions_of(table)]
     return View(judged[0], judged[-1], manifest)
 
 
@@ -107,7 +120,7 @@ class Counts(TypedDict):
     judged: NotRequired[int]
 
 
-class Manifest(TypedDict):
+class ViewManifest(TypedDict):
     format_version: int
     rules: list[str]
     table_sha256: dict[str, str]
@@ -120,7 +133,7 @@ def read_view_manifest(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no {MANIFEST}, so it is no view; `aoq screen` makes one.")
     with reading(path, "a view's manifest", "make it again with `aoq screen`"):
-        manifest = cast(dict[str, Any], parse_json(path.read_bytes(), Manifest))
+        manifest = cast(dict[str, Any], parse_json(path.read_bytes(), ViewManifest))
     version, rules = manifest["format_version"], manifest["rules"]
     if version != FORMAT_VERSION or rules != list(RULES)[: len(rules)]:
         raise ValueError(f"{folder} has format version {version}, this version reads {FORMAT_VERSION}; screen again.")
@@ -129,14 +142,14 @@ def read_view_manifest(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]
     return manifest
 
 
-def _whole(folder: Path, direction: Direction, said: Mapping[str, Any]) -> Judged:
+def _read_direction(folder: Path, direction: Direction, about: Mapping[str, Any]) -> Judged:
     """Read one direction, with a value for every place of the table's lists."""
     path = folder / f"{direction}.parquet"
     rows = read_parquet(path, COLUMNS, remedy=REMEDY)
     require_numbers(path, rows, 0)
     judged = _judged(rows)
     shape = judged.flags.shape
-    if shape != (said.get("anchors", len(rows)), said.get("h", shape[1])) or shape != judged.suspicion.shape:
+    if shape != (about.get("anchors", len(rows)), about.get("h", shape[1])) or shape != judged.suspicion.shape:
         raise ValueError(f"{path} has flags for {shape[0]} lists of {shape[1]}, and the table has others; {REMEDY}.")
     return judged
 

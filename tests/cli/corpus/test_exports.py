@@ -105,7 +105,7 @@ def test_json_lines_have_all_positives_of_an_anchor(files):
 )
 def test_scores_of_several_positives_need_the_vectors(files, table, given, sides):
     shown = aoq("export", table, "none", "--format", "pylate", *given[:-3])
-    assert "positives of an anchor the table keeps the lowest score only; give --vectors" in shown.stderr
+    assert "the table keeps only the lowest score of each anchor's; give --vectors" in shown.stderr
     rows = pq.read_table(written("pylate", given, table=table) / "train.parquet").to_pylist()
     vectors = [np.load(f"{side}.npy").astype(np.float64) for side in sides]
     pairs = PAIRS if table == "corpus" else TWINS
@@ -157,7 +157,7 @@ corpus trec --caption-root . :: trec has ids alone, and has no place for picture
 corpus trec --caption-ids query_ids.txt :: 12 caption ids are given for a table of 40
 corpus negclip --image-root . --caption-root . :: negclip has captions as texts; give
 corpus colpali --direction t2i --image-texts query.txt --caption-root . :: reads its queries as text, and t2i has pictur
-set triplet $ITEM_TEXTS --direction t2i :: of one set both directions have the same lists
+set triplet $ITEM_TEXTS --direction t2i :: in one set both directions have the same lists
 set triplet $ITEM_TEXTS --captions item.txt :: this table is of one set, whose rows go by --image-ids
 set triplet --image-ids item_ids.txt :: triplet has the images' pictures, and none are given
 set negclip $ITEM_TEXTS :: negclip joins images and captions, and this table is of one set

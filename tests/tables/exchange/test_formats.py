@@ -1,22 +1,28 @@
-"""Every format, against loops over its definition, both directions, whole lists and short ones."""
+"""Every format, as each trainer's source reads it, against loops over its definition, with lists of any length."""
 
 from __future__ import annotations
 
+import ast
+import csv
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from aoq.pipeline.search.problem import DIRECTIONS
-from aoq.pipeline.tables.exchange import parquet as files
+from aoq.pipeline.search.problem import DIRECTIONS, OTHER
+from aoq.pipeline.tables.exchange import writers
 from aoq.pipeline.tables.exchange.formats import FORMATS
 from aoq.pipeline.tables.exchange.outgoing import Names
+from aoq.pipeline.tables.exchange.writers import DOCUMENT, QUERY, QUESTION
+
+DEPTH = 4
 
 
 def shorten(ids, scores):
-    """The first negative of anchor 1 is gone, all but one of anchor 2's, and all of anchor 3's."""
+    """Remove the first negative of anchor 1, all but one of anchor 2's, and all of anchor 3's."""
     ids[1, 0] = ids[2, 1:] = ids[3] = -1
 
 
@@ -25,83 +31,168 @@ def direction(request):
     return request.param
 
 
-@pytest.fixture
-def texts(world, direction):
-    return (world.described, world.texts) if direction == "i2t" else (world.texts, world.described)
+def rows_by_definition(name, group, anchors, candidates, scored):
+    """Yield the rows of one anchor with its positives and negatives, pairs of a row and its score."""
+    anchor, positives, negatives = group
+    key, value = anchors.ids[anchor], anchors.values[anchor]
 
+    def values(pairs):
+        return [candidates.values[row] for row, _ in pairs]
 
-def triplets(groups, depth):
-    for anchor, positives, negatives in groups:
-        for positive in positives:
-            for negative in negatives:
-                yield {"anchor": anchor, "positive": positive, "negative": negative}, [positive, negative]
+    def ids(pairs):
+        return [candidates.ids[row] for row, _ in pairs]
 
-
-def tuples(groups, depth):
-    for anchor, positives, negatives in groups:
-        for positive in positives:
-            if len(negatives) == depth:
-                named = {f"negative_{place}": negative for place, negative in enumerate(negatives, start=1)}
-                yield {"anchor": anchor, "positive": positive, **named}, [positive, *negatives]
-
-
-def labeled_pairs(groups, depth):
-    for anchor, positives, negatives in groups:
+    if name == "labeled-pair":
         for label, documents in ((1, positives), (0, negatives if positives else [])):
-            for document in documents:
-                yield {"anchor": anchor, "positive": document, "label": label}, document
+            for row, score in documents:
+                more = {"score": score} if scored else {"label": label}
+                yield {"anchor": value, "positive": candidates.values[row], **more}
+    elif not negatives or (len(negatives) < DEPTH and name in ("n-tuple", "ids", "pylate", "colpali")):
+        return
+    elif name == "flagembedding" and positives:
+        row = {"query": value, "pos": values(positives), "neg": values(negatives)}
+        yield row | ({"pos_scores": scores(positives), "neg_scores": scores(negatives)} if scored else {})
+    elif name == "tevatron" and positives:
+        query = {"query_text": "", "query_image": picture(value)} if anchors.are_pictures else {"query_text": value}
+        documents = {"positive_document_ids": ids(positives), "negative_document_ids": ids(negatives)}
+        yield {"query_id": key, **query, **documents}
+    elif name == "nemo" and positives:
+        documents = [[{"id": one} for one in ids(part)] for part in (positives, negatives)]
+        yield {
+            "question_id": key,
+            "question": value,
+            "corpus_id": "out",
+            "pos_doc": documents[0],
+            "neg_doc": documents[1],
+        }
+    elif name == "triplet":
+        for one in positives:
+            for other in negatives:
+                yield {
+                    "anchor": value,
+                    "positive": candidates.values[one[0]],
+                    "negative": candidates.values[other[0]],
+                    **({"scores": scores([one, other])} if scored else {}),
+                }
+    elif name not in ("flagembedding", "tevatron", "nemo"):
+        for one in positives:
+            yield of_pair(name, key, value, one, negatives, anchors, candidates, scored)
 
 
-def labeled_lists(groups, depth):
-    for anchor, positives, negatives in groups:
-        for positive in positives:
-            if negatives:
-                documents = [positive, *negatives]
-                yield {"anchor": anchor, "positive": documents, "labels": [1] + [0] * len(negatives)}, documents
+def of_pair(name, key, value, one, negatives, anchors, candidates, scored):
+    """The row of an anchor, one of its positives and all its negatives."""
+    documents, positive = [one, *negatives], candidates.values[one[0]]
+    listed = [candidates.values[row] for row, _ in negatives]
+    more = {"scores": scores(documents)} if scored else {}
+    if name == "n-tuple":
+        numbered = {f"negative_{place}": text for place, text in enumerate(listed, start=1)}
+        return {"anchor": value, "positive": positive, **numbered, **more}
+    if name == "labeled-list":
+        return {"anchor": value, "positive": [positive, *listed], **(more or {"labels": [1] + [0] * len(listed)})}
+    if name == "ids":
+        documents = [candidates.ids[row] for row, _ in documents]
+        return {"query_id": key, "positive_id": documents[0], "negative_ids": documents[1:], **more}
+    if name == "pylate":
+        return {"query_id": key, "document_ids": [candidates.ids[row] for row, _ in documents], **more}
+    if name == "colpali":
+        return {"query": value, "positive_passages": [one[0]], "negative_passages": [row for row, _ in negatives]}
+    if name == "ms-swift":
+        row = {"messages": message(anchors, value)} | ({"images": [value]} if anchors.are_pictures else {})
+        for prefix, texts in (("positive", [positive]), ("negative", listed)):
+            row[f"{prefix}_messages"] = [message(candidates, text) for text in texts]
+            row |= {f"{prefix}_images": [[text] for text in texts]} if candidates.are_pictures else {}
+        return row
+    query = (QUERY, value) if anchors.are_pictures else (QUESTION + value, "")
+    shown = [(DOCUMENT, text) if candidates.are_pictures else (text, "") for text in (positive, *listed)]
+    texts, paths = zip(*shown, strict=True)
+    row = {"qry": query[0], "qry_image_path": query[1], "pos_text": texts[0], "pos_image_path": paths[0]}
+    return {**row, "neg_text": list(texts[1:]), "neg_image_path": list(paths[1:])}
 
 
-SLOW = {
-    "triplet": (triplets, "scores"),
-    "n-tuple": (tuples, "scores"),
-    "labeled-pair": (labeled_pairs, "score"),
-    "labeled-list": (labeled_lists, "scores"),
-}
+def scores(pairs):
+    return [score for _, score in pairs]
 
 
-def said(value, anchors, candidates):
-    """Texts in place of rows."""
-    if isinstance(value, list) and value and isinstance(value[0], tuple):
-        return [candidates[row] for row, _ in value]
-    return candidates[value[0]] if isinstance(value, tuple) else value
+def message(side, value):
+    return [{"role": "user", "content": "<image>" if side.are_pictures else value}]
 
 
-def scores_of(value):
-    return [score for _, score in value] if isinstance(value, list) else value[1]
+def picture(path, *, packed=False):
+    """A picture as `datasets` stores it."""
+    file = Path(path)
+    return {"bytes": file.read_bytes(), "path": file.name} if packed else {"bytes": None, "path": path}
 
 
-@pytest.mark.parametrize("change", [None, shorten], ids=["whole", "short"])
-@pytest.mark.parametrize("scored", [False, True])
-@pytest.mark.parametrize("name", SLOW)
-def test_sentence_transformers(name, scored, change, direction, outgoing, groups, texts, tmp_path):
-    build, score_column = SLOW[name]
-    rows = []
-    for row, documents in build(groups(direction, 4, change), 4):
-        row = {key: texts[0][value] if key == "anchor" else said(value, *texts) for key, value in row.items()}
-        if scored:
-            row = {key: value for key, value in row.items() if not key.startswith("label")}
-            row[score_column] = scores_of(documents)
-        rows.append(row)
-    written = FORMATS[name].write(outgoing(direction, scored=scored, change=change), tmp_path / "out")
-    found = pq.read_table(tmp_path / "out" / "train.parquet")
-    assert found.to_pylist() == rows
-    assert found.column_names == list(rows[0])
-    kept = {row["anchor"] for row in rows}
-    assert (written.rows, written.anchors_left_out) == (len(rows), len(texts[0]) - len(kept))
+def read(path):
+    if path.suffix == ".parquet":
+        return pq.read_table(path).to_pylist()
+    text = path.read_text(encoding="utf-8")
+    return json.loads(text)["data"] if path.suffix == ".json" else [json.loads(line) for line in text.splitlines()]
+
+
+TEXTS = [
+    *((name, scored) for name in ("triplet", "n-tuple", "labeled-pair", "labeled-list") for scored in (False, True)),
+    *(("pylate", True), ("flagembedding", False), ("flagembedding", True), ("tevatron", False)),
+]
+PICTURES = [*((name, False) for name in ("ids", "tevatron", "ms-swift", "vlm2vec")), ("ids", True)]
+CASES = [
+    *((name, scored, False, direction) for name, scored in TEXTS for direction in DIRECTIONS),
+    *((name, scored, True, direction) for name, scored in PICTURES for direction in DIRECTIONS),
+    *((name, False, pictures, "t2i") for name in ("colpali", "nemo") for pictures in (False, True)),
+]
+
+
+@pytest.mark.parametrize(("name", "scored", "pictures", "direction"), CASES)
+def test_rows(name, scored, pictures, direction, world, outgoing, groups, tmp_path):
+    names = world.pictures if pictures else world.names
+    anchors, candidates = names[direction], names[OTHER[direction]]
+    made = outgoing(direction, scored=scored, change=shorten, pictures=pictures)
+    written = FORMATS[name].write(made, tmp_path / "out")
+    by_anchor = [
+        list(rows_by_definition(name, group, anchors, candidates, scored))
+        for group in groups(direction, DEPTH, shorten)
+    ]
+    rows = [row for each in by_anchor for row in each]
+    found = read(tmp_path / "out" / FORMATS[name].path)
+    assert found == rows
+    assert list(found[0]) == list(rows[0])
+    assert (written.rows, written.anchors_left_out) == (len(rows), sum(not each for each in by_anchor))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("pictures", [False, True])
+@pytest.mark.parametrize(
+    ("name", "path", "columns", "is_anchor"),
+    [
+        ("ids", "images.parquet", ("image_id", "image_id", "text", "image"), False),
+        ("ids", "captions.parquet", ("caption_id", "caption_id", "text", "image"), True),
+        ("pylate", "queries.parquet", ("query_id", "query_id", "text", "image"), True),
+        ("pylate", "documents.parquet", ("document_id", None, "text", None), False),
+        ("tevatron", "corpus/train.parquet", ("docid", "docid", "text", "image"), False),
+        ("colpali", "corpus.parquet", (None, None, "doc", "doc"), False),
+        ("nemo", "corpus/data/train-00000-of-00001.parquet", ("id", "image_filename", "text", "image"), False),
+    ],
+)
+def test_lookups(name, path, columns, is_anchor, pictures, packed, world, outgoing, tmp_path):
+    pictures = pictures and name != "pylate"
+    FORMATS[name].write(outgoing("t2i", scored=name == "pylate", pictures=pictures, packed=packed), tmp_path / "out")
+    side = (world.pictures if pictures else world.names)["t2i" if is_anchor else "i2t"]
+    id_column, value_column = columns[side.are_pictures], columns[2 + side.are_pictures]
+    expected = [
+        {id_column: key, value_column: picture(value, packed=packed) if side.are_pictures else value}
+        for key, value in zip(side.ids, side.values, strict=True)
+    ]
+    assert read(tmp_path / "out" / path) == [{k: v for k, v in row.items() if k} for row in expected]
+    features = json.loads(pq.read_schema(tmp_path / "out" / path).metadata[b"huggingface"])["info"]["features"]
+    assert features == ({value_column: {"_type": "Image"}} if side.are_pictures else {})
+    if name == "nemo":
+        about = json.loads((tmp_path / "out" / "corpus" / "merlin_metadata.json").read_text())
+        assert about == {"class": "ColPaliDataset" if pictures else "TextQADataset", "corpus_id": "out"}
 
 
 def test_rows_are_written_in_groups_that_fit_into_memory(outgoing, tmp_path, monkeypatch):
     FORMATS["triplet"].write(outgoing("t2i"), tmp_path / "one")
-    monkeypatch.setattr(files, "GROUP_BYTES", 1)
+    monkeypatch.setattr(writers, "GROUP_BYTES", 1)
     FORMATS["triplet"].write(outgoing("t2i"), tmp_path / "many")
     one, many = (tmp_path / name / "train.parquet" for name in ("one", "many"))
     assert pq.ParquetFile(one).num_row_groups == 1
@@ -109,56 +200,20 @@ def test_rows_are_written_in_groups_that_fit_into_memory(outgoing, tmp_path, mon
     assert pq.read_table(one).equals(pq.read_table(many))
 
 
-@pytest.mark.parametrize("change", [None, shorten], ids=["whole", "short"])
-def test_pylate(change, direction, world, outgoing, groups, tmp_path):
-    ids = {"i2t": world.ids, "t2i": [str(row) for row in range(len(world.texts))]}
-    anchors, candidates = (ids["i2t"], ids["t2i"]) if direction == "i2t" else (ids["t2i"], ids["i2t"])
-    rows = [
-        {"query_id": anchors[row["anchor"]], "document_ids": said(documents, None, candidates), "scores": scores}
-        for row, documents in tuples(groups(direction, 4, change), 4)
-        for scores in [scores_of(documents)]
-    ]
-    written = FORMATS["pylate"].write(outgoing(direction, scored=True, change=change), tmp_path / "out")
-    assert pq.read_table(tmp_path / "out" / "train.parquet").to_pylist() == rows
-    assert written.rows == len(rows)
-    assert written.anchors_left_out == len(anchors) - len({row["query_id"] for row in rows})
-    texts = {"queries": ("query_id", direction), "documents": ("document_id", "t2i" if direction == "i2t" else "i2t")}
-    for table, (column, side) in texts.items():
-        names = world.names[side]
-        expected = [{column: name, "text": text} for name, text in zip(names.ids, names.values, strict=True)]
-        assert pq.read_table(tmp_path / "out" / f"{table}.parquet").to_pylist() == expected
-
-
-@pytest.mark.parametrize("change", [None, shorten], ids=["whole", "short"])
-@pytest.mark.parametrize("scored", [False, True])
-def test_flagembedding(scored, change, direction, outgoing, groups, texts, tmp_path):
-    lines = []
-    for anchor, positives, negatives in groups(direction, 4, change):
-        if positives and negatives:
-            line = {"query": texts[0][anchor], "pos": said(positives, *texts), "neg": said(negatives, *texts)}
-            scores = {"pos_scores": scores_of(positives), "neg_scores": scores_of(negatives)} if scored else {}
-            lines.append({**line, **scores})
-    written = FORMATS["flagembedding"].write(outgoing(direction, scored=scored, change=change), tmp_path / "out")
-    assert lines_of(tmp_path / "out" / "train.jsonl") == lines
-    assert (written.rows, written.anchors_left_out) == (len(lines), len(texts[0]) - len(lines))
-
-
-def lines_of(path):
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-@pytest.mark.parametrize("change", [None, shorten], ids=["whole", "short"])
-def test_trec(change, direction, world, outgoing, groups, tmp_path):
-    ids = [world.names[one].ids for one in (("i2t", "t2i") if direction == "i2t" else ("t2i", "i2t"))]
+def test_trec(direction, world, outgoing, groups, tmp_path):
+    ids = world.names[direction].ids, world.names[OTHER[direction]].ids
     lines = [
         (ids[0][anchor], "Q0", ids[1][row], str(place), score, "aoq")
-        for anchor, _, negatives in groups(direction, 4, change)
+        for anchor, _, negatives in groups(direction, DEPTH, shorten)
         for place, (row, score) in enumerate(negatives, start=1)
     ]
-    written = FORMATS["trec"].write(outgoing(direction, change=change), tmp_path / "run")
+    written = FORMATS["trec"].write(outgoing(direction, change=shorten), tmp_path / "run")
     found = [line.split(" ") for line in (tmp_path / "run" / f"{direction}.trec").read_text().splitlines()]
     assert [(*fields[:4], np.float32(fields[4]), fields[5]) for fields in found] == lines
-    assert (written.rows, written.anchors_left_out) == (len(lines), 1 if change else 0)
+    assert (written.rows, written.anchors_left_out) == (len(lines), 1)
+    spaced = replace(outgoing(direction), anchors=Names(["a b", *ids[0][1:]], ids[0]))
+    with pytest.raises(ValueError, match="'a b' cannot be an id in a TREC run"):
+        FORMATS["trec"].write(spaced, tmp_path / "spaced")
 
 
 def test_official_lists(direction, outgoing, groups, tmp_path):
@@ -170,8 +225,28 @@ def test_official_lists(direction, outgoing, groups, tmp_path):
         FORMATS["aoq"].write(outgoing(direction, change=shorten), tmp_path / "short")
 
 
-def test_an_id_with_a_space_has_no_place_in_a_run(world, outgoing, tmp_path):
-    names = Names(["a b", *world.ids[1:]], world.ids)
-    one = replace(outgoing("i2t"), anchors=names)
-    with pytest.raises(ValueError, match="'a b' cannot be an id in a TREC run"):
-        FORMATS["trec"].write(one, tmp_path / "run")
+def no_way_back(ids, scores):
+    """Captions 4 and 5 of image 2 list images 0 and 1 alone, and the captions of these nothing."""
+    ids[:3], ids[3:6] = -1, [0, 1, -1, -1]
+
+
+@pytest.mark.parametrize("change", [shorten, no_way_back])
+def test_negclip(change, world, outgoing, groups, tmp_path):
+    whole = outgoing("i2t", pictures=True)
+    written = FORMATS["negclip"].write(outgoing("t2i", change=change, pictures=True, other=whole), tmp_path / "out")
+    with (tmp_path / "out" / "train.tsv").open(encoding="utf-8", newline="") as file:
+        found = list(csv.DictReader(file, delimiter="\t"))
+    captions = {image: [world.texts[row] for row, _ in negatives] for image, _, negatives in groups("i2t")}
+    images = {}
+    for caption, positives, negatives in groups("t2i", DEPTH, change):
+        if positives and negatives:
+            images[caption] = (positives[0][0], [row for row, _ in negatives])
+    while gone := [one for one, (_, rows) in images.items() if not {own for own, _ in images.values()} & set(rows)]:
+        for one in gone:
+            del images[one]
+    assert (written.rows, written.anchors_left_out) == (len(images), len(world.texts) - len(images))
+    owners = [own for own, _ in images.values()]
+    for row, (caption, (image, listed)) in zip(found, images.items(), strict=True):
+        assert (row["title"], row["filepath"]) == (world.texts[caption], world.files[image])
+        assert ast.literal_eval(row["neg_caption"]) == captions[image]
+        assert ast.literal_eval(row["neg_image"]) == [owners.index(one) for one in listed if one in owners]

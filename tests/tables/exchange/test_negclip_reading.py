@@ -9,7 +9,7 @@ import pytest
 
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.exchange.formats import FORMATS
-from aoq.pipeline.tables.exchange.negclip_reading import read_negclip
+from aoq.pipeline.tables.exchange.negclip import read_negclip
 from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.training.batch_sampler import BatchSampler
 

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from aoq.pipeline.tables.exchange import pictures
-from aoq.pipeline.tables.exchange.pictures import find_pictures, parts, require_endings, require_pictures
+from aoq.pipeline.tables.exchange.pictures import find_pictures, require_endings, require_pictures, slices
 
 KINDS = {
     "a.jpg": b"\xff\xd8\xff\xe0",
@@ -62,6 +62,6 @@ def test_sentence_transformers_would_take_a_path_without_an_ending_for_text(root
 
 def test_files_are_read_some_at_a_time(root, monkeypatch):
     files = find_pictures(root, ["a", "b", "c", "d", "sub/e"])
-    assert list(parts(files, 2)) == [slice(0, 2), slice(2, 4), slice(4, 5)]
-    monkeypatch.setattr(pictures, "GROUP_BYTES", 11)
-    assert list(parts(files, 9)) == [slice(0, 2), slice(2, 4), slice(4, 5)]
+    assert list(slices(files, 5, 2)) == [slice(0, 2), slice(2, 4), slice(4, 5)]
+    monkeypatch.setattr(pictures, "MOST_BYTES", 11)
+    assert list(slices(files, 5, 9)) == [slice(0, 2), slice(2, 4), slice(4, 5)]

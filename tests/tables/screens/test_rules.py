@@ -17,11 +17,11 @@ from aoq.pipeline.data.vocabulary import tokenise
 from aoq.pipeline.mining.hard_negatives import hard_negatives
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.tables.pairs import paired
+from aoq.pipeline.tables.screens.judge import judge
 from aoq.pipeline.tables.screens.judgements import Judgements
 from aoq.pipeline.tables.screens.knowledge import Knowledge
-from aoq.pipeline.tables.screens.rules import QUESTIONS, bit
-from aoq.pipeline.tables.screens.screened import judge
-from aoq.pipeline.tables.screens.view import read_view, write_view
+from aoq.pipeline.tables.screens.rules import QUESTIONS
+from aoq.pipeline.tables.screens.view import bit, read_view, write_view
 from aoq.pipeline.tables.table import NegativeTable
 
 COLUMNS = pa.schema({"caption_id": pa.int64(), "image_id": pa.int64(), "probability": pa.float64()})
@@ -334,13 +334,6 @@ def test_a_rule_says_what_it_lacks(world, rule):
     screen = Screen(**{rule: SETTINGS[rule]}, **(FILES if rule == "doubtful_pair" else {}))
     with pytest.raises(ValueError, match=f"the rule {rule} needs"):
         judge(world[0], screen, Knowledge())
-
-
-def test_a_table_from_before_hashes_is_refused(world, tmp_path):
-    table, known = world
-    write_view(judge(table, Screen(mutual_rank=2), known), tmp_path)
-    with pytest.raises(ValueError, match="mine again"):
-        read_view(tmp_path, {"directions": {"i2t": {}, "t2i": {}}})
 
 
 @pytest.mark.parametrize(

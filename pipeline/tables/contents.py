@@ -1,0 +1,195 @@
+"""The contents of a table in memory, its rows, and the check that a dataset folder is the one it was mined on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int32
+
+from aoq.pipeline.data.folder import Split
+from aoq.pipeline.search.lists import NegativeLists
+from aoq.pipeline.search.positives import Positives
+from aoq.pipeline.search.problem import Direction
+from aoq.pipeline.tables.files import (
+    content_sha256,
+    count_rows,
+    directions_of,
+    read_ids,
+    read_manifest,
+    read_positives,
+    said_of,
+    sides_of,
+    table_hashes,
+)
+from aoq.pipeline.tables.pairs import Pairs, is_among, pair_keys, paired, pairing_sha256, positives_of
+
+REMEDY = "give the data that the table was mined on, or mine again"
+
+
+@dataclass(frozen=True, repr=False)
+class TableContents:
+    """Both directions' lists, with the true pairs and ids that belong to them."""
+
+    i2t: NegativeLists
+    t2i: NegativeLists
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+    """Teacher and data of the scores, and for each of `directions` how it was searched."""
+    positives: Pairs | None = None
+    """True pairs, rows (image, caption), which no list holds; None if unknown. One set has them in both orders."""
+    ids: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Ids of `images` and `captions`, one per row, if their vectors came with ids."""
+
+    def __getitem__(self, direction: Direction) -> NegativeLists:
+        return {"i2t": self.i2t, "t2i": self.t2i}[direction]
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """Names of the rows: ("images", "captions") by default, one name for one set."""
+        return sides_of(self.manifest)
+
+    @property
+    def is_one_set(self) -> bool:
+        return len(self.sides) == 1
+
+    @property
+    def directions(self) -> tuple[Direction, ...]:
+        """Directions whose lists differ."""
+        return directions_of(self.manifest)
+
+    def own(self, direction: Direction) -> Positives:
+        """Group the true pairs by anchor."""
+        if self.positives is None:
+            raise ValueError("the table does not say which pairs are true; give it `positives`.")
+        return positives_of(direction, self.positives, len(self[direction]))
+
+    @property
+    def sha256(self) -> dict[str, str]:
+        """Hash of each direction's lists, from the manifest if it has one."""
+        if "sha256" in said_of(self.manifest, "i2t"):
+            return table_hashes(self.manifest)
+        return {direction: content_sha256(self[direction]) for direction in self.directions}
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """The rows of a table by its own pairs; the items of one set are both images and captions.
+
+    Raises:
+        ValueError: for texts or ids that are not one a row.
+    """
+
+    table: TableContents
+    texts: Sequence[str] | None = None
+    image_ids: Sequence[str] | None = None
+    caption_ids: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        images, captions = len(self.table.i2t), len(self.table.t2i)
+        for noun, values, count in (
+            ("texts", self.texts, captions),
+            ("image ids", self.image_ids, images),
+            ("caption ids", self.caption_ids, captions),
+        ):
+            if values is not None and len(values) != count:
+                raise ValueError(f"{len(values)} {noun} are given, and the table is of {count}; give one each.")
+
+    @cached_property
+    def ids(self) -> Sequence[str]:
+        return self.image_ids or self.table.ids.get("images") or [str(row) for row in range(len(self.table.i2t))]
+
+    @cached_property
+    def captions(self) -> Sequence[str]:
+        return self.texts or [""] * len(self.table.t2i)
+
+    @cached_property
+    def named(self) -> Sequence[str]:
+        """The captions' ids; empty if there are none."""
+        if self.table.is_one_set:
+            return self.image_ids or self.table.ids.get("images") or ()
+        return self.caption_ids or self.table.ids.get("captions") or ()
+
+    @cached_property
+    def image_of(self) -> Int32[np.ndarray, " captions"]:
+        """The image of each caption, the first of several; -1 if there is none."""
+        count = len(self.table.t2i)
+        if self.table.is_one_set:
+            return np.arange(count, dtype=np.int32)
+        image_of, own = np.full(count, -1, np.int32), self.table.own("t2i")
+        has_image = np.diff(own.offsets) > 0
+        image_of[has_image] = own.ids[own.offsets[:-1][has_image]]
+        return image_of
+
+    @cached_property
+    def captions_of(self) -> Positives:
+        count = len(self.table.i2t)
+        if self.table.is_one_set:
+            return Positives(np.arange(count, dtype=np.int32), np.arange(count + 1))
+        return self.table.own("i2t")
+
+    def answers_of(self, direction: Direction, query: int) -> Int32[np.ndarray, " right"]:
+        """The positives of a query, rising."""
+        return self._own[direction][query]
+
+    @cached_property
+    def _own(self) -> dict[Direction, Positives]:
+        return {"i2t": self.table.own("i2t"), "t2i": self.table.own("t2i")}
+
+
+Rows = Split | TableRows
+"""Rows whose texts, ids and pairs an inspection shows."""
+
+
+def require_origin(table: TableContents | Path, split: Split, fingerprint: str) -> None:
+    """Refuse a split of another fingerprint, or, if the table has none, of other sizes, ids or pairs.
+
+    `table` is one in memory, or a folder, whose lists are not read.
+
+    Raises:
+        ValueError: names the difference.
+    """
+    positives: Pairs | None
+    ids: Mapping[str, Sequence[str]]
+    if isinstance(table, Path):
+        manifest: Mapping[str, Any] = read_manifest(table)
+        counts, positives, ids = count_rows(table, manifest), read_positives(table, manifest), read_ids(table, manifest)
+    else:
+        counts = {"images": len(table.i2t), "captions": len(table.t2i)}
+        manifest, positives, ids = table.manifest, table.positives, table.ids
+    for side, count in (("images", split.image_count), ("captions", split.caption_count)):
+        if count != counts[side]:
+            raise ValueError(f"the split has {count} {side}, and the table {counts[side]}; {REMEDY}.")
+    mined, captions = manifest.get("dataset"), split.caption_count
+    if mined is not None and mined not in (fingerprint, *_names_by_pairs(positives, captions)):
+        raise ValueError(
+            f"the table was mined on other data (fingerprint {mined[:12]}, this split's is {fingerprint[:12]}): its "
+            f"rows are other images and captions, or in another order; {REMEDY}."
+        )
+    if "images" in ids and (names := list(ids["images"])) != split.ids:
+        row = next(row for row, (one, other) in enumerate(zip(names, split.ids, strict=True)) if one != other)
+        raise ValueError(
+            f"image {row} is {names[row]!r} in the table and {split.ids[row]!r} in the split, whose rows are others, "
+            f"or in another order; {REMEDY}."
+        )
+    if positives is not None:
+        pairs = paired(split.image_of)
+        own, mined_keys = (pair_keys(rows[:, 0], rows[:, 1], captions) for rows in (pairs, positives))
+        if len(missing := pairs[~is_among(own, np.sort(mined_keys))]):
+            image, caption = missing[0]
+            raise ValueError(
+                f"caption {caption} belongs to image {image} in the split, but not in the table, whose rows are "
+                f"others, or in another order; {REMEDY}."
+            )
+
+
+def _names_by_pairs(positives: Pairs | None, captions: int) -> list[str]:
+    """Hash the pairs as tables mined from vectors name their data, of which no more is known."""
+    if positives is None:
+        return []
+    in_memory = sha256(np.ascontiguousarray(positives, dtype="<i4").tobytes()).hexdigest()
+    return [in_memory, pairing_sha256(positives, captions)]
