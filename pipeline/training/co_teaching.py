@@ -24,8 +24,9 @@ from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.training import ncr
 from aoq.pipeline.training.batches import Batch
 from aoq.pipeline.training.loop import Loop
-from aoq.pipeline.training.metrics import Figure, on_plateau
+from aoq.pipeline.training.metrics import on_plateau
 from aoq.pipeline.training.ncr import Batches, Network, Rows, even_batches, read_pairs, selected_clean
+from aoq.pipeline.training.step import Figure
 
 logger = logging.getLogger(__name__)
 

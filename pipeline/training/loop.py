@@ -30,10 +30,11 @@ from aoq.pipeline.losses.temperature import LearntTemperature
 from aoq.pipeline.training.batches import read_ahead
 from aoq.pipeline.training.checkpoint import Checkpoints, pack, save_model, unpack
 from aoq.pipeline.training.chunks import Cut
-from aoq.pipeline.training.metrics import Figure, MetricsLog, Window
+from aoq.pipeline.training.metrics import MetricsLog
 from aoq.pipeline.training.optimizer import learning_rate, make_average, make_optimizer, merged_weights, set_up_towers
 from aoq.pipeline.training.precision import in_precision
 from aoq.pipeline.training.processes import ALONE, Processes
+from aoq.pipeline.training.step import Figure, Window
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

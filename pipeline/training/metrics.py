@@ -1,11 +1,10 @@
-"""Figures of a training: means over windows of steps, the lines of `metrics.jsonl`, and the collapse plateau."""
+"""The lines of `metrics.jsonl`, and the collapse plateau. Reports read them without torch."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -13,56 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Float
 from pydantic import NonNegativeInt, PositiveFloat
-from torch import Tensor
 from typing_extensions import NotRequired, TypedDict
 
 from aoq.pipeline.reading import parse_json, reading
 
 logger = logging.getLogger(__name__)
 
-Figure = float | Float[Tensor, ""]
-"""A number, or one on the device that computes it."""
 NEAR = 0.02
 GAP = 0.02
 PATIENCE = 300
 """Steps on the plateau before the warning: many trainings are flat for a while at the start."""
-
-
-class Window:
-    """Means of figures over some steps. Those on a device stay there until they are read: one transfer per window."""
-
-    def __init__(self) -> None:
-        self._sums: dict[str, float] = {}
-        self._waiting: dict[tuple[torch.device, tuple[str, ...]], list[Tensor]] = {}
-        self._started = time.perf_counter()
-        self.steps = 0
-
-    def add(self, figures: Mapping[str, Figure]) -> None:
-        self.steps += 1
-        for name, value in figures.items():
-            self._sums.setdefault(name, 0.0)
-            if not isinstance(value, Tensor):
-                self._sums[name] += value
-        tensors = {name: value for name, value in figures.items() if isinstance(value, Tensor)}
-        for device in {value.device for value in tensors.values()}:
-            names = tuple(name for name, value in tensors.items() if value.device == device)
-            values = torch.stack([tensors[name] for name in names])  # a copy: learnt numbers keep changing
-            self._waiting.setdefault((device, names), []).append(values)
-
-    def means(self) -> dict[str, float]:
-        for (_, names), rows in self._waiting.items():
-            for row in torch.stack(rows).tolist():
-                for name, value in zip(names, row, strict=True):
-                    self._sums[name] += value
-        self._waiting.clear()
-        return {name: round(value / self.steps, 6) for name, value in self._sums.items()}
-
-    @property
-    def steps_per_second(self) -> float:
-        return self.steps / (time.perf_counter() - self._started)
 
 
 class MetricsLog:

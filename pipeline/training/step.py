@@ -1,7 +1,8 @@
-"""One training step: encode, compute similarities and their loss, backward, clip, update."""
+"""One training step: encode, compute similarities and their loss, backward, clip, update; and means of its figures."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,6 +27,9 @@ from aoq.pipeline.training.batches import Batch
 from aoq.pipeline.training.chunks import WHOLE, AlignedLoss, Cut, Scores
 
 TERMS = {"ccr": content_resourcing, "ccs": content_swapping}
+
+Figure = float | Float[Tensor, ""]
+"""A number, or one on the device that computes it."""
 
 
 @dataclass(frozen=True)
@@ -160,3 +164,37 @@ def constrain(
             total = total + numbers.weight * value
             figures[name] = figures[name] + value.detach()
     return LossValue(total, figures)
+
+
+class Window:
+    """Means of figures over some steps. Those on a device stay there until they are read: one transfer per window."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+        self._waiting: dict[tuple[torch.device, tuple[str, ...]], list[Tensor]] = {}
+        self._started = time.perf_counter()
+        self.steps = 0
+
+    def add(self, figures: Mapping[str, Figure]) -> None:
+        self.steps += 1
+        for name, value in figures.items():
+            self._sums.setdefault(name, 0.0)
+            if not isinstance(value, Tensor):
+                self._sums[name] += value
+        tensors = {name: value for name, value in figures.items() if isinstance(value, Tensor)}
+        for device in {value.device for value in tensors.values()}:
+            names = tuple(name for name, value in tensors.items() if value.device == device)
+            values = torch.stack([tensors[name] for name in names])  # a copy: learnt numbers keep changing
+            self._waiting.setdefault((device, names), []).append(values)
+
+    def means(self) -> dict[str, float]:
+        for (_, names), rows in self._waiting.items():
+            for row in torch.stack(rows).tolist():
+                for name, value in zip(names, row, strict=True):
+                    self._sums[name] += value
+        self._waiting.clear()
+        return {name: round(value / self.steps, 6) for name, value in self._sums.items()}
+
+    @property
+    def steps_per_second(self) -> float:
+        return self.steps / (time.perf_counter() - self._started)

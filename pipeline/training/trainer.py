@@ -16,9 +16,9 @@ from aoq.pipeline.losses import collapsed_cost
 from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.training.batches import BatchMaker, Drawn, Guide, epoch_loss
 from aoq.pipeline.training.loop import Loop
-from aoq.pipeline.training.metrics import CollapseDetector, Figure, means_by_epoch, read_metrics
+from aoq.pipeline.training.metrics import CollapseDetector, means_by_epoch, read_metrics
 from aoq.pipeline.training.sampler import Sampler
-from aoq.pipeline.training.step import Objective, constrain, make_objective, take_step
+from aoq.pipeline.training.step import Figure, Objective, constrain, make_objective, take_step
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,8 @@ import sys
 import pytest
 import torch
 
-from aoq.pipeline.training.metrics import CollapseDetector, MetricsLog, Window, read_metrics
+from aoq.pipeline.training.metrics import CollapseDetector, MetricsLog, read_metrics
+from aoq.pipeline.training.step import Window
 
 
 def test_rewinding_drops_what_came_after(tmp_path):
