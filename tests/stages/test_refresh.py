@@ -183,5 +183,5 @@ def test_a_refresh_that_cannot_be_is_refused(planned, override, message):
 def test_fragments_search_nothing(planned, tmp_path):
     path = tmp_path / "fragments.toml"
     path.write_text(STUDENT)
-    with pytest.raises(ValueError, match="compares fragments: it orders lists and searches nothing"):
+    with pytest.raises(ValueError, match="compares fragments: it reorders lists and does not search"):
         planned("refresh.drifted_below=0.5", name=str(path))

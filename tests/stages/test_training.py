@@ -173,7 +173,7 @@ def test_fine_tuning_goes_on_from_trained_weights(make, start, stage, epochs):
     found = [read_weights(chain[made].path / "model.safetensors")[1] for made in (stage, "second_round")]
     assert all(torch.allclose(value, found[1][name], atol=1e-20) for name, value in found[0].items())
     assert chain[stage] in chain["second_round"].upstream
-    assert f"Round two began after {epochs} epochs elsewhere, the control afresh" in gain_on_control(chain)
+    assert f"Round two started after {epochs} epochs elsewhere, the control from scratch" in gain_on_control(chain)
     lines = map(json.loads, (chain["second_round"].path / "metrics.jsonl").read_text().splitlines())
     assert {line["loss_name"] for line in lines if "loss_name" in line} == {"offtri"}
 
