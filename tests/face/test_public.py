@@ -19,6 +19,7 @@ import aoq
 LISTED = Path(__file__).parent / "public.txt"
 HEAVY = {"faiss", "flask", "jinja2", "luigi", "matplotlib", "nltk", "numba", "pandas", "PIL", "pyarrow", "pydantic"}
 HEAVY |= {"ray", "rich", "scipy", "sklearn", "tensorboard", "torch"}
+TABLES = {"torch", "numba", "scipy", "pyarrow", "pydantic"}
 
 
 def signatures() -> str:
@@ -41,7 +42,13 @@ def signature(found) -> str:
 
 def members(kind):
     fields = {field.name for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
-    for name, member in sorted(vars(kind).items()):
+    own = {
+        name: member
+        for base in reversed(kind.__mro__)
+        if "aoq." in base.__module__
+        for name, member in vars(base).items()
+    }
+    for name, member in sorted(own.items()):
         if name.startswith("_") or name in fields or not (callable(member) or hasattr(member, "__get__")):
             continue
         function = getattr(member, "__func__", member)
@@ -73,8 +80,8 @@ def loaded_by(code: str) -> set[str]:
     [
         ("import aoq; dir(aoq), aoq.__version__", set()),
         ("import aoq; aoq.adap_off_quin, aoq.Similarities, aoq.build_model, aoq.recalls", {"torch"}),
-        ("import aoq; aoq.hard_negatives", {"torch", "numba", "scipy", "pyarrow"}),  # numba loads scipy if it is there
-        ("import aoq; aoq.BatchSampler", {"torch", "numba", "scipy", "pyarrow", "pydantic"}),
+        # numba loads scipy if it is installed
+        *((f"import aoq; aoq.{name}", TABLES) for name in ("hard_negatives", "BatchSampler")),
     ],
 )
 def test_what_is_not_used_is_not_loaded(code, allowed):
