@@ -179,7 +179,7 @@ def check_an_interrupted_training(chain, monkeypatch):
 
 def test_weights_do_not_depend_on_who_decodes(make):
     """Its own thread, or three other processes; each of two that train together has two."""
-    chain, said = make("world", "dataset", epochs=2), []
+    chain, said = make("world", "dataset", epochs=1), []
     for engine in ({"workers": 0}, {"workers": 3}, {"workers": 2, "processes": 2}):
         make_stage(chain, "first_round", replace(ENGINE, **engine))
         said.append(chain["first_round"].manifest())
