@@ -109,8 +109,8 @@ class Heads:
     """The h best candidates of each anchor by falling score, then rising id; padded with -1 and -inf.
 
     No other candidate scores above `bound`, except for ties with the last one, which sort after it. A list whose last
-    score is above the bound is certified, that is, proven exact. So is a
-    list with the bound -inf: every candidate was scored.
+    score is above the bound is certified, that is, proven exact. So is a list whose bound is -inf: every candidate was
+    scored.
     """
 
     ids: Int32[np.ndarray, "anchors h"]

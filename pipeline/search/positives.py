@@ -42,10 +42,6 @@ class Positives:
     def most(self) -> int:
         return int(np.diff(self.offsets).max(initial=0))
 
-    @property
-    def fewest(self) -> int:
-        return int(np.diff(self.offsets).min())
-
     def lowest(self, scores: Float32[np.ndarray, " pairs"]) -> Float32[np.ndarray, " anchors"]:
         """Return each anchor's lowest score; NaN if it has none."""
         found = np.full(len(self.offsets) - 1, np.nan, dtype=np.float32)

@@ -33,9 +33,9 @@ class Size(NamedTuple):
     wanted: int
     """Number of best candidates that are sure to contain h negatives, or all of them."""
 
-
-def size_of(anchors: int, candidates: int, h: int, positives: Positives) -> Size:
-    return Size(anchors, candidates, h, min(candidates, h + positives.most))
+    @classmethod
+    def of(cls, anchors: int, candidates: int, h: int, positives: Positives) -> Size:
+        return cls(anchors, candidates, h, min(candidates, h + positives.most))
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Side:
 
     @property
     def size(self) -> Size:
-        return size_of(len(self.anchors), len(self.candidates), self.h, self.positives)
+        return Size.of(len(self.anchors), len(self.candidates), self.h, self.positives)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +125,8 @@ class Problem:
             )
         for direction in self.directions:
             _, candidates, own, h = self._sides[direction]
-            option, longest = "h_captions" if direction == "i2t" else "h_images", len(candidates) - own.fewest
+            option = "h_captions" if direction == "i2t" else "h_images"
+            longest = len(candidates) - int(np.diff(own.offsets).min())
             if h > longest:
                 raise ValueError(f"{option} is {h}, and no anchor has more than {longest} negatives; lower {option}.")
 
@@ -139,7 +140,7 @@ class Problem:
     def size(self, direction: Direction) -> Size:
         """Sizes of one direction, without reading a vector."""
         anchors, candidates, own, h = self._sides[direction]
-        return size_of(len(anchors), len(candidates), h, own)
+        return Size.of(len(anchors), len(candidates), h, own)
 
     @cached_property
     def _sides(self) -> Mapping[Direction, tuple[np.ndarray, np.ndarray, Positives, int]]:
