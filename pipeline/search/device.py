@@ -27,8 +27,7 @@ class Room(NamedTuple):
 def arithmetics(device: torch.device) -> list[Arithmetic]:
     """List the arithmetics that the device has units for."""
     if device.type == "cuda":
-        has_tensor_cores = torch.cuda.get_device_capability(device) >= (8, 0)
-        coarse = [BFLOAT16._replace(cost=0.01), TF32] if has_tensor_cores else []
+        coarse = [BFLOAT16._replace(cost=0.01), TF32] if torch.cuda.get_device_capability(device) >= (8, 0) else []
         return [*coarse, FLOAT32._replace(cost=0.1), FLOAT64._replace(cost=1.0)]
     able = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
     has_bfloat16 = able.get("amx_bf16") or able.get("avx512_bf16")
@@ -44,8 +43,11 @@ def room_on(device: torch.device, memory: int, shrink: int) -> Room:
     if device.type != "cuda":
         free, room = memory, Room(1024, max(256, min(4096, memory // 2**18)), 0, scoring=14.0)
     else:
-        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        free = torch.cuda.mem_get_info(device)[0] + held
+        free = (
+            torch.cuda.mem_get_info(device)[0]
+            + torch.cuda.memory_reserved(device)
+            - torch.cuda.memory_allocated(device)
+        )
         side = int((free / 64) ** 0.5)
         room = Room(min(8192, side), min(16384, side), free // 2, scoring=1.0)
     if room.rows // shrink < 64:
