@@ -43,11 +43,8 @@ def room_on(device: torch.device, memory: int, shrink: int) -> Room:
     if device.type != "cuda":
         free, room = memory, Room(1024, max(256, min(4096, memory // 2**18)), 0, scoring=14.0)
     else:
-        free = (
-            torch.cuda.mem_get_info(device)[0]
-            + torch.cuda.memory_reserved(device)
-            - torch.cuda.memory_allocated(device)
-        )
+        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        free = torch.cuda.mem_get_info(device)[0] + held
         side = int((free / 64) ** 0.5)
         room = Room(min(8192, side), min(16384, side), free // 2, scoring=1.0)
     if room.rows // shrink < 64:
@@ -83,14 +80,12 @@ def scores_on(
     pairs: Sequence[Int64[Tensor, " pairs"]],
 ) -> Float32[Tensor, " pairs"]:
     """Score pairs exactly; a GPU leaves those that a float64 sum does not decide to the CPU."""
-    (ones, others), (rows, columns) = vectors, pairs
-    if ones.device.type == "cpu":
-        arrays = [each.numpy() for each in (*norms, *pairs)]
-        return torch.from_numpy(score_pairs(ones.numpy(), others.numpy(), arrays[:2], arrays[2:]))
+    if vectors[0].device.type == "cpu":
+        (one, other), sizes, places = ([each.numpy() for each in both] for both in (vectors, norms, pairs))
+        return torch.from_numpy(score_pairs(one, other, sizes, places))
     scores = sum_in_float64(vectors, norms, pairs)
     if len(left := scores.isnan().nonzero().squeeze(1)):
-        chosen = rows[left], columns[left]
-        here = [[side[places].cpu() for side, places in zip(each, chosen, strict=True)] for each in (vectors, norms)]
+        here = [[side[p[left]].cpu() for side, p in zip(each, pairs, strict=True)] for each in (vectors, norms)]
         scores[left] = scores_on(here[0], here[1], [torch.arange(len(left))] * 2).to(scores.device)
     return scores
 
