@@ -26,7 +26,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int32, Integer
 
 from aoq.pipeline.data import files
-from aoq.pipeline.search.positives import Positives, own_captions, positive_pairs_of
+from aoq.pipeline.search.positives import Positives, positive_pairs_of
 from aoq.pipeline.search.problem import Direction
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,8 @@ class Split:
     @cached_property
     def captions_of(self) -> Positives:
         """Captions of each image itself, without those of its copies."""
-        return own_captions(self.image_of, self.image_count)
+        captions = np.flatnonzero(self.image_of >= 0)
+        return Positives.of_pairs(self.image_of[captions], captions, self.image_count)
 
     def answers_of(self, direction: Direction, query: int) -> Int32[np.ndarray, " right"]:
         """Right captions of an image (i2t), or right images of a caption (t2i), rising."""

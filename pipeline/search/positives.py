@@ -91,12 +91,6 @@ def with_itself(pairs: Int32[np.ndarray, "pairs 2"], rows: int) -> Int32[np.ndar
     return np.concatenate([pairs, np.repeat(np.arange(rows, dtype=np.int32)[:, None], 2, axis=1)])
 
 
-def own_captions(image_of: Int32[np.ndarray, " captions"], images: int) -> Positives:
-    """Group captions by image, in rising order; captions without an image (-1) are left out."""
-    captions = np.flatnonzero(image_of >= 0)
-    return Positives.of_pairs(image_of[captions], captions, images)
-
-
 def positive_pairs_of(
     image_of: Integer[np.ndarray, " captions"], identity: Integer[np.ndarray, " images"] | None = None
 ) -> Int32[np.ndarray, "pairs 2"]:
