@@ -18,7 +18,7 @@ from aoq.pipeline.search import exact, kept, limits, scan
 from aoq.pipeline.search.backends import search_problem
 from aoq.pipeline.search.device import arithmetics, room_on
 from aoq.pipeline.search.exact import exact_heads, rescored
-from aoq.pipeline.search.problem import DIRECTIONS, Problem
+from aoq.pipeline.search.problem import DIRECTIONS, Problem, longest_lists
 from aoq.pipeline.search.products import Block, errors_of, floors_of
 from aoq.pipeline.search.reference import reference_lists
 from aoq.pipeline.tables.audit import audit
@@ -94,7 +94,10 @@ def test_lists_are_those_of_the_definition(seed, kind, how, tile, width, directi
     size = int(rng.integers(1, 9))
     images, captions = (vectors_of(rng, int(rng.integers(6, 30)), size, kind) for _ in range(2))
     pairs = rng.integers(0, [len(images), len(captions)], (int(rng.integers(0, 5)), 2))
-    depths = [int(rng.integers(1, len(side) - 4)) for side in (captions, images)]
+    if seed % 3 == 0:  # one image matches most captions, so that its list is padded
+        pairs = np.concatenate([pairs, [(0, caption) for caption in range(len(captions) - seed % 2)]])
+    longest = longest_lists(pairs, len(images), len(captions))
+    depths = [int(rng.integers(1, longest[direction] + 1)) for direction in DIRECTIONS]
     depths = [h * wanted for h, wanted in zip(depths, directions, strict=True)]
     with pytest.MonkeyPatch.context() as patch:
         use(patch, how=how, tile=tile, width=width, rows=int(rng.integers(2, 30)))
