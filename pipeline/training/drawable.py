@@ -36,7 +36,10 @@ class Drawable:
     def require_negatives(self, direction: Direction, anchors: Int32[np.ndarray, " some"]) -> None:
         """Refuse lists in which one of these anchors has nothing to draw."""
         if len(empty := np.intersect1d(np.flatnonzero(~self.may_draw().any(axis=1)), anchors)):
-            raise ValueError(f"{len(empty)} anchors of {direction} have no negative at all, the first is {empty[0]}.")
+            raise ValueError(
+                f"{len(empty)} lists of {direction} hold nothing to draw, the first that of row {empty[0]}; remove "
+                "these rows and mine again, or loosen the screen or the weights."
+            )
 
     def at(
         self, anchors: Int32[np.ndarray, " batch"], ranks: Float64[np.ndarray, " batch"]

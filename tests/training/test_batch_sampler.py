@@ -225,7 +225,7 @@ def test_what_cannot_be_drawn_is_refused(table):
         ({"batch_size": 10, "windows": [(0.0, 1.0), (0.6, 0.2)]}, r"a window is .*; got \[0.6, 0.2\]"),
         ({"batch_size": 10, "t2i_weights": np.full((48, 4), np.nan)}, "t2i_weights must be finite and not below 0"),
         ({"batch_size": 10, "i2t_weights": weights - 2}, "i2t_weights must be finite and not below 0"),
-        ({"batch_size": 10, "i2t_weights": weights}, "1 anchors of i2t have no negative at all, the first is 4"),
+        ({"batch_size": 10, "i2t_weights": weights}, "1 lists of i2t hold nothing to draw, the first that of row 4;"),
         ({"batch_size": 9, "companions": "anchor"}, "companions is 'anchor'"),
         ({"batch_size": 8, "batches": "hard"}, 'it is "mined" or None'),
         ({"batch_size": 8, "batch_ranks": (0, 3)}, "belong to batches"),

@@ -160,7 +160,7 @@ def test_tables_that_do_not_fit_are_refused(small):
         sampler_of(table, image_of[:-1])
     empty = table.t2i.negative_ids.copy()
     empty[2] = -1
-    with pytest.raises(ValueError, match=r"1 anchors of t2i have no negative at all, the first is 2"):
+    with pytest.raises(ValueError, match=r"1 lists of t2i hold nothing to draw, the first that of row 2;"):
         sampler_of(table_of(table.i2t.negative_ids, empty), image_of)
 
 
