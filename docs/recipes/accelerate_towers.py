@@ -56,3 +56,4 @@ for epoch in range(2):
         accelerator.backward(loss)  # each process has the whole loss: the mean of their gradients is its own
         optimizer.step()
 accelerator.print(loss.item())
+accelerator.end_training()

@@ -56,3 +56,5 @@ for epoch in range(2):
         fabric.backward(loss)  # each process has the whole loss: the mean of their gradients is its own
         optimizer.step()
 fabric.print(loss.item())
+if ranks > 1:
+    torch.distributed.destroy_process_group()  # a thread of gloo that outlives Python aborts the process
