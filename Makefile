@@ -19,11 +19,11 @@ test: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-slow: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow $$(grep -rl mark.slow tests)
 
 test-cluster: .venv/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[ray]"
-	$(BIN)/python -m pytest -m cluster
+	$(BIN)/python -m pytest -m cluster $$(grep -rl mark.cluster tests)
 
 # Readers with many dependencies, of which the tests use a single file, are installed apart and without them.
 test-exports: .venv/installed
