@@ -24,8 +24,7 @@ from rich.table import Table
 
 from aoq.pipeline.batches import order
 from aoq.pipeline.batches.communities import Graph
-from aoq.pipeline.batches.lists import meeting_lists
-from aoq.pipeline.batches.statistics import meetings_of
+from aoq.pipeline.batches.lists import measure_meetings, meeting_lists
 from aoq.pipeline.data.batches import epoch_order
 from aoq.pipeline.tables.table import read_table
 
@@ -79,7 +78,7 @@ def main(table: Path, batch_size: int, community: int) -> None:
 
 def met(read, lists, found, size) -> list[str]:  # type: ignore[no-untyped-def]
     batches = np.split(lists.pairs[found], range(size, len(found), size))
-    one = meetings_of(read, lists, batches, np.random.default_rng(0)).directions["i2t"]
+    one = measure_meetings(read, lists, batches, np.random.default_rng(0)).directions["i2t"]
     return [f"{one.listed:.2f}", f"{one.hardest_rank:.0f}", f"{one.none_listed:.1%}"]
 
 

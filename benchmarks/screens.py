@@ -34,9 +34,8 @@ from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.settings import configured_path, read_shipped_settings
 from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.tables.screens.judge import judge
-from aoq.pipeline.tables.screens.judgements import Judgements
+from aoq.pipeline.tables.screens.judgements import Judgements, pairs_to_judge
 from aoq.pipeline.tables.screens.knowledge import Knowledge, entry_blocks
-from aoq.pipeline.tables.screens.to_judge import pairs_to_judge
 from aoq.pipeline.tables.screens.view import bit
 from aoq.pipeline.tables.table import read_table
 

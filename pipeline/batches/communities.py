@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int32, Int64
 from numba import njit
 
-from aoq.pipeline.batches.lists import Listed, MeetingLists
+from aoq.pipeline.batches.lists import MeetingLists
 from aoq.pipeline.search.positives import offsets_of
 from aoq.pipeline.search.problem import BLOCK, blocks
 
@@ -49,14 +49,17 @@ def pass_graph(lists: MeetingLists, rows: Rows, *, most: int, rng: np.random.Gen
 
     Each list gives at most `most` negatives of the pass, drawn at random.
     """
+    nodes, edges = len(rows), []
     images, captions = lists.pairs[rows].T
-    of_caption, of_image = _node_of(captions, lists.captions), _node_of(images, lists.images)
-    ends = [
-        _edges(lists.i2t, images, of_caption, most, rng),
-        _edges(lists.t2i, captions, of_image, most, rng),
-    ]
-    first, second = np.concatenate(ends, axis=1)
-    nodes = len(rows)
+    for listed, anchors, candidates, count in (
+        (lists.i2t, images, captions, lists.captions),
+        (lists.t2i, captions, images, lists.images),
+    ):
+        node_of = np.full(count, -1)
+        node_of[candidates] = np.arange(nodes)
+        for start, stop in blocks(nodes, BLOCK):
+            edges.append(_draw_edges(listed[anchors[start:stop]], start, node_of, most, rng))
+    first, second = np.concatenate(edges, axis=1)
     keys, weights = np.unique(np.minimum(first, second) * nodes + np.maximum(first, second), return_counts=True)
     low, high = keys // nodes, keys % nodes
     starts, stops = np.concatenate([low, high]), np.concatenate([high, low])
@@ -68,27 +71,18 @@ def pass_graph(lists: MeetingLists, rows: Rows, *, most: int, rng: np.random.Gen
     )
 
 
-def _node_of(rows: Int32[np.ndarray, " nodes"], count: int) -> Int64[np.ndarray, " rows"]:
-    nodes = np.full(count, -1)
-    nodes[rows] = np.arange(len(rows))
-    return nodes
-
-
-def _edges(
-    listed: Listed, anchors: Int32[np.ndarray, " nodes"], node_of: Rows, most: int, rng: np.random.Generator
+def _draw_edges(
+    ids: Int32[np.ndarray, "anchors h"], first: int, node_of: Rows, most: int, rng: np.random.Generator
 ) -> Int64[np.ndarray, "2 edges"]:
-    """Draw edges from each node to `most` nodes that its anchor lists."""
-    edges = []
-    for start, stop in blocks(len(anchors), BLOCK):
-        ids = listed[anchors[start:stop]]
-        nodes = np.where(ids >= 0, node_of[ids], -1)
-        nodes[nodes == np.arange(start, stop)[:, None]] = -1
-        if nodes.shape[1] > most:
-            chance = np.where(nodes >= 0, rng.random(nodes.shape, dtype=np.float32), 2)
-            nodes = np.take_along_axis(nodes, np.argpartition(chance, most - 1, axis=1)[:, :most], axis=1)
-        anchor, place = np.nonzero(nodes >= 0)
-        edges.append(np.stack([anchor + start, nodes[anchor, place]]))
-    return np.concatenate(edges, axis=1)
+    """Draw edges from the nodes `first`, `first` + 1, ... to `most` nodes that each of their anchors lists."""
+    own = np.arange(first, first + len(ids))
+    nodes = np.where(ids >= 0, node_of[ids], -1)
+    nodes[nodes == own[:, None]] = -1
+    if nodes.shape[1] > most:
+        chance = np.where(nodes >= 0, rng.random(nodes.shape, dtype=np.float32), 2)
+        nodes = np.take_along_axis(nodes, np.argpartition(chance, most - 1, axis=1)[:, :most], axis=1)
+    anchor, place = np.nonzero(nodes >= 0)
+    return np.stack([own[anchor], nodes[anchor, place]])
 
 
 def communities(graph: Graph, size: int, rng: np.random.Generator) -> Communities:

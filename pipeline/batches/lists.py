@@ -1,25 +1,30 @@
-"""Lists from a table: pairs that should share a batch, and pairs that must not."""
+"""Lists from a table: pairs that should share a batch, and pairs that must not; and how often batches have them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Int32, Int64
+from jaxtyping import Bool, Int32, Int64, Integer
 
 from aoq.pipeline.search.positives import with_itself
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
 from aoq.pipeline.tables.pairs import Pairs, is_among, listed_keys, pair_keys
-from aoq.pipeline.tables.screens.view import EXCLUDED, Judged, View
+from aoq.pipeline.tables.screens.view import EXCLUDED, View
 from aoq.pipeline.tables.table import NegativeTable
 
-Listed = Int32[np.ndarray, "anchors h"]
-"""Rows of hard negatives, hardest first; -1 for padding and for negatives that should not share the anchor's batch."""
+MEASURED = 200
+"""Largest number of batches measured."""
 
 
 @dataclass(frozen=True)
 class MeetingLists:
-    """Pairs of an epoch, each anchor's hard negatives, and the images and captions that must not share a batch."""
+    """Pairs of an epoch, each anchor's hard negatives, and the images and captions that must not share a batch.
+
+    The lists have the hardest negatives first, and -1 for padding and for negatives that should not share the anchor's
+    batch.
+    """
 
     pairs: Pairs
     i2t: Int32[np.ndarray, "images h"]
@@ -38,6 +43,14 @@ class MeetingLists:
     def match(self, images: np.ndarray, captions: np.ndarray) -> Bool[np.ndarray, "*pairs"]:
         """Mark those that must not share a batch."""
         return is_among(pair_keys(images, captions, self.captions), self.kept_apart)
+
+    def matching_cells(self, batches: Integer[np.ndarray, "n size 2"]) -> Bool[np.ndarray, "n size size"]:
+        """Mark where the image of a pair matches the caption of another pair in its batch."""
+        images, captions = np.moveaxis(batches, 2, 0)
+        cells = self.match(images[:, :, None], captions[:, None, :])
+        own = np.arange(batches.shape[1])
+        cells[:, own, own] = False
+        return cells
 
 
 def meeting_lists(
@@ -63,19 +76,15 @@ def meeting_lists(
     for direction in DIRECTIONS:
         ids = table[direction].negative_ids
         places = _places(direction, ranks, (len(table.i2t), captions), ids.shape[1])
-        judged = view[direction] if view else None
         lists[direction] = ids[:, places]
-        if judged is not None:
+        if view is not None:
+            flags = view[direction].flags
+            lists[direction] = np.where(flags[:, places] == 0, lists[direction], -1)
             if direction in table.directions:
-                apart.append(_suspected(direction, ids, judged, captions))
-            lists[direction] = np.where(judged.flags[:, places] == 0, lists[direction], -1)
+                # Those left out by rank or score alone are not suspected.
+                anchors, suspected = np.nonzero((ids >= 0) & (flags & ~np.uint32(EXCLUDED) != 0))
+                apart.append(listed_keys(direction, anchors, ids[anchors, suspected], captions))
     return MeetingLists(pairs, lists["i2t"], lists["t2i"], np.unique(np.concatenate(apart)))
-
-
-def _suspected(direction: Direction, ids: Listed, judged: Judged, captions: int) -> Int64[np.ndarray, " keys"]:
-    """Return the keys of listed pairs that may match; those left out by rank or score alone are not suspected."""
-    anchors, places = np.nonzero((ids >= 0) & (judged.flags & ~np.uint32(EXCLUDED) != 0))
-    return listed_keys(direction, anchors, ids[anchors, places], captions)
 
 
 def _places(direction: Direction, ranks: tuple[int, int] | None, sizes: tuple[int, int], depth: int) -> slice:
@@ -93,3 +102,57 @@ def _places(direction: Direction, ranks: tuple[int, int] | None, sizes: tuple[in
             f"ranks {ranks[0]}:{ranks[1]} begin after the table's {depth} of {direction}; lower them, or mine more."
         )
     return slice(start, min(stop, depth))
+
+
+@dataclass(frozen=True)
+class Met:
+    """In-batch negatives of the anchors of one direction."""
+
+    hardest_rank: float
+    """Median rank of the hardest negative, from 1; the depth plus 1 if none is listed."""
+    listed: float
+    """Mean number of an anchor's listed negatives in its batch."""
+    none_listed: float
+    """Fraction of anchors without a listed negative in their batch."""
+
+
+@dataclass(frozen=True)
+class Meetings:
+    batches: int
+    """Number of batches measured."""
+    directions: dict[Direction, Met]
+    may_match: float
+    """Mean number per batch of images and captions of different pairs that match, or may match."""
+
+
+def measure_meetings(
+    table: NegativeTable,
+    lists: MeetingLists,
+    batches: Sequence[Integer[np.ndarray, "_ 2"]],
+    rng: np.random.Generator,
+) -> Meetings:
+    """Measure batches of pairs (image, caption), at most 200 of them, chosen at random."""
+    batches = [batches[number] for number in rng.permutation(len(batches))[:MEASURED]]
+    met = {}
+    for direction in table.directions:
+        depth = table[direction].h
+        ranks = [ranks_met(table, direction, batch) for batch in batches]
+        hardest = np.concatenate([one.min(axis=1) for one in ranks])
+        listed = np.concatenate([(one < depth).sum(axis=1) for one in ranks])
+        met[direction] = Met(float(np.median(hardest)) + 1, float(listed.mean()), float((listed == 0).mean()))
+    cells = [int(lists.matching_cells(batch[None]).sum()) for batch in batches]
+    return Meetings(len(batches), met, float(np.mean(cells)))
+
+
+def ranks_met(
+    table: NegativeTable, direction: Direction, batch: Integer[np.ndarray, "size 2"]
+) -> Int64[np.ndarray, "size size"]:
+    """Return the rank of each candidate of a batch in each anchor's list, from 0; the depth if it is not listed."""
+    anchors, candidates = batch.T if direction == "i2t" else batch.T[::-1]
+    listed: Int32[np.ndarray, "size h"] = table[direction].negative_ids[anchors]
+    there, which = np.unique(candidates, return_inverse=True)
+    places = np.minimum(np.searchsorted(there, listed), len(there) - 1)
+    ranks = np.full((len(anchors), len(there)), listed.shape[1])
+    anchor, rank = np.nonzero(there[places] == listed)
+    ranks[anchor, places[anchor, rank]] = rank
+    return ranks[:, which]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from threading import Lock
 
 import numpy as np
-from jaxtyping import Bool, Int32, Int64, Integer
+from jaxtyping import Int32, Int64, Integer
 
 from aoq.pipeline.batches.communities import Communities, communities, pass_graph, passes
 from aoq.pipeline.batches.lists import MeetingLists
@@ -41,7 +41,7 @@ class MinedBatches:
     seed: int = 0
     community: int = COMMUNITY
 
-    def order(self, epoch: int) -> Int32[np.ndarray, " pairs"]:
+    def order(self, epoch: int) -> Order:
         """Order every pair once, batch after batch; the last may be short."""
         rng, size = np.random.default_rng([self.seed, epoch]), self.batch_size
         wanted = size // max(1, round(size / self.community))
@@ -88,9 +88,7 @@ def keep_apart(
             continue  # the pair that it matched was moved
         for other in rng.integers(len(order), size=TRIES).tolist():
             exchanged = (place, order[other]), (other, order[place])
-            if other // size != place // size and not any(
-                _would_match(lists, order, where, pair, size) for where, pair in exchanged
-            ):
+            if other // size != place // size and not any(_would_match(lists, order, *one, size) for one in exchanged):
                 order[[place, other]] = order[[other, place]]
                 break
     return order
@@ -102,18 +100,9 @@ def meetings(lists: MeetingLists, order: Integer[np.ndarray, " pairs"], size: in
     step = size * max(1, CELLS // size**2)
     for start, stop in [*((start, min(start + step, whole)) for start in range(0, whole, step)), (whole, len(order))]:
         pairs = lists.pairs[order[start:stop]].reshape(-1, min(size, max(1, stop - start)), 2)
-        batch, row, column = np.nonzero(matching_cells(lists, pairs))
+        batch, row, column = np.nonzero(lists.matching_cells(pairs))
         places.append(start + batch * size + np.maximum(row, column))
     return np.unique(np.concatenate(places))
-
-
-def matching_cells(lists: MeetingLists, batches: Integer[np.ndarray, "n size 2"]) -> Bool[np.ndarray, "n size size"]:
-    """Mark where the image of a pair matches the caption of another pair in its batch."""
-    images, captions = np.moveaxis(batches, 2, 0)
-    cells = lists.match(images[:, :, None], captions[:, None, :])
-    own = np.arange(batches.shape[1])
-    cells[:, own, own] = False
-    return cells
 
 
 def _would_match(
@@ -127,7 +116,7 @@ def _would_match(
 
 
 class KeptOrder:
-    """The order of the last epoch that was asked for; threads share it."""
+    """The order of the last requested epoch; threads share it."""
 
     def __init__(self, make: Callable[[int], Order]) -> None:
         self._make, self._lock = make, Lock()

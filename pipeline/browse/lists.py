@@ -12,7 +12,7 @@ import numpy as np
 
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import Direction
-from aoq.pipeline.tables.files import numbered, open_lists, said_of
+from aoq.pipeline.tables.files import numbered, open_lists, search_facts
 from aoq.pipeline.tables.inspection import AnchorList
 from aoq.pipeline.tables.screens.view import Judged, judged_groups, read_judged
 
@@ -28,7 +28,7 @@ class ListFile:
 
     def __init__(self, table: Path, direction: Direction, manifest: Mapping[str, Any], view: Path | None) -> None:
         self.direction = direction
-        self._members = said_of(manifest, direction).get("sources", ())
+        self._members = search_facts(manifest, direction).get("sources", ())
         self._path = table / f"{direction}.parquet"
         with open_lists(self._path) as file:
             self._starts = _starts(file.group_rows)

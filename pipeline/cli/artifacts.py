@@ -18,7 +18,7 @@ from aoq.pipeline.digests import file_sha256, known_sha256
 from aoq.pipeline.inputs import SAMPLED
 from aoq.pipeline.manifest import MANIFEST, content_of, read_manifest
 from aoq.pipeline.stages.chain import Chain
-from aoq.pipeline.tables.writing import describe_guarantee
+from aoq.pipeline.tables.card import describe_guarantee
 
 
 @click.command()
@@ -203,12 +203,12 @@ def _problems(artifact: Artifact) -> list[str]:
 def _inexact(artifact: Artifact) -> Iterator[tuple[str, str]]:
     """Yield the guarantee of each direction that is not exact; damaged tables are reported as problems already."""
     if artifact.stage == "hard_negatives":
-        from aoq.pipeline.tables.files import directions_of, read_manifest, said_of
+        from aoq.pipeline.tables.files import directions_of, read_manifest, search_facts
 
         with suppress(ValueError, OSError):
             manifest = read_manifest(artifact.path / "table")
             for direction in directions_of(manifest):
-                if (about := said_of(manifest, direction)).get("guarantee") != "exact":
+                if (about := search_facts(manifest, direction)).get("guarantee") != "exact":
                     yield direction, describe_guarantee(about)
 
 

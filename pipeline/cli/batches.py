@@ -21,8 +21,7 @@ from aoq.pipeline.tables.table import NegativeTable, ScreenedTable
 from aoq.pipeline.tables.writing import made_whole
 
 if TYPE_CHECKING:
-    from aoq.pipeline.batches.lists import MeetingLists
-    from aoq.pipeline.batches.statistics import Meetings
+    from aoq.pipeline.batches.lists import MeetingLists, Meetings
 
 Batches = Sequence[np.ndarray]
 
@@ -77,8 +76,7 @@ def batches(
     """
     from aoq.pipeline.batches import files as batch_files
     from aoq.pipeline.batches.files import write_batches_manifest, write_epoch
-    from aoq.pipeline.batches.lists import meeting_lists
-    from aoq.pipeline.batches.statistics import meetings_of
+    from aoq.pipeline.batches.lists import measure_meetings, meeting_lists
 
     read = table.read()
     if read.positives is None:
@@ -99,7 +97,7 @@ def batches(
                 batch_files.write_shards(made / f"epoch-{epoch:03d}", drawn, *samples)
         at_random = _maker("random", source, lists, batch_size, seed, community)(0)
         met = {
-            name: meetings_of(read, lists, drawn, np.random.default_rng(seed))
+            name: measure_meetings(read, lists, drawn, np.random.default_rng(seed))
             for name, drawn in (("these", first), ("random", at_random))
         }
         shown = {name: asdict(one) for name, one in met.items()}

@@ -24,9 +24,9 @@ from aoq.pipeline.cli.vector_options import (
 )
 from aoq.pipeline.console import show_progress
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.mining.depths import Fitting
+from aoq.pipeline.mining.sizes import fit_depths
 from aoq.pipeline.remote import fetch_given
-from aoq.pipeline.search.problem import Problem
+from aoq.pipeline.search.problem import Direction, Problem
 from aoq.pipeline.settings import configured_engine, configured_path
 from aoq.pipeline.stages.chain import Chain, table_depths, table_owner
 from aoq.pipeline.stages.plan import plan as plan_chain
@@ -34,10 +34,9 @@ from aoq.pipeline.vectors import open_vectors
 
 if TYPE_CHECKING:
     from aoq.pipeline.config.training import Training
-    from aoq.pipeline.mining.estimate import Estimate, IndexEstimate
+    from aoq.pipeline.mining.estimate import Estimate
 
 DEMO_CAPTIONS = 5
-DAY = 86_400
 ENGINE_KEYS = {"threads": "threads", "memory_mb": "mining_memory_mb"}
 """Options that an experiment has in luigi.cfg; it has the others in its own file."""
 
@@ -66,7 +65,7 @@ def estimate(
 
     It takes the options of `aoq mine` except --sides, --backend and --ray-address. Operations and sizes follow from the
     shape. For times, a small piece is mined in one process on this machine, for a second or two, and the time is
-    scaled. The size at which an exact search takes a day is shown, and what an index takes, up to 50 million.
+    scaled. The size at which an exact search takes a day is shown.
 
     With --experiment, the shape comes from the data and the model, and the options from [mining] and luigi.cfg. Shown
     are also the training's steps, and how hard the student's offline negatives will be beside in-batch ones. A table
@@ -97,8 +96,8 @@ def estimate(
         return
     rows = _mining_rows(mining) if mining else []
     show_rows(("", ""), [*rows, *((name, f"{count:,} steps of training") for name, count in steps.items())])
-    if mining is not None and mining.index is not None:
-        _show_index(mining.index, at_length=mining.search == "ivf" or mining.index.asked.exact_seconds > DAY)
+    if mining is not None and mining.affordable_images is not None:
+        say(f"an exact search takes a day at about {mining.affordable_images:,} images in this shape")
     for sentence in drawing:
         say(sentence)
 
@@ -136,8 +135,8 @@ def _of_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int], list[
     rounds = {"round one": source.experiment.first_round, "round two": experiment.student}
     steps = {name: _steps(training, captions) for name, training in rounds.items() if training is not None}
     depths = table_depths(chain)
-    fitting = Fitting.to(positives, images, captions, **depths.named("h"))
-    drawing = [fitting.said] if fitting.said else []
+    fitting, note = fit_depths(positives, images, captions, **depths.named("h"))
+    drawing = [note] if note else []
     mining = None
     if source.table is None:
         mining = _of_mining(source, fitting, images, captions, positives)
@@ -145,7 +144,7 @@ def _of_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int], list[
         steps.pop("round one", None)  # that of a member
         drawing.append(f"the table is made of {_makers(source)}, which is not counted here; estimate these too")
     if chain.trains_on_table and experiment.student.loss.draws_offline:
-        drawing += forecast(chain, (images, captions), fitting.by_direction)
+        drawing += forecast(chain, (images, captions), fitting)
     return mining, steps, drawing
 
 
@@ -174,7 +173,7 @@ def _training_data(chain: Chain) -> tuple[int, int, Integer[np.ndarray, "*shape"
 
 
 def _of_mining(
-    source: Chain, fitting: Fitting, images: int, captions: int, positives: Integer[np.ndarray, "*shape"]
+    source: Chain, depths: Mapping[Direction, int], images: int, captions: int, positives: Integer[np.ndarray, "*shape"]
 ) -> Estimate:
     from aoq.pipeline.mining.estimate import estimate, unknown_vectors
     from aoq.pipeline.prepare.encoders import open_encoder
@@ -186,7 +185,7 @@ def _of_mining(
     dimensions = open_encoder(encoder).images.dims if encoder else source.experiment.model.dimensions
     whole, piece = unknown_vectors(images, captions, dimensions)
     memory = settings.mining_memory_mb * 1_000_000
-    problem = Problem(*whole, positives, fitting.captions, fitting.images, memory, device=settings.device)
+    problem = Problem(*whole, positives, depths["i2t"], depths["t2i"], memory, device=settings.device)
     with show_progress("estimating") as report:
         return estimate(problem, mining.search, piece, lambda done, total: report(done, total, "pieces"))
 
@@ -208,29 +207,8 @@ def _mining_rows(one: Estimate) -> list[tuple[str, str]]:
     return [*rows, ("time, about", total), ("memory", memory), ("disk", disk)]
 
 
-def _show_index(one: IndexEstimate, *, at_length: bool) -> None:
-    """Print when an exact search takes more than a day, and what an index would take; at length its arithmetic too."""
-    from aoq.pipeline.mining.estimate import BREADTH
-
-    say(
-        f"an exact search takes a day at about {one.affordable_images:,} images in this shape; here "
-        f"{_duration(one.asked.exact_seconds)}, and an index (--search ivf) {_duration(one.asked.index_seconds)}."
-    )
-    if not at_length:
-        return
-    rows = []
-    for scale in one.larger:
-        times = _duration(scale.exact_seconds), _duration(scale.index_seconds)
-        memory = f"{scale.building_bytes // 10**6 + 1:,}"
-        rows.append((f"{scale.images:,}", f"{scale.captions:,}", *times, _size(scale.index_bytes), memory))
-    show_rows(("images", "captions", "exact", "ivf", "its indexes", "--memory-mb"), rows)
-    say(f"the last row, if {BREADTH} cells are enough (a run measures it) and vectors and indexes fit in memory:")
-    for line in one.arithmetic:
-        say(f"  {line}")
-
-
 def _duration(seconds: float) -> str:
-    for unit, length in (("days", DAY), ("h", 3600), ("min", 60)):
+    for unit, length in (("days", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.1f} {unit}"
     return f"{seconds:.1f} s"

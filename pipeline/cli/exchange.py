@@ -132,10 +132,10 @@ def export(
                 view=table.read_view(view),
                 progress=lambda done, total, part: report(done, total, f"anchors, {part}"),
             )
-    for part, about in written.items():
+    for part, (rows, left_out) in written.items():
         reason = "without a positive or with too few negatives"
-        rest = f"; left out: {counted(about.anchors_left_out, 'anchor')} {reason}" if about.anchors_left_out else ""
-        echo(f"{part}: {counted(about.rows, 'row')}{rest}")
+        rest = f"; left out: {counted(left_out, 'anchor')} {reason}" if left_out else ""
+        echo(f"{part}: {counted(rows, 'row')}{rest}")
     echo(f"{output}: {output / 'README.md'} has the lines that load it")
 
 
@@ -166,12 +166,12 @@ def import_table(
     Own positives are taken out. With --vectors, scores are exact and lists are sorted by them. Without, scores are
     those of the run, and lists of the official code have none.
     """
-    from aoq.pipeline.tables.exchange.incoming import find_files, import_lists, open_foreign_lists
+    from aoq.pipeline.tables.exchange.bare_lists import find_list_files, import_lists, open_lists_alone
 
     require_true_pairs(pairing, **{"--data FOLDER": data})
     if normalise and not vectors:
         raise click.UsageError("--normalise is about --vectors; give them, or leave it out")
-    lists, per_image = find_files(source), pairing["per_image"]
+    lists, per_image = find_list_files(source), pairing["per_image"]
     split = None if data is None else open_split(data, files.split)
     names = files.read(split)
     images = Known("image", None if names.image_ids is None else len(names.image_ids), names.image_ids)
@@ -189,9 +189,9 @@ def import_table(
         hashes = [Given.of(file).sha256 for file in vectors]
         teacher |= {"vectors_sha256": dict(zip(("images", "captions"), hashes, strict=True)), "normalised": normalise}
     with made_whole(output) as made:
-        raw = open_foreign_lists(lists, images, captions, made.parent)
+        raw = open_lists_alone(lists, images, captions, made.parent)
         if pairs is None:
-            pairs = pair_in_order(len(raw["i2t"].ids), len(raw["t2i"].ids), per_image)
+            pairs = pair_in_order(len(raw["i2t"][1]), len(raw["t2i"][1]), per_image)
         dataset = {} if data is None else {"dataset": split_fingerprint(data, files.split)}
         manifest = import_lists(
             raw,

@@ -33,8 +33,8 @@ from aoq.pipeline.hub import is_of_hub
 from aoq.pipeline.remote import fetch_given, is_address
 from aoq.pipeline.scratch import scratch_beside, write_atomically
 from aoq.pipeline.settings import configured_engine, configured_path
+from aoq.pipeline.tables.card import describe_guarantee
 from aoq.pipeline.tables.pairs import TWO_SIDES, pairing_sha256
-from aoq.pipeline.tables.writing import describe_guarantee
 from aoq.pipeline.vector_files import READERS, Given
 from aoq.pipeline.vectors import read_vectors
 

@@ -124,7 +124,7 @@ def to_judge(table: NamedTable, output: Path, top: int, view: Path | None, files
 
     Rows left empty are not judged. With --view, pairs that its judge or people have judged are not asked again.
     """
-    from aoq.pipeline.tables.screens.to_judge import check_format, pairs_to_judge, write_pairs
+    from aoq.pipeline.tables.screens.judgements import check_format, pairs_to_judge, write_pairs
 
     files.require_either()
     check_format(output)

@@ -19,10 +19,10 @@ from aoq.pipeline.search.problem import OTHER
 from aoq.pipeline.settings import configured_engine
 from aoq.pipeline.stages.chain import Chain
 from aoq.pipeline.tables.audit import audit as find_all
-from aoq.pipeline.tables.files import directions_of, read_manifest, said_of
+from aoq.pipeline.tables.card import describe_guarantee
+from aoq.pipeline.tables.files import directions_of, read_manifest, search_facts
 from aoq.pipeline.tables.statistics import QUANTILES, Description, Difference, compare, data_differ, describe
 from aoq.pipeline.tables.table import read_table
-from aoq.pipeline.tables.writing import describe_guarantee
 
 STAGES = click.Choice(["second_round", "control", "first_round"])
 
@@ -39,7 +39,7 @@ def audit(table: NamedTable, as_json: bool) -> None:
     certificates, and footer, manifest and content against each other.
     """
     findings, manifest = find_all(table.folder), read_manifest(table.folder)
-    guarantees = {direction: said_of(manifest, direction) for direction in directions_of(manifest)}
+    guarantees = {direction: search_facts(manifest, direction) for direction in directions_of(manifest)}
     described = {direction: describe_guarantee(about) for direction, about in guarantees.items()}
     if as_json:
         errors = [str(finding) for finding in findings]
@@ -74,7 +74,7 @@ def stats(table: NamedTable, view: Path | None, as_json: bool) -> None:
             report(done, 3, direction)
             described[direction] = describe(read[direction], len(read[OTHER[direction]]))
     screened = table.read_view(view, or_own=True)
-    guarantees = {direction: describe_guarantee(said_of(read.manifest, direction)) for direction in described}
+    guarantees = {direction: describe_guarantee(search_facts(read.manifest, direction)) for direction in described}
     if as_json:
         shown = {d: {**asdict(one), "guarantee": guarantees[d]} for d, one in described.items()}
         for direction, counts in screened.manifest["directions"].items() if screened is not None else ():

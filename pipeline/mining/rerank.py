@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,26 +17,54 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
-from jaxtyping import Int64
+from jaxtyping import Int32, Int64
 
 from aoq.models.base import Code, MatchingModel
 from aoq.pipeline.arithmetic import products_in
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.digests import digest
 from aoq.pipeline.embedding import encode_captions, encode_images
-from aoq.pipeline.mining import shortlist as sizes
-from aoq.pipeline.mining.shortlist import Block, Shortlist
+from aoq.pipeline.mining import sizes
 from aoq.pipeline.search.lists import NegativeLists, in_table_order
 from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction, blocks
 from aoq.pipeline.search.store import Folder, Store
 from aoq.pipeline.search.units import Unit
-from aoq.pipeline.tables.pairs import is_among, listed_keys, pair_keys, positives_of
-from aoq.pipeline.tables.writing import Made, write_table
+from aoq.pipeline.tables.pairs import Pairs, is_among, listed_keys, pair_keys, positives_of
+from aoq.pipeline.tables.writing import write_table
 
 logger = logging.getLogger(__name__)
 
 ROUNDING = 1e-5
 """Largest difference between a pair's own score and its score in a matrix."""
+Block = tuple[int, int]
+"""Start and stop of the anchors of a unit."""
+
+
+@dataclass(frozen=True)
+class Shortlist:
+    """Candidates of every image and of every caption, padded with -1, and the true pairs: each pair is scored once."""
+
+    captions: Int32[np.ndarray, "images depth_captions"]
+    images: Int32[np.ndarray, "captions depth_images"]
+    positives: Pairs
+
+    def __getitem__(self, direction: Direction) -> Int32[np.ndarray, "anchors depth"]:
+        return self.captions if direction == "i2t" else self.images
+
+    def blocks(self, direction: Direction) -> list[Block]:
+        return blocks(len(self[direction]), sizes.IMAGE_BLOCK if direction == "i2t" else sizes.CAPTION_BLOCK)
+
+    def row_keys(self, direction: Direction, block: Block) -> Int64[np.ndarray, "anchors depth"]:
+        """Number the listed pairs of a block of anchors as image * captions + caption; padding is -1."""
+        return listed_keys(direction, np.arange(*block)[:, None], self[direction][slice(*block)], len(self.images))
+
+    def keys(self, images: Block, captions: Block) -> Int64[np.ndarray, " pairs"]:
+        """Return the pairs of two blocks to score, rising."""
+        listed = [self.row_keys("i2t", images).ravel(), self.row_keys("t2i", captions).ravel()]
+        keys = np.concatenate([*listed, pair_keys(self.positives[:, 0], self.positives[:, 1], len(self.images))])
+        rows, columns = np.divmod(keys, len(self.images))
+        inside = (rows >= images[0]) & (rows < images[1]) & (columns >= captions[0]) & (columns < captions[1])
+        return np.unique(keys[inside])
 
 
 @dataclass
@@ -81,17 +109,17 @@ def rerank(
     for done, unit in enumerate(units, start=1):
         unit.do(job, store)
         progress(done, len(units))
-    tables = {direction: _reranked(job, direction, store) for direction in DIRECTIONS}
+    tables: dict[Direction, tuple[dict[str, Any], Iterator[NegativeLists]]] = {}
+    for direction in DIRECTIONS:
+        recall, anchors, h = measured_recall(job, direction, store), len(job.checked(direction)), job.h[direction]
+        sentence = "%s: the lists hold %.1f %% of the teacher's own top %d (%d anchors searched in full)"
+        logger.info(sentence, direction, 100 * recall, h, anchors)
+        about = {"h": h, "search": "rerank", "guarantee": "reranked"}
+        about |= {"recall": round(recall, 6), "recall_anchors": anchors}
+        read = partial(_block_lists, job, direction, store)
+        tables[direction] = about, map(read, job.shortlist.blocks(direction))
     shutil.rmtree(output, ignore_errors=True)  # of an interrupted run
     write_table(output, provenance, tables, job.shortlist.positives)
-
-
-def _reranked(job: Rescoring, direction: Direction, store: Store) -> Made:
-    recall, anchors, h = measured_recall(job, direction, store), len(job.checked(direction)), job.h[direction]
-    sentence = "%s: the lists hold %.1f %% of the teacher's own top %d (%d anchors searched in full)"
-    logger.info(sentence, direction, 100 * recall, h, anchors)
-    about = {"h": h, "search": "rerank", "guarantee": "reranked", "recall": round(recall, 6), "recall_anchors": anchors}
-    return about, (_block_lists(job, direction, block, store) for block in job.shortlist.blocks(direction))
 
 
 def measured_recall(job: Rescoring, direction: Direction, store: Store) -> float:
@@ -103,7 +131,7 @@ def measured_recall(job: Rescoring, direction: Direction, store: Store) -> float
     wanted = np.isfinite(best).sum(axis=1)
     last = np.take_along_axis(best, np.maximum(wanted - 1, 0)[:, None], axis=1)
     scores = [
-        _block_lists(job, direction, block, store).scores[anchors[inside] - block[0]]
+        _block_lists(job, direction, store, block).scores[anchors[inside] - block[0]]
         for block in job.shortlist.blocks(direction)
         if (inside := (anchors >= block[0]) & (anchors < block[1])).any()
     ]
@@ -111,7 +139,7 @@ def measured_recall(job: Rescoring, direction: Direction, store: Store) -> float
     return float(np.where(wanted > 0, np.minimum(listed, wanted) / np.maximum(wanted, 1), 1.0).mean())
 
 
-def _block_lists(job: Rescoring, direction: Direction, block: Block, store: Store) -> NegativeLists:
+def _block_lists(job: Rescoring, direction: Direction, store: Store, block: Block) -> NegativeLists:
     """Reranked lists of a block of anchors."""
     shortlist = job.shortlist
     images, captions = ([block] if one == direction else shortlist.blocks(one) for one in DIRECTIONS)

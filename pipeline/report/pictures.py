@@ -19,11 +19,11 @@ from aoq.pipeline.report.collect import Run
 from aoq.pipeline.report.plots import hardness
 from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction
 from aoq.pipeline.stages.chain import Chain, table_owner
-from aoq.pipeline.tables.files import said_of
+from aoq.pipeline.tables.card import describe_guarantee
+from aoq.pipeline.tables.files import search_facts
 from aoq.pipeline.tables.inspection import inspect_anchor
 from aoq.pipeline.tables.statistics import describe
 from aoq.pipeline.tables.table import read_table
-from aoq.pipeline.tables.writing import describe_guarantee
 
 OpenTrain = Callable[[Chain], Split]
 """Open the training split of an experiment."""
@@ -57,7 +57,7 @@ def _table(owner: Chain, screen: Artifact | None, split: Split) -> dict[str, Any
         anchors = np.random.default_rng(0).choice(len(lists), min(ANCHORS, len(lists)), replace=False)
         directions[direction] = {
             "title": title,
-            "guarantee": describe_guarantee(said_of(table.manifest, direction)),
+            "guarantee": describe_guarantee(search_facts(table.manifest, direction)),
             "about": describe(lists, len(table[OTHER[direction]])),
             "plot": hardness(f"Scores, {title}, {name}", lists.scores.ravel(), lists.positive_score),
             "listed": [inspect_anchor(table, split, direction, row, TOP, None) for row in np.sort(anchors).tolist()],

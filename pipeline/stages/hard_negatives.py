@@ -15,7 +15,8 @@ from aoq.pipeline.console import show_progress
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.digests import known_sha256
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.mining.depths import Fitting
+from aoq.pipeline.mining.sizes import fit_depths
+from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.stages.chain import Chain, Depths
 from aoq.pipeline.stages.key import Roots
 from aoq.pipeline.stages.splits import fingerprint, open_train_split
@@ -74,7 +75,7 @@ def _mine(chain: Chain, vectors: Path, depths: Depths, build: Build, engine: Eng
     sides = store.images, store.captions, split.positives
     with show_progress("mining") as report:
         mine(
-            Problem(*sides, lengths.captions, lengths.images, memory, device=engine.device),
+            Problem(*sides, lengths["i2t"], lengths["t2i"], memory, device=engine.device),
             work=build.directory / UNITS,
             output=build.directory / "table",
             indexes=chain["hard_negatives"].root,
@@ -84,11 +85,11 @@ def _mine(chain: Chain, vectors: Path, depths: Depths, build: Build, engine: Eng
         )
 
 
-def shortened(split: Split, depths: Depths) -> Fitting:
+def shortened(split: Split, depths: Depths) -> dict[Direction, int]:
     """Shorten lists to the negatives that the data has, and log it."""
-    fitting = Fitting.to(split.positives, split.image_count, split.caption_count, **depths.named("h"))
-    if fitting.said:
-        logger.warning("%s", fitting.said)
+    fitting, note = fit_depths(split.positives, split.image_count, split.caption_count, **depths.named("h"))
+    if note:
+        logger.warning("%s", note)
     return fitting
 
 
@@ -113,8 +114,7 @@ def _refresh(chain: Chain, options: Refresh, build: Build, engine: Engine) -> No
 
 def _rerank(chain: Chain, options: Rerank, build: Build, engine: Engine) -> None:
     """Order the shortlist by the scores of a teacher, which may compare fragments."""
-    from aoq.pipeline.mining.rerank import Rescoring, rerank
-    from aoq.pipeline.mining.shortlist import Shortlist
+    from aoq.pipeline.mining.rerank import Rescoring, Shortlist, rerank
     from aoq.pipeline.stages.pairs import open_pairs
     from aoq.pipeline.training.checkpoint import load_model
 
@@ -129,7 +129,7 @@ def _rerank(chain: Chain, options: Rerank, build: Build, engine: Engine) -> None
     about = {"experiment": options.shortlist, "depths": depths, "tables": table_hashes(manifest)}
     provenance = _provenance(chain, build, _teacher(teacher, known_sha256(weights)), shortlist=about)
     listed = Shortlist(captions, images, pairs.split.positives)
-    lengths, model = shortened(pairs.split, Depths.of(options)).by_direction, load_model(weights).to(device)
+    lengths, model = shortened(pairs.split, Depths.of(options)), load_model(weights).to(device)
     with show_progress("rescoring") as report:
         rerank(
             Rescoring(model, pairs, listed, lengths, options.checked_anchors, device),
@@ -157,7 +157,7 @@ def _fuse(chain: Chain, options: Fusion, build: Build, engine: Engine) -> None:
         [member.run for member in chain.members],
         method=options.method,
         weights=options.weights,
-        depths=shortened(split, Depths.of(options)).by_direction,
+        depths=shortened(split, Depths.of(options)),
         provenance=_provenance(chain, build, {"experiment": chain.experiment.name, "fusion": how}),
         positives=split.positives,
         output=build.directory / "table",

@@ -16,7 +16,7 @@ from aoq.pipeline.config.load import Combination, load_experiment
 from aoq.pipeline.config.overrides import merged, override_text, parse_override, split_member
 from aoq.pipeline.config.screen import OF_VECTORS
 from aoq.pipeline.config.tables import Ensemble, Fusing, Fusion, Refresh, Rerank, Reranking
-from aoq.pipeline.mining.shortlist import TILES
+from aoq.pipeline.mining.sizes import TILES
 from aoq.pipeline.stages.chain import Chain, Depths, Member, check_same_data, table_depths
 from aoq.pipeline.stages.data import plan_data
 from aoq.pipeline.stages.embeddings import plan_embeddings

@@ -19,22 +19,22 @@ from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction
 from aoq.pipeline.tables.files import (
     CERTIFICATES,
     MANIFEST,
+    MINE_AGAIN,
     POSITIVES,
-    REMEDY,
     content_sha256,
     directions_of,
-    pairs_sha256,
     read_ids,
     read_manifest,
     read_unverified,
     read_unverified_positives,
-    said_of,
+    search_facts,
 )
-from aoq.pipeline.tables.pairs import Pairs, is_among, listed_keys, pair_keys
+from aoq.pipeline.tables.pairs import Pairs, is_among, listed_keys, pair_keys, pairs_sha256
 from aoq.pipeline.tables.table import NegativeTable
 
 FIELDS = {"direction", "h", "search", "guarantee", "anchors", "sha256"}
 Keys = Int64[np.ndarray, "anchors h"]
+"""The number of each listed pair; padding is -1."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,12 @@ def audit(given: NegativeTable | Path | str) -> list[Finding]:
     if isinstance(given, NegativeTable):
         table = given
     else:
-        folder = Path(given)
-        table = _read_unverified(folder)
+        folder, manifest = Path(given), read_manifest(Path(given))
+        lists = [read_unverified(folder / f"{direction}.parquet") for direction in directions_of(manifest)]
+        positives, ids = read_unverified_positives(folder), read_ids(folder, manifest)
+        table = NegativeTable(lists[0], lists[-1], manifest, positives, ids)
         for direction in table.directions:
-            about = said_of(table.manifest, direction)
+            about = search_facts(manifest, direction)
             if lacking := FIELDS - about.keys():
                 raise ValueError(
                     f"{folder / MANIFEST} lacks {sorted(lacking)} of {direction}: it is damaged, or was written by an "
@@ -87,13 +89,6 @@ def audit(given: NegativeTable | Path | str) -> list[Finding]:
     return findings
 
 
-def _read_unverified(folder: Path) -> NegativeTable:
-    """Read a table without checking it against its manifest."""
-    manifest = read_manifest(folder)
-    lists = [read_unverified(folder / f"{direction}.parquet") for direction in directions_of(manifest)]
-    return NegativeTable(lists[0], lists[-1], manifest, read_unverified_positives(folder), read_ids(folder, manifest))
-
-
 def _lists(direction: Direction, table: NegativeTable) -> Iterator[Finding]:
     lists, candidates = table[direction], len(table[OTHER[direction]])
     ids, scores = lists.negative_ids, lists.scores
@@ -102,7 +97,7 @@ def _lists(direction: Direction, table: NegativeTable) -> Iterator[Finding]:
     ordered = np.sort(ids, axis=1)
     rises = scores[:, 1:] > scores[:, :-1]
     tied = (scores[:, 1:] == scores[:, :-1]) & (ids[:, 1:] < ids[:, :-1])
-    no_scores = said_of(table.manifest, direction).get("scores") == "none"
+    no_scores = search_facts(table.manifest, direction).get("scores") == "none"
     checks = {
         "ids beyond the other side's rows, or below -1": (ids < -1) | (ids >= candidates),
         "real ids after padding (-1)": real[:, 1:] & ~real[:, :-1],
@@ -138,7 +133,7 @@ def _identity(folder: Path, direction: Direction, table: NegativeTable) -> Itera
 def _certificates(folder: Path, direction: Direction, lists: NegativeLists) -> Iterator[Finding]:
     """Check that the last score of every exact list clears the bound of all pairs that were not scored exactly."""
     name = f"{direction}.certificates.parquet"
-    rows = read_parquet(folder / name, CERTIFICATES, remedy=REMEDY)
+    rows = read_parquet(folder / name, CERTIFICATES, remedy=MINE_AGAIN)
     if not np.array_equal(rows["anchor_id"].to_numpy(), np.arange(len(lists))):
         yield Finding(name, "its anchors are not those of the table")
         return
@@ -149,13 +144,8 @@ def _certificates(folder: Path, direction: Direction, lists: NegativeLists) -> I
 
 
 def _keys(table: NegativeTable, direction: Direction) -> Keys:
-    """Number each listed pair; padding is -1."""
     ids = table[direction].negative_ids
-    return np.where(ids < 0, -1, listed_keys(direction, _rows(table[direction]), ids, len(table.t2i)))
-
-
-def _rows(lists: NegativeLists) -> Int64[np.ndarray, "anchors 1"]:
-    return np.arange(len(lists))[:, None]
+    return listed_keys(direction, np.arange(len(ids))[:, None], ids, len(table.t2i))
 
 
 def _positives(table: NegativeTable, positives: Pairs, listed: dict[Direction, Keys]) -> Iterator[Finding]:
@@ -172,12 +162,13 @@ def _positives(table: NegativeTable, positives: Pairs, listed: dict[Direction, K
 
 def _itself(table: NegativeTable) -> Iterator[Finding]:
     """Check that no row of one set is its own negative or positive, and that its positives come in both orders."""
-    yield from _found("i2t.parquet", "a row among its own negatives", table.i2t.negative_ids == _rows(table.i2t))
+    itself = table.i2t.negative_ids == np.arange(len(table.i2t))[:, None]
+    yield from _found("i2t.parquet", "a row among its own negatives", itself)
     if table.positives is not None:
         both = both_ways(table.positives)
         keys, both_keys = (pair_keys(pairs[:, 0], pairs[:, 1], len(table.i2t)) for pairs in (table.positives, both))
-        if len(unlike := np.setxor1d(keys, both_keys)):
-            yield Finding(POSITIVES, "pairs in one order only, or of a row with itself", len(unlike))
+        if len(odd := np.setxor1d(keys, both_keys)):
+            yield Finding(POSITIVES, "pairs in one order only, or of a row with itself", len(odd))
 
 
 def _agreement(table: NegativeTable, listed: dict[Direction, Keys]) -> Iterator[Finding]:
@@ -185,7 +176,7 @@ def _agreement(table: NegativeTable, listed: dict[Direction, Keys]) -> Iterator[
 
     Skipped where scores came from elsewhere, and for fused scores, which belong to one list.
     """
-    about = [said_of(table.manifest, direction) for direction in table.directions]
+    about = [search_facts(table.manifest, direction) for direction in table.directions]
     if any(one.get("scores", "exact") != "exact" or one.get("guarantee") == "fused" for one in about):
         return
     for direction in table.directions:
@@ -194,8 +185,8 @@ def _agreement(table: NegativeTable, listed: dict[Direction, Keys]) -> Iterator[
         order = np.argsort(theirs)
         place = order[np.minimum(np.searchsorted(theirs, keys, sorter=order), len(order) - 1)]
         there, real = theirs[place] == keys, keys >= 0
-        unlike = there & real & (other.scores.ravel()[place] != lists.scores)
-        yield from _found(f"{direction}.parquet", "a score that differs from the other direction's", unlike)
+        differs = there & real & (other.scores.ravel()[place] != lists.scores)
+        yield from _found(f"{direction}.parquet", "a score that differs from the other direction's", differs)
         if all(one.get("guarantee") == "exact" for one in about):
             last = np.nan_to_num(other.scores[:, -1], nan=-np.inf)[lists.negative_ids]
             lacking, message = real & ~there & (lists.scores > last), "a pair that the other direction should list"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,13 @@ from aoq.pipeline.tables.files import (
     read_ids,
     read_manifest,
     read_positives,
-    said_of,
+    search_facts,
     sides_of,
     table_hashes,
 )
-from aoq.pipeline.tables.pairs import Pairs, is_among, pair_keys, paired, pairing_sha256, positives_of
+from aoq.pipeline.tables.pairs import Pairs, is_among, pair_keys, paired, pairing_sha256, pairs_sha256, positives_of
 
-REMEDY = "give the data that the table was mined on, or mine again"
+_REMEDY = "give the data that the table was mined on, or mine again"
 
 
 @dataclass(frozen=True, repr=False)
@@ -71,7 +70,7 @@ class TableContents:
     @property
     def sha256(self) -> dict[str, str]:
         """Hash of each direction's lists, from the manifest if it has one."""
-        if "sha256" in said_of(self.manifest, "i2t"):
+        if "sha256" in search_facts(self.manifest, "i2t"):
             return table_hashes(self.manifest)
         return {direction: content_sha256(self[direction]) for direction in self.directions}
 
@@ -120,7 +119,7 @@ class TableRows:
         count = len(self.table.t2i)
         if self.table.is_one_set:
             return np.arange(count, dtype=np.int32)
-        image_of, own = np.full(count, -1, np.int32), self.table.own("t2i")
+        image_of, own = np.full(count, -1, np.int32), self._own["t2i"]
         has_image = np.diff(own.offsets) > 0
         image_of[has_image] = own.ids[own.offsets[:-1][has_image]]
         return image_of
@@ -130,7 +129,7 @@ class TableRows:
         count = len(self.table.i2t)
         if self.table.is_one_set:
             return Positives(np.arange(count, dtype=np.int32), np.arange(count + 1))
-        return self.table.own("i2t")
+        return self._own["i2t"]
 
     def answers_of(self, direction: Direction, query: int) -> Int32[np.ndarray, " right"]:
         """The positives of a query, rising."""
@@ -163,18 +162,20 @@ def require_origin(table: TableContents | Path, split: Split, fingerprint: str) 
         manifest, positives, ids = table.manifest, table.positives, table.ids
     for side, count in (("images", split.image_count), ("captions", split.caption_count)):
         if count != counts[side]:
-            raise ValueError(f"the split has {count} {side}, and the table {counts[side]}; {REMEDY}.")
+            raise ValueError(f"the split has {count} {side}, and the table {counts[side]}; {_REMEDY}.")
     mined, captions = manifest.get("dataset"), split.caption_count
-    if mined is not None and mined not in (fingerprint, *_names_by_pairs(positives, captions)):
+    # Tables mined from vectors, of which no more is known, name their data by its pairs.
+    by_pairs = [] if positives is None else [pairs_sha256(positives), pairing_sha256(positives, captions)]
+    if mined is not None and mined not in (fingerprint, *by_pairs):
         raise ValueError(
             f"the table was mined on other data (fingerprint {mined[:12]}, this split's is {fingerprint[:12]}): its "
-            f"rows are other images and captions, or in another order; {REMEDY}."
+            f"rows are other images and captions, or in another order; {_REMEDY}."
         )
     if "images" in ids and (names := list(ids["images"])) != split.ids:
         row = next(row for row, (one, other) in enumerate(zip(names, split.ids, strict=True)) if one != other)
         raise ValueError(
             f"image {row} is {names[row]!r} in the table and {split.ids[row]!r} in the split, whose rows are others, "
-            f"or in another order; {REMEDY}."
+            f"or in another order; {_REMEDY}."
         )
     if positives is not None:
         pairs = paired(split.image_of)
@@ -183,13 +184,5 @@ def require_origin(table: TableContents | Path, split: Split, fingerprint: str) 
             image, caption = missing[0]
             raise ValueError(
                 f"caption {caption} belongs to image {image} in the split, but not in the table, whose rows are "
-                f"others, or in another order; {REMEDY}."
+                f"others, or in another order; {_REMEDY}."
             )
-
-
-def _names_by_pairs(positives: Pairs | None, captions: int) -> list[str]:
-    """Hash the pairs as tables mined from vectors name their data, of which no more is known."""
-    if positives is None:
-        return []
-    in_memory = sha256(np.ascontiguousarray(positives, dtype="<i4").tobytes()).hexdigest()
-    return [in_memory, pairing_sha256(positives, captions)]

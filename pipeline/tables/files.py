@@ -25,6 +25,7 @@ direction alone, are two sides.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -39,9 +40,10 @@ from typing_extensions import Required, TypedDict
 from aoq.pipeline.columns import Parquet, open_parquet, read_parquet
 from aoq.pipeline.digests import canonical_json
 from aoq.pipeline.reading import read_json
+from aoq.pipeline.scratch import write_atomically
 from aoq.pipeline.search.lists import NegativeLists, from_arrow
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
-from aoq.pipeline.tables.pairs import SIDES, TWO_SIDES, Pairs
+from aoq.pipeline.tables.pairs import SIDES, TWO_SIDES, Pairs, pairs_sha256
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -57,7 +59,7 @@ LISTS = pa.schema(
         "sources": pa.list_(pa.uint8()),
     }
 )
-REMEDY = "delete the artefact and mine again"
+MINE_AGAIN = "delete the artefact and mine again"
 
 
 class ContentHash:
@@ -101,12 +103,12 @@ def read_chunks(
             lists = numbered(path, block, first)
             ids = lists.negative_ids
             if ids.min(initial=-1) < -1 or ids.max(initial=-1) >= candidates:
-                raise ValueError(f"{path} lists ids that are none of the {candidates} candidates; {REMEDY}.")
+                raise ValueError(f"{path} lists ids that are none of the {candidates} candidates; {MINE_AGAIN}.")
             content.add(lists)
             yield lists
             first += len(block)
-    if said_of(manifest, direction).get("sha256") not in (None, content.hexdigest()):  # None: an older table
-        raise ValueError(f"{path} does not hold the lists whose sha256 {folder / MANIFEST} gives; {REMEDY}.")
+    if search_facts(manifest, direction).get("sha256") not in (None, content.hexdigest()):  # None: an older table
+        raise ValueError(f"{path} does not hold the lists whose sha256 {folder / MANIFEST} gives; {MINE_AGAIN}.")
 
 
 def read_unverified(path: Path) -> NegativeLists:
@@ -133,11 +135,11 @@ def open_lists(path: Path) -> Iterator[Parquet]:
         raise FileNotFoundError(
             f"{path} does not exist; a negative table is a folder with i2t.parquet and t2i.parquet."
         )
-    with open_parquet(path, LISTS, optional=["sources"], nullable=["scores"], remedy=REMEDY) as file:
+    with open_parquet(path, LISTS, optional=["sources"], nullable=["scores"], remedy=MINE_AGAIN) as file:
         schema = file.file.schema_arrow
         lengths = {schema.field(name).type.list_size for name in ("negative_ids", "scores")}
         if len(lengths) > 1 or 0 in lengths:
-            raise ValueError(f"{path} has lists of {sorted(lengths)} in one row; {REMEDY}.")
+            raise ValueError(f"{path} has lists of {sorted(lengths)} in one row; {MINE_AGAIN}.")
         yield file
 
 
@@ -146,7 +148,7 @@ def numbered(path: Path, table: pa.Table, first: int) -> NegativeLists:
     return from_arrow(table)
 
 
-def require_numbers(path: Path, table: pa.Table, first: int) -> None:
+def require_numbers(path: Path, table: pa.Table, first: int = 0) -> None:
     """Refuse rows that are not anchors `first`, `first` + 1, ..."""
     if not np.array_equal(table["anchor_id"].to_numpy(), np.arange(first, first + len(table))):
         raise ValueError(f"{path}: anchor_id is not 0, 1, 2, ...; rows were lost or reordered, so mine again.")
@@ -157,22 +159,17 @@ def read_positives(folder: Path, manifest: Mapping[str, Any]) -> Pairs:
     pairs = read_unverified_positives(folder)
     sizes = list(count_rows(folder, manifest).values())
     if ((pairs < 0) | (pairs >= sizes)).any():
-        raise ValueError(f"{folder / POSITIVES} has pairs with rows that the table does not have; {REMEDY}.")
+        raise ValueError(f"{folder / POSITIVES} has pairs with rows that the table does not have; {MINE_AGAIN}.")
     if manifest.get("positives_sha256") not in (None, pairs_sha256(pairs)):  # None: an older table
         raise ValueError(
-            f"{folder / POSITIVES} does not hold the pairs whose sha256 {folder / MANIFEST} gives; {REMEDY}."
+            f"{folder / POSITIVES} does not hold the pairs whose sha256 {folder / MANIFEST} gives; {MINE_AGAIN}."
         )
     return pairs
 
 
 def read_unverified_positives(folder: Path) -> Pairs:
-    rows = read_parquet(folder / POSITIVES, PAIRS, remedy=REMEDY)
+    rows = read_parquet(folder / POSITIVES, PAIRS, remedy=MINE_AGAIN)
     return np.stack([rows["image_id"].to_numpy(), rows["caption_id"].to_numpy()], axis=1)
-
-
-def pairs_sha256(pairs: Pairs) -> str:
-    """Hash the file's rows (image, caption), little-endian, independent of the file's layout."""
-    return sha256(np.ascontiguousarray(pairs, "<i4").tobytes()).hexdigest()
 
 
 class About(TypedDict, total=False):
@@ -203,18 +200,22 @@ def read_manifest(folder: Path, *, dataset: str | None = None) -> dict[str, Any]
     path = folder / MANIFEST
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no {MANIFEST}, so it is no negative table.")
-    manifest = cast(dict[str, Any], read_json(path, Manifest, remedy=REMEDY))
+    manifest = cast(dict[str, Any], read_json(path, Manifest, remedy=MINE_AGAIN))
     version = manifest["format_version"]
     if version != FORMAT_VERSION:
         raise ValueError(f"{folder} has format version {version}, this version reads {FORMAT_VERSION}; mine again.")
     if len(sides_of(manifest)) not in (1, 2):
-        raise ValueError(f"{path} names the sides {manifest['sides']}, and a table has two, or one set; {REMEDY}.")
+        raise ValueError(f"{path} names the sides {manifest['sides']}, and a table has two, or one set; {MINE_AGAIN}.")
     if dataset is not None and (mined := manifest.get("dataset", "")) != dataset:
         raise ValueError(
             f"{folder} was mined on other training data (fingerprint {mined[:12]}, this experiment's is "
             f"{dataset[:12]}): its rows are other images. Choose a teacher with the same [dataset], or mine again."
         )
     return manifest
+
+
+def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+    write_atomically(folder / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
 
 
 def sides_of(manifest: Mapping[str, Any]) -> tuple[str, ...]:
@@ -227,8 +228,8 @@ def directions_of(manifest: Mapping[str, Any]) -> tuple[Direction, ...]:
     return DIRECTIONS[: len(sides_of(manifest))]
 
 
-def said_of(manifest: Mapping[str, Any], direction: Direction) -> dict[str, Any]:
-    """The manifest's fields of one direction, if any."""
+def search_facts(manifest: Mapping[str, Any], direction: Direction) -> dict[str, Any]:
+    """Return the manifest's fields of one direction, if any: its search, its guarantee and its figures."""
     return manifest.get("directions", {}).get(direction, {})
 
 
@@ -258,19 +259,21 @@ def read_ids(table: Path, manifest: Mapping[str, Any]) -> dict[str, list[str]]:
     columns, hashes = id_columns(manifest), manifest.get("ids", {})
     if unknown := hashes.keys() - columns.keys():
         raise ValueError(
-            f"{table / MANIFEST} has ids of {sorted(unknown)}, and the table's sides are {[*columns]}; {REMEDY}."
+            f"{table / MANIFEST} has ids of {sorted(unknown)}, and the table's sides are {[*columns]}; {MINE_AGAIN}."
         )
     ids = {}
     for side, expected in hashes.items():
         file, schema = columns[side]
-        names = cast(list[str], read_parquet(table / file, schema, remedy=REMEDY)[schema.names[0]].to_pylist())
+        names = cast(list[str], read_parquet(table / file, schema, remedy=MINE_AGAIN)[schema.names[0]].to_pylist())
         if ids_sha256(names) != expected:
-            raise ValueError(f"{table / file} does not hold the ids whose sha256 {table / MANIFEST} gives; {REMEDY}.")
+            raise ValueError(
+                f"{table / file} does not hold the ids whose sha256 {table / MANIFEST} gives; {MINE_AGAIN}."
+            )
         count, different = count_rows(table, manifest)[side], len({*names})
         if not len(names) == different == count:
             raise ValueError(
                 f"{table / file} has {len(names)} ids, {different} of them different, and the table has {count} rows, "
-                f"each with an id of its own; {REMEDY}."
+                f"each with an id of its own; {MINE_AGAIN}."
             )
         ids[side] = names
     return ids

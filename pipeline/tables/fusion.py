@@ -14,7 +14,6 @@ same mean of the members' positive scores; under `rank` it is NaN, since no list
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,34 +30,26 @@ from aoq.pipeline.tables.writing import write_table
 
 RANK_CONSTANT = 60
 ID_COUNT = 2**32
-ROWS = 4096
+CHUNK_ROWS = 4096
 
-
-@dataclass(frozen=True)
-class Values:
-    """Values of pairs in one member: the listed ones, any other of an anchor, and the lowest positive."""
-
-    listed: Float64[np.ndarray, "anchors h"]
-    unlisted: Float64[np.ndarray, " anchors"]
-    positive: Float64[np.ndarray, " anchors"]
+Values = tuple[Float64[np.ndarray, "_ _"], Float64[np.ndarray, " _"], Float64[np.ndarray, " _"]]
+"""Values of pairs in one member: the listed ones, any other of an anchor, and the lowest positive."""
 
 
 def by_rank(lists: NegativeLists) -> Values:
-    ranks = np.arange(1, lists.h + 1)
-    listed = np.broadcast_to(1 / (RANK_CONSTANT + ranks), lists.negative_ids.shape)
-    return Values(listed, np.zeros(len(lists)), np.full(len(lists), np.nan))
+    values = 1 / (RANK_CONSTANT + np.arange(1, lists.h + 1))
+    listed = np.broadcast_to(values, lists.negative_ids.shape)
+    return listed, np.zeros(len(lists)), np.full(len(lists), np.nan)
 
 
 def by_score(ordered: Float32[np.ndarray, " pairs"], lists: NegativeLists) -> Values:
     """Value scores by the fraction of positives that score no more; `ordered` are the positives' scores, rising."""
-
-    def fraction(scores: Float32[np.ndarray, "*axes"]) -> Float64[np.ndarray, "*axes"]:
-        return np.searchsorted(ordered, scores, side="right") / len(ordered)
-
-    listed = fraction(lists.scores)
+    listed, positive = (
+        np.searchsorted(ordered, scores, side="right") / len(ordered) for scores in (lists.scores, lists.positive_score)
+    )
     lowest = np.where(lists.negative_ids >= 0, listed, np.inf).min(axis=1)
-    positive = np.where(np.isfinite(lists.positive_score), fraction(lists.positive_score), np.nan)
-    return Values(listed, np.where(np.isfinite(lowest), lowest, 0.0), positive)
+    unlisted = np.where(np.isfinite(lowest), lowest, 0.0)
+    return listed, unlisted, np.where(np.isfinite(lists.positive_score), positive, np.nan)
 
 
 def fuse(
@@ -73,12 +64,12 @@ def fuse(
     anchors, ids = np.divmod(pairs, ID_COUNT)
     total, sources = np.zeros(len(pairs)), np.zeros(len(pairs), dtype=np.uint8)
     positive = np.zeros(len(members[0]))
-    for bit, (values, weight) in enumerate(zip(measured, weights, strict=True)):
+    for bit, ((listed, unlisted, lowest), weight) in enumerate(zip(measured, weights, strict=True)):
         place = np.searchsorted(pairs, keys[bit])
-        counted = values.unlisted[anchors]
-        counted[place] = values.listed[entries[bit]]
+        counted = unlisted[anchors]
+        counted[place] = listed[entries[bit]]
         total += weight * counted
-        positive += weight * values.positive
+        positive += weight * lowest
         sources[place] |= np.uint8(1 << bit)
     scores = total.astype(np.float32)
     order = np.lexsort((ids, -scores, anchors))
@@ -107,7 +98,7 @@ def fuse_tables(
     ordered = [_positive_pairs(folder) for folder in folders] if method == "score" else None
 
     def fused(direction: Direction, h: int) -> Iterator[NegativeLists]:
-        parts = (read_chunks(folder, direction, read_manifest(folder), ROWS) for folder in folders)
+        parts = (read_chunks(folder, direction, read_manifest(folder), CHUNK_ROWS) for folder in folders)
         for members in zip(*parts, strict=True):
             values = map(by_rank, members) if ordered is None else map(by_score, ordered, members)
             yield fuse(members, list(values), shares.tolist(), h)

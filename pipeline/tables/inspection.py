@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Int32, Int64
+from jaxtyping import Int64
 
 from aoq.pipeline.data.vocabulary import tokenise
 from aoq.pipeline.embedding import EmbeddingStore
@@ -14,7 +14,7 @@ from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.search.scores import exact_scores
 from aoq.pipeline.tables.contents import Rows
-from aoq.pipeline.tables.files import said_of
+from aoq.pipeline.tables.files import search_facts
 from aoq.pipeline.tables.screens.view import Judged, View, bit, rules_of
 from aoq.pipeline.tables.table import NegativeTable
 
@@ -85,10 +85,6 @@ class AnchorList:
     def caption_id(self, caption: int) -> str:
         return self.named[caption] if self.named else ""
 
-    @property
-    def negative_ids(self) -> Int32[np.ndarray, " h"]:
-        return self.lists.negative_ids[0]
-
 
 def inspect_anchor(
     table: NegativeTable,
@@ -107,9 +103,9 @@ def inspect_anchor(
     """
     row = slice(anchor, anchor + 1)
     judged = None if view is None else view[direction][row]
-    members = said_of(table.manifest, direction).get("sources", ())
+    members = search_facts(table.manifest, direction).get("sources", ())
     listed = AnchorList(direction, anchor, table[direction][row], judged, members, named)
-    chosen = listed.negative_ids >= 0
+    chosen = listed.lists.negative_ids[0] >= 0
     if only and judged is not None:
         chosen &= judged.flags[0] == 0 if only == "left" else judged.flags[0] & bit(only) > 0
     return inspect_list(listed, split, np.flatnonzero(chosen)[:top], store)
@@ -119,36 +115,34 @@ def inspect_list(
     listed: AnchorList, split: Rows, places: Int64[np.ndarray, " some"], store: EmbeddingStore | None
 ) -> Inspection:
     """Show the negatives at these places of the list, and the anchor's positives."""
-    direction, anchor = listed.direction, listed.anchor
+    direction, anchor, lists = listed.direction, listed.anchor, listed.lists
     image = anchor if direction == "i2t" else int(split.image_of[anchor])
     positives = split.answers_of(direction, anchor)
     own_words = [tokenise(split.captions[row]) for row in (positives if direction == "i2t" else [anchor])]
+    positive_score = float(lists.positive_score[0])
     return Inspection(
         direction,
         anchor,
-        _image_id(split, image),
+        split.ids[image] if image >= 0 else "",
         split.captions[anchor] if direction == "t2i" else "",
-        listed.lists.h,
-        None if np.isnan(positive_score := float(listed.lists.positive_score[0])) else positive_score,
+        lists.h,
+        None if np.isnan(positive_score) else positive_score,
         _positives(positives, listed, split, store),
         [_negative(listed, split, place, own_words) for place in places.tolist()],
         listed.caption_id(anchor) if direction == "t2i" else "",
     )
 
 
-def _image_id(rows: Rows, image: int) -> str:
-    return rows.ids[image] if image >= 0 else ""
-
-
 def _negative(listed: AnchorList, split: Rows, place: int, own_words: Sequence[Sequence[str]]) -> Negative:
     lists, judged, is_caption = listed.lists, listed.judged, listed.direction == "i2t"
     row, score = int(lists.negative_ids[0, place]), float(lists.scores[0, place])
+    image = int(split.image_of[row]) if is_caption else row
     texts = [split.captions[caption] for caption in ([row] if is_caption else split.captions_of[row])]
     bits = 0 if lists.sources is None else int(lists.sources[0, place])
     return Negative(
         place + 1,
         row,
-        _image_id(split, int(split.image_of[row]) if is_caption else row),
+        split.ids[image] if image >= 0 else "",
         texts[0] if texts else "",
         score,
         score >= float(lists.positive_score[0]),
@@ -161,17 +155,23 @@ def _negative(listed: AnchorList, split: Rows, place: int, own_words: Sequence[S
 
 
 def _positives(rows: np.ndarray, listed: AnchorList, split: Rows, store: EmbeddingStore | None) -> list[Positive]:
-    is_image, positives = listed.direction == "i2t", []
+    is_caption, lists, positives = listed.direction == "i2t", listed.lists, []
     scores: Sequence[float | None] = [None] * len(rows)
     if store is not None:
-        anchors, candidates = (store.images, store.captions) if is_image else (store.captions, store.images)
+        anchors, candidates = (store.images, store.captions) if is_caption else (store.captions, store.images)
         one = anchors[listed.anchor : listed.anchor + 1]
         scores = exact_scores(one, candidates, np.array([0, len(rows)]), rows).tolist()
     for row, score in zip(rows.tolist(), scores, strict=True):
-        before = listed.lists.h if score is None else int((listed.lists.scores >= score).sum())
-        text = split.captions[row] if is_image else split.ids[row]
-        rank, named = before + 1 if before < listed.lists.h else None, listed.caption_id(row) if is_image else ""
-        positives.append(Positive(row, text, score, rank, named))
+        rank = None if score is None else 1 + int((lists.scores >= score).sum())
+        positives.append(
+            Positive(
+                row,
+                split.captions[row] if is_caption else split.ids[row],
+                score,
+                rank if rank is not None and rank <= lists.h else None,
+                listed.caption_id(row) if is_caption else "",
+            )
+        )
     return positives
 
 

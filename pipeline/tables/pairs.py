@@ -34,23 +34,18 @@ def paired(image_of: Integer[np.ndarray, " captions"]) -> Pairs:
     return np.stack([image_of[captions], captions], axis=1).astype(np.int32)
 
 
-def image_of_each(pairs: Pairs, captions: int) -> Int32[np.ndarray, " captions"] | None:
-    """Image of each caption, -1 if it has none; None if a caption has several.
-
-    >>> image_of_each(np.array([[1, 0], [0, 2]], np.int32), 3)
-    array([ 1, -1,  0], dtype=int32)
-    """
-    if np.bincount(pairs[:, 1], minlength=1).max() > 1:
-        return None
-    image_of = np.full(captions, -1, np.int32)
-    image_of[pairs[:, 1]] = pairs[:, 0]
-    return image_of
+def pairs_sha256(pairs: Pairs) -> str:
+    """Hash the rows (image, caption), little-endian, independent of the layout of a file."""
+    return sha256(np.ascontiguousarray(pairs, "<i4").tobytes()).hexdigest()
 
 
 def pairing_sha256(pairs: Pairs, captions: int) -> str:
     """Hash data known by its pairs alone: each caption's image, or all pairs if a caption has several."""
-    image_of = image_of_each(pairs, captions)
-    return sha256((np.ascontiguousarray(pairs, "<i4") if image_of is None else image_of).tobytes()).hexdigest()
+    if np.bincount(pairs[:, 1], minlength=1).max() > 1:
+        return pairs_sha256(pairs)
+    image_of = np.full(captions, -1, "<i4")
+    image_of[pairs[:, 1]] = pairs[:, 0]
+    return sha256(image_of.tobytes()).hexdigest()
 
 
 def positives_of(direction: Direction, pairs: Pairs, anchors: int) -> Positives:
@@ -69,9 +64,9 @@ def pair_keys(
 def listed_keys(
     direction: Direction, anchors: np.ndarray, candidates: np.ndarray, caption_count: int
 ) -> Int64[np.ndarray, "*pairs"]:
-    """Number each pair as `pair_keys` does, from a direction's anchors and candidates."""
-    sides = (anchors, candidates) if direction == "i2t" else (candidates, anchors)
-    return pair_keys(sides[0], sides[1], caption_count)
+    """Number each pair as `pair_keys` does, from a direction's anchors and candidates; padding is -1."""
+    images, captions = (anchors, candidates) if direction == "i2t" else (candidates, anchors)
+    return np.where(candidates < 0, -1, pair_keys(images, captions, caption_count))
 
 
 def is_among(keys: Int64[np.ndarray, "*some"], ordered: Int64[np.ndarray, " all"]) -> Bool[np.ndarray, "*some"]:
@@ -96,7 +91,8 @@ def rows_by_id(ids: Sequence[str], noun: str = "image") -> dict[str, int]:
 COLUMNS = (("image_id", "caption_id"), ("query_id", "document_id"), ("query-id", "corpus-id"), ("left", "right"))
 GRADES = ("grade", "score")
 LEAST_GRADE = 1.0
-JUDGEMENTS = (".qrels", ".trec", ".txt")
+TABLE_SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl")
+JUDGEMENT_SUFFIXES = (".qrels", ".trec", ".txt")
 REMEDY = (
     "it needs two columns, "
     + " or ".join(" and ".join(pair) for pair in COLUMNS)
@@ -125,21 +121,23 @@ def read_pairs(
     Raises:
         ValueError: for an unknown id or row, a grade that is not a number, or if no pair is left.
     """
-    if path.suffix not in (".npy", *READERS, *JUDGEMENTS):
-        suffixes = ", ".join((".npy", *READERS, *JUDGEMENTS))
-        raise ValueError(f"{path} should pair images with captions, in one of {suffixes}.")
+    suffixes = (".npy", *TABLE_SUFFIXES, *JUDGEMENT_SUFFIXES)
+    if path.suffix not in suffixes:
+        raise ValueError(f"{path} should pair images with captions, in one of {', '.join(suffixes)}.")
+    grades = None
     if path.suffix == ".npy":
-        array, grades = _array(path), None
+        array = _array(path)
     else:
-        read = _judgements if path.suffix in JUDGEMENTS or _has_no_header(path) else _columns
+        read = _judgements if path.suffix in JUDGEMENT_SUFFIXES or _has_no_header(path) else _columns
         left, right, grades = read(path, images.ids is not None, captions.ids is not None)
     if grades is None and least_grade is not None:
         raise ValueError(f"{path} has no grades, so all its pairs are positives; leave out --min-grade.")
     if path.suffix == ".npy":
         return array
-    are_positive = _are_positive(path, grades, least_grade, len(left))
-    rows = [_rows(path, side, column) for side, column in ((images, left), (captions, right))]
-    return np.stack(rows, axis=1)[are_positive]
+    if not len(left):
+        raise ValueError(f"{path} has no pair; give --unpaired where no caption belongs to any image.")
+    rows = np.stack([_rows(path, images, left), _rows(path, captions, right)], axis=1)
+    return rows if grades is None else rows[_are_positive(path, grades, least_grade)]
 
 
 def _array(path: Path) -> Integer[np.ndarray, "*shape"]:
@@ -186,7 +184,7 @@ def _is_number(text: str) -> bool:
 
 def _columns(path: Path, *have_ids: bool) -> Columns:
     with reading(path, "pairs", REMEDY):
-        types, read = READERS[path.suffix](path)
+        types, read = open_columns(path)
         matching = [pair for pair in COLUMNS if set(pair) <= set(types)]
         if len(matching) != 1:
             raise ValueError(f"its columns are {list(types)}")
@@ -202,47 +200,25 @@ def _columns(path: Path, *have_ids: bool) -> Columns:
     return left, right, table[grade].to_numpy() if grade else None
 
 
-Reader = Callable[[pa.Schema, Collection[str]], pa.Table]
-"""Reads columns of these kinds, of which some may have empty values."""
+def open_columns(path: Path) -> tuple[Mapping[str, pa.DataType], Callable[[pa.Schema, Collection[str]], pa.Table]]:
+    """Return the types of a file's columns, and a reader of some of them, of which some may have empty values.
 
-
-def _parquet(path: Path) -> tuple[Mapping[str, pa.DataType], Reader]:
+    The columns of a CSV file are text until they are read: an id 007 is not a number.
+    """
+    if path.suffix in (".csv", ".tsv"):
+        delimiter = "\t" if path.suffix == ".tsv" else ","
+        types = dict.fromkeys(csv_columns(path, delimiter=delimiter), pa.string())
+        return types, lambda columns, nullable: parse_csv(path, columns, nullable=nullable, delimiter=delimiter)
+    if path.suffix == ".jsonl":
+        table = parse_json_lines(path)
+        return dict(zip(table.schema.names, table.schema.types, strict=True)), partial(fitted, table)
     with open_parquet(path) as file:
         schema = file.file.schema_arrow
-    return dict(zip(schema.names, schema.types, strict=True)), lambda columns, nullable: read_parquet(
-        path, columns, nullable=nullable
-    )
+    types = dict(zip(schema.names, schema.types, strict=True))
+    return types, lambda columns, nullable: read_parquet(path, columns, nullable=nullable)
 
 
-def _csv(path: Path, delimiter: str = ",") -> tuple[Mapping[str, pa.DataType], Reader]:
-    """Take every column of a CSV file as text until it is read: an id 007 is not a number."""
-    names = csv_columns(path, delimiter=delimiter)
-    return dict.fromkeys(names, pa.string()), lambda columns, nullable: parse_csv(
-        path, columns, nullable=nullable, delimiter=delimiter
-    )
-
-
-def _json_lines(path: Path) -> tuple[Mapping[str, pa.DataType], Reader]:
-    table = parse_json_lines(path)
-    return dict(zip(table.schema.names, table.schema.types, strict=True)), partial(fitted, table)
-
-
-READERS: dict[str, Callable[[Path], tuple[Mapping[str, pa.DataType], Reader]]] = {
-    ".parquet": _parquet,
-    ".csv": _csv,
-    ".tsv": partial(_csv, delimiter="\t"),
-    ".jsonl": _json_lines,
-}
-"""The column types of each kind of file, and a reader of some columns."""
-
-
-def _are_positive(
-    path: Path, grades: Float64[np.ndarray, " pairs"] | None, least: float | None, pairs: int
-) -> Bool[np.ndarray, " pairs"]:
-    if not pairs:
-        raise ValueError(f"{path} has no pair; give --unpaired where no caption belongs to any image.")
-    if grades is None:
-        return np.ones(pairs, dtype=np.bool_)
+def _are_positive(path: Path, grades: Float64[np.ndarray, " pairs"], least: float | None) -> Bool[np.ndarray, " pairs"]:
     if len(wrong := np.flatnonzero(~np.isfinite(grades))):
         raise ValueError(f"{path}: the grade of pair {wrong[0]} is not a number.")
     least = LEAST_GRADE if least is None else least
@@ -260,7 +236,7 @@ def _rows(path: Path, side: Known, column: Column) -> Int64[np.ndarray, " pairs"
         rows = np.array([row_of.get(str(name), -1) for name in column], dtype=np.int64)
         reason = f"which is none of the {len(row_of)} ids of {side.noun}s; pairs of rows go into a .npy file"
     else:
-        if wrong := [name for name in column if isinstance(name, str) and not _is_row(name)]:
+        if wrong := [name for name in column if isinstance(name, str) and not is_row_number(name)]:
             raise ValueError(
                 f"{path}: {wrong[0]!r} is no row number; give --{side.noun}-ids where {side.noun}s go by ids."
             )
@@ -273,5 +249,5 @@ def _rows(path: Path, side: Known, column: Column) -> Int64[np.ndarray, " pairs"
     return rows
 
 
-def _is_row(name: str) -> bool:
+def is_row_number(name: str) -> bool:
     return name.isascii() and name.isdecimal() and len(name) < 10

@@ -1,10 +1,9 @@
-"""The negative table in Python: its lists and true pairs, operations on them, and a screen's judgement of it."""
+"""The negative table in Python: its lists, true pairs and ids, and a screen's judgement of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -18,10 +17,17 @@ from aoq.pipeline.config.screen import Suspected
 from aoq.pipeline.search.lists import NegativeLists, to_arrow
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.contents import TableContents
-from aoq.pipeline.tables.files import directions_of, read_ids, read_lists, read_manifest, read_positives, said_of
-from aoq.pipeline.tables.pairs import Pairs
+from aoq.pipeline.tables.files import (
+    directions_of,
+    read_ids,
+    read_lists,
+    read_manifest,
+    read_positives,
+    search_facts,
+)
+from aoq.pipeline.tables.pairs import Pairs, pairs_sha256
 from aoq.pipeline.tables.screens.view import Judged, View, rules_of, write_view
-from aoq.pipeline.tables.writing import Made, made_whole, write_ids, write_table
+from aoq.pipeline.tables.writing import made_whole, write_ids, write_table
 
 SEARCH_FIELDS = (
     *("search", "guarantee", "recall", "recall_interval", "recall_anchors", "index"),
@@ -83,9 +89,9 @@ class NegativeTable(TableContents):
         """
         if self.positives is None:
             raise ValueError("a saved table says which pairs are true, and this one does not; give it `positives`.")
-        made: dict[Direction, Made] = {}
+        made: dict[Direction, tuple[Mapping[str, Any], Any]] = {}
         for direction in self.directions:
-            lists, fields = self[direction], said_of(self.manifest, direction)
+            lists, fields = self[direction], search_facts(self.manifest, direction)
             if not lists.h:
                 raise ValueError(f"a table to save has both directions, and {direction} was not mined; mine both.")
             fields = {key: value for key, value in fields.items() if key in SEARCH_FIELDS}
@@ -94,8 +100,7 @@ class NegativeTable(TableContents):
             if about["guarantee"] == "exact" and not is_proven:
                 about["guarantee"] = "unproven"
             made[direction] = {"h": lists.h, **about}, [lists]
-        pairs = np.ascontiguousarray(self.positives, dtype="<i4")
-        unnamed = {"dataset": sha256(pairs.tobytes()).hexdigest(), "teacher": {"vectors": "in memory"}, "tool": "aoq"}
+        unnamed = {"dataset": pairs_sha256(self.positives), "teacher": {"vectors": "in memory"}, "tool": "aoq"}
         facts = {**unnamed, **self.manifest, **provenance, "tool_version": version("aoq")}
         facts = {key: value for key, value in facts.items() if key not in ("format_version", "directions", "ids")}
         with made_whole(Path(folder), overwrite=overwrite) as output:
@@ -155,8 +160,8 @@ class ScreenedTable:
 
     def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
         """Write the view, as `aoq screen` does, to the new folder `folder`; the table is not saved with it."""
-        with made_whole(Path(folder), overwrite=overwrite) as made:
-            write_view(self.view, made)
+        with made_whole(Path(folder), overwrite=overwrite) as output:
+            write_view(self.view, output)
 
 
 class Parts(NamedTuple):

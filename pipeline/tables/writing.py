@@ -1,4 +1,4 @@
-"""Write a table: lists of both directions, certificates if a search gave any, the manifest, ids, and a README."""
+"""Write a table: lists of both directions, certificates if a search gave any, positives, ids and the manifest."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from aoq.pipeline.digests import file_sha256
-from aoq.pipeline.scratch import publish, scratch_beside, write_atomically
+from aoq.pipeline.scratch import publish, scratch_beside
 from aoq.pipeline.search.lists import NegativeLists, from_arrow, to_arrow
 from aoq.pipeline.search.problem import Direction
+from aoq.pipeline.tables.card import describe_collapse, write_card
 from aoq.pipeline.tables.files import (
     CERTIFICATES,
     FORMAT_VERSION,
@@ -25,16 +25,13 @@ from aoq.pipeline.tables.files import (
     POSITIVES,
     ContentHash,
     count_rows,
-    directions_of,
     id_columns,
     ids_sha256,
     nouns_of,
-    pairs_sha256,
     read_manifest,
-    said_of,
+    write_manifest,
 )
-from aoq.pipeline.tables.pairs import Pairs, rows_by_id
-from aoq.pipeline.terminal import visible
+from aoq.pipeline.tables.pairs import Pairs, pairs_sha256, rows_by_id
 from aoq.pipeline.threads import in_parallel
 
 logger = logging.getLogger(__name__)
@@ -42,28 +39,6 @@ logger = logging.getLogger(__name__)
 GROUP_ROWS = 4096
 COLLAPSED, MOST_COLLAPSED = 1e-6, 0.5
 """Relative difference below which scores count as equal, and the fraction of such anchors that calls for a warning."""
-TABLES = ("i2t", "t2i", "positives", "images", "captions", "items")
-"""Files that `datasets` may read, by name; the first is its default."""
-README = """\
-A negative table by aoq: a row per anchor, its hardest negatives by falling score. `negative_ids` are rows of the other
-side, padding is −1; an anchor's own are in `positives`, never in the lists. `manifest.json` names the teacher whose
-scores these are.
-
-GUARANTEES
-
-```python
-import aoq
-from datasets import load_dataset
-
-table = aoq.read_table("FOLDER")  # this folder; checked against the sha256 in manifest.json
-rows = load_dataset("FOLDER", split="train")  # i2t; others by name: load_dataset("FOLDER", "positives", split="train")
-```
-
-`aoq inspect FOLDER --image 0` shows a list, `aoq export FOLDER OUT --format …` writes it for a trainer.
-"""
-
-Made = tuple[Mapping[str, Any], Iterable[NegativeLists]]
-"""Manifest fields of a direction (its h, ...), and its lists from the first anchor on."""
 
 
 @contextmanager
@@ -73,13 +48,12 @@ def made_whole(output: Path, *, overwrite: bool = False) -> Iterator[Path]:
     With `overwrite` an existing table or view is replaced.
     """
     with scratch_beside(output) as scratch:
-        made = scratch / output.name
         if output.exists() and not overwrite:
             raise ValueError(f"{output} is there already; remove it or choose another name.")
         if output.exists() and not (output / MANIFEST).is_file():
             raise ValueError(f"{output} is there already and is no table; choose another name.")
-        yield made
-        publish(made, output)
+        yield scratch / output.name
+        publish(scratch / output.name, output)
 
 
 def write_table(
@@ -92,8 +66,8 @@ def write_table(
 ) -> dict[str, Any]:
     """Write the files, the manifest and a README last, and return the manifest.
 
-    `write` (by default `write_lists`) writes a direction's file and returns its figures. Directions are written in
-    threads of their own.
+    `made` has each direction's fields of the manifest and its lists from the first anchor on. `write` (by default
+    `write_lists`) writes a direction's file and returns its figures. Directions are written in threads of their own.
     """
     output.mkdir(parents=True, exist_ok=True)
     pairs = write_positives(output, positives)
@@ -109,7 +83,7 @@ def write_table(
     in_parallel(write_some, len(made), parts=1)
     manifest = {**header, "directions": {direction: {**about[direction], **figures[direction]} for direction in made}}
     write_manifest(output, manifest)
-    _write_readme(output)
+    write_card(output)
     return manifest
 
 
@@ -119,10 +93,6 @@ def write_positives(folder: Path, positives: Pairs) -> str:
     columns = pa.table({"caption_id": pairs[:, 1], "image_id": pairs[:, 0]}, schema=PAIRS)
     pq.write_table(columns, folder / POSITIVES, compression="zstd", write_page_checksum=True)
     return pairs_sha256(pairs)
-
-
-def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
-    write_atomically(folder / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
 
 
 def write_lists(path: Path, footer: Mapping[str, Any], parts: Iterable[NegativeLists]) -> dict[str, Any]:
@@ -154,7 +124,7 @@ def write_lists(path: Path, footer: Mapping[str, Any], parts: Iterable[NegativeL
     first, last, lowest, above = sums.tolist()
     has_collapsed = collapsed > MOST_COLLAPSED * rows
     if has_collapsed:
-        logger.warning("%s: %s", path.stem, _describe_collapse(collapsed / rows))
+        logger.warning("%s: %s", path.stem, describe_collapse(collapsed / rows))
     return {
         "anchors": rows,
         "sha256": content.hexdigest(),
@@ -222,61 +192,5 @@ def write_ids(table: Path, ids: Mapping[str, Sequence[str]]) -> None:
         column = pa.table([pa.array(names, pa.string())], schema=schema)
         pq.write_table(column, table / file, compression="zstd", write_page_checksum=True)
     hashes = {side: ids_sha256(names) for side, names in ids.items()}
-    manifest["ids"] = {**manifest.get("ids", {}), **hashes}
-    write_manifest(table, manifest)
-    _write_readme(table)
-
-
-def _write_readme(table: Path) -> None:
-    """Describe the table and its files; the same files have the same description."""
-    manifest = read_manifest(table)
-    guarantees = "\n".join(
-        f"- `{direction}`: {visible(describe_guarantee(said_of(manifest, direction)))}."
-        for direction in directions_of(manifest)
-    )
-    tables = describe_tables(table, {name: f"{name}.parquet" for name in TABLES}, default=TABLES[0])
-    text = f"---\n{tables}---\n{README.replace('GUARANTEES', guarantees)}"
-    (table / "README.md").write_text(text, encoding="utf-8")
-
-
-def describe_tables(folder: Path, tables: Mapping[str, str], *, default: str = "") -> str:
-    """Name the existing tables in YAML, with their hashes: `datasets` caches by this text, whatever they hold."""
-    entries = [
-        f"- config_name: {name}\n  data_files: {file}\n  description: sha256 {file_sha256(folder / file)}\n"
-        + ("  default: true\n" if name == default else "")
-        for name, file in tables.items()
-        if (folder / file).is_file()
-    ]
-    return "configs:\n" + "".join(entries)
-
-
-def describe_guarantee(about: Mapping[str, Any]) -> str:
-    """Describe how a direction's lists were found and how complete they are, from its fields of the manifest.
-
-    No approximate table may pass for an exact one.
-
-    >>> describe_guarantee({"guarantee": "exact", "certified_share": 1.0})
-    'exact, 100.00% certified'
-    >>> measured = {"recall": 0.962, "recall_interval": [0.9416, 0.9755], "recall_anchors": 512}
-    >>> describe_guarantee({"guarantee": "approximate", **measured, "certified_share": 0.0})
-    'approximate, 96.20% of the true lists (95% interval 94.16% to 97.55%, 512 anchors), not certified'
-    """
-    text = str(about.get("guarantee", "unknown"))
-    if collapsed := about.get("collapsed_share"):
-        text = f"{_describe_collapse(collapsed)}; {text}"
-    if "recall" in about:
-        sample = f"{about['recall_anchors']} anchors"
-        if "recall_interval" in about:  # not of a shortlist, nor in older tables
-            low, high = about["recall_interval"]
-            sample = f"95% interval {low:.2%} to {high:.2%}, {sample}"
-        text += f", {about['recall']:.2%} of the true lists ({sample})"
-    if "certified_share" in about:
-        share = about["certified_share"]
-        text += f", {share:.2%} certified" if share else ", not certified"
-    if index := about.get("index"):
-        text += f"; index {' '.join(filter(None, (index['factory'], index['parameters'])))}"
-    return text
-
-
-def _describe_collapse(share: float) -> str:
-    return f"all scores of {share:.0%} of the anchors lie within 1e-6: the teacher has collapsed"
+    write_manifest(table, {**manifest, "ids": {**manifest.get("ids", {}), **hashes}})
+    write_card(table)

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from aoq.pipeline.batches.communities import Graph, communities, pass_graph, passes
-from aoq.pipeline.batches.lists import MeetingLists, meeting_lists
-from aoq.pipeline.batches.order import MinedBatches, keep_apart, matching_cells, meetings, pack
-from aoq.pipeline.batches.statistics import meetings_of, ranks_met
+from aoq.pipeline.batches.lists import MeetingLists, measure_meetings, meeting_lists, ranks_met
+from aoq.pipeline.batches.order import MinedBatches, keep_apart, meetings, pack
 from aoq.pipeline.data.batches import epoch_order
 from aoq.pipeline.mining.hard_negatives import hard_negatives
 
@@ -101,7 +100,9 @@ def test_an_epoch_has_every_pair_once_and_no_other_is_the_same(lists, size):
 
 def test_in_batch_negatives_are_harder_than_at_random(table, lists):
     def met(order):
-        return meetings_of(table, lists, np.split(lists.pairs[order], range(12, PAIRS, 12)), np.random.default_rng(0))
+        return measure_meetings(
+            table, lists, np.split(lists.pairs[order], range(12, PAIRS, 12)), np.random.default_rng(0)
+        )
 
     mined = met(MinedBatches(lists, 12, community=6).order(0))
     random = met(epoch_order(PAIRS, seed=0, epoch=0))
@@ -158,7 +159,7 @@ def test_meetings_are_the_later_of_two(lists):
                 if lists.pairs[batch[one], 0] == lists.pairs[batch[other], 0]:
                     expected.add(start + one)
     assert meetings(lists, order, 7).tolist() == sorted(expected)
-    assert matching_cells(lists, lists.pairs[order[:7]][None]).shape == (1, 7, 7)
+    assert lists.matching_cells(lists.pairs[order[:7]][None]).shape == (1, 7, 7)
 
 
 def test_what_a_screen_suspects_is_no_edge_and_never_meets(table):

@@ -142,15 +142,7 @@ def test_what_cannot_be_mined_cannot_be_estimated(run, arguments, message):
     assert message in result.stderr
 
 
-def test_it_says_when_an_exact_search_takes_a_day_and_what_an_index_takes(run, monkeypatch):
-    pytest.importorskip("faiss")
+def test_it_says_when_an_exact_search_takes_a_day(run, monkeypatch):
     monkeypatch.setattr(estimating, "LEAST_PAIRS", 1)
-    shown = " ".join(run(*VECTORS).stdout.split())
-    assert "an exact search takes a day at about" in shown
-    assert "50,000,000" not in shown
-    shown = " ".join(run(*VECTORS, "--search", "ivf").stdout.split())
-    assert "50,000,000 100,000,000" in shown
-    assert "scanning cells: 50,000,000 anchors x 64 cells looked at x" in shown
-    said = json.loads(run(*VECTORS, "--search", "ivf", "--json").stdout)
-    assert [scale["images"] for scale in said["index"]["larger"]] == [10**6, 10**7, 5 * 10**7]
-    assert said["total_seconds"] == pytest.approx(sum(said["seconds"].values()))
+    assert "an exact search takes a day at about" in run(*VECTORS).stdout
+    assert json.loads(run(*VECTORS, "--search", "ivf", "--json").stdout)["affordable_images"] > 1000

@@ -10,9 +10,8 @@ from aoq.models.base import Code, MatchingModel
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.tokens import TokenisedCaptions
-from aoq.pipeline.mining import shortlist as sizes
-from aoq.pipeline.mining.rerank import Rescoring, measured_recall, rerank, rescoring_units
-from aoq.pipeline.mining.shortlist import Shortlist
+from aoq.pipeline.mining import sizes
+from aoq.pipeline.mining.rerank import Rescoring, Shortlist, measured_recall, rerank, rescoring_units
 from aoq.pipeline.search.store import Folder
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.pairs import paired

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from aoq.pipeline.mining.depths import Fitting
+from aoq.pipeline.mining.sizes import fit_depths
 from aoq.pipeline.tables.table import read_table
 
 TEACHER = 'first_round = {epochs = 1, batch_size = 16, loss.name = "online"}\nmining = {h_captions = %d, h_images = 60}'
@@ -24,14 +24,14 @@ def test_lists_are_as_long_as_the_data_allows_and_students_train_on_them(make, c
 
 def test_nothing_is_said_of_lists_that_fit():
     positives = np.repeat(np.arange(40), 5)
-    assert Fitting.to(positives, 40, 200, h_captions=195, h_images=39) == (195, 39, "")
+    assert fit_depths(positives, 40, 200, h_captions=195, h_images=39) == ({"i2t": 195, "t2i": 39}, "")
 
 
 def test_an_anchor_of_all_candidates_is_refused():
     """Caption 1 is true of both images."""
     positives = np.array([[0, 0], [0, 1], [1, 1]])
     with pytest.raises(ValueError, match="caption 1 matches all 2 images, so it has no negative"):
-        Fitting.to(positives, 2, 3, h_captions=1, h_images=1)
+        fit_depths(positives, 2, 3, h_captions=1, h_images=1)
 
 
 def test_tables_made_of_short_ones_are_as_short(make, tmp_path):

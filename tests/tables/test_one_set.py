@@ -11,7 +11,7 @@ import pytest
 
 from aoq.pipeline.mining.hard_negatives import hard_negatives
 from aoq.pipeline.tables.audit import audit
-from aoq.pipeline.tables.screens.to_judge import pairs_to_judge
+from aoq.pipeline.tables.screens.judgements import pairs_to_judge
 from aoq.pipeline.tables.screens.view import bit, read_view
 from aoq.pipeline.tables.statistics import compare
 from aoq.pipeline.tables.table import read_table

@@ -1,32 +1,55 @@
-"""Formats of rows alone, without texts and positives, a file for each direction; `aoq import-table` reads them.
+"""Lists alone, without texts and positives, a file for each direction: written, and imported as a table.
 
 A TREC run has a line for each negative, `qid Q0 docid rank score tag`; rows are named by id, or by number.
 
 The lists of AOQ's official code (2020) are `i2t_{name}.npy` and `t2i_{name}.npy`, int32 (anchors, h), hardest first.
 Row n of i2t holds caption rows for image n, row n of t2i image rows for caption n. There are neither scores nor
 padding: the code draws one of the first `offcandisize` entries (a fifth of them in t2i) of every row.
+
+An import removes own positives. With vectors every pair is scored exactly and sorted in a table's order. Without them
+the scores are those that came with the lists, or none (null), and the order is kept.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float32, Int32, Integer
+from jaxtyping import Float32, Integer
 from numpy.lib.format import open_memmap
 
 from aoq.pipeline.reading import open_array
-from aoq.pipeline.tables.exchange.outgoing import Outgoing, Written
+from aoq.pipeline.search.lists import NegativeLists, in_table_order, to_arrow
+from aoq.pipeline.search.positives import Positives, offsets_of, pairs_of
+from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction, blocks
+from aoq.pipeline.search.scores import exact_scores
+from aoq.pipeline.tables.exchange.outgoing import Outgoing
+from aoq.pipeline.tables.files import ContentHash
+from aoq.pipeline.tables.pairs import (
+    SIDES,
+    Known,
+    is_among,
+    is_row_number,
+    pair_keys,
+    pairing_sha256,
+    positives_of,
+    rows_by_id,
+)
+from aoq.pipeline.tables.writing import list_writer, write_table
 
 TAG = "aoq"
 LARGEST_SCORE = float(np.finfo(np.float32).max)
+BLOCK_LISTS = 1024
+"""Lists converted at a time; official lists are 2000 long."""
+MOST_ROWS = 100
+"""Most images or captions per list of the runs, if their numbers alone give the count."""
 
 
-def write_run(outgoing: Outgoing, folder: Path) -> Written:
+def write_run(outgoing: Outgoing, folder: Path) -> tuple[int, int]:
     """Write one direction's file; ranks start at 1, scores have enough digits to give the same float32 again."""
     queries, documents = outgoing.anchors.ids, outgoing.candidates.ids
     for name in (*queries, *documents):
@@ -43,10 +66,10 @@ def write_run(outgoing: Outgoing, folder: Path) -> Written:
                 for rank, (document, score) in enumerate(negatives, start=1):
                     file.write(f"{queries[anchor]} Q0 {documents[document]} {rank} {score} {TAG}\n")
                     lines += 1
-    return Written(lines, left_out)
+    return lines, left_out
 
 
-def write_official(outgoing: Outgoing, folder: Path) -> Written:
+def write_official(outgoing: Outgoing, folder: Path) -> tuple[int, int]:
     """Write one direction's file, named after the folder; refuse a list that is too short to fill its row."""
     folder.mkdir(exist_ok=True)
     path = folder / f"{outgoing.direction}_{folder.name}.npy"
@@ -61,11 +84,82 @@ def write_official(outgoing: Outgoing, folder: Path) -> Written:
             )
         lists[rows.anchors] = rows.negatives
     lists.flush()
-    return Written(len(lists))
+    return len(lists), 0
 
 
-def open_official(path: Path) -> Integer[np.ndarray, "anchors h"]:
-    """Open the lists of one direction, memory-mapped."""
+Lists = tuple[str, Integer[np.ndarray, "anchors h"], Float32[np.ndarray, "anchors h"] | None]
+"""The source of one direction's lists, their ids, padded with -1, and their scores, if they have some."""
+
+
+def find_list_files(source: Path) -> dict[Direction, Path]:
+    """Find the images' lists, and the captions' beside them."""
+    if not source.name.startswith("i2t"):
+        raise ValueError(
+            f"{source} is not the name of a file with images' lists; name i2t_NAME.npy or i2t_NAME.trec, beside which "
+            "the captions' lists lie as t2i_NAME.npy or t2i_NAME.trec."
+        )
+    files: dict[Direction, Path] = {"i2t": source, "t2i": source.with_name("t2i" + source.name.removeprefix("i2t"))}
+    for path in files.values():
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{path} is no file; a table is imported with the lists of images (i2t) and captions (t2i), and one "
+                "set is not imported."
+            )
+    return files
+
+
+def open_lists_alone(
+    files: Mapping[Direction, Path], known_images: Known, known_captions: Known, work: Path
+) -> dict[Direction, Lists]:
+    """Open official `.npy` lists directly, and TREC runs by way of files in the folder `work`.
+
+    A run has a row for each row of a side, or, if their number is unknown, for as many as it names.
+    """
+    if files["i2t"].suffix == ".npy":
+        return {direction: (str(path), _open_official(path), None) for direction, path in files.items()}
+    sides = {"images": known_images, "captions": known_captions}
+    rows = {side: None if known.ids is None else rows_by_id(known.ids, known.noun) for side, known in sides.items()}
+    shapes, named, lists = {}, dict.fromkeys(sides, 0), 0
+    for direction, path in files.items():
+        queries, documents = SIDES[direction]
+        last, longest = dict.fromkeys(sides, -1), 0
+        seen: set[int] = set()
+        for where, query, listed, _ in _read_run(path, rows[queries], rows[documents]):
+            if query in seen:
+                raise ValueError(f"{where}: this query has lines further up too; sort the run by query.")
+            seen.add(query)
+            last = {queries: max(last[queries], query), documents: max(last[documents], *listed)}
+            longest = max(longest, len(listed))
+        if not seen:
+            raise ValueError(f"{path} holds no line.")
+        lists += len(seen)
+        shapes[direction] = last[queries], longest
+        named = {side: max(named[side], last[side] + 1) for side in sides}
+    counts = {side: named[side] if known.count is None else known.count for side, known in sides.items()}
+    if shapes["t2i"][0] >= counts["captions"]:
+        raise ValueError(
+            f"{files['t2i']} has a list for caption {shapes['t2i'][0]}, and there are captions 0 to "
+            f"{counts['captions'] - 1}."
+        )
+    if max((named[side] for side, known in sides.items() if known.count is None), default=0) > MOST_ROWS * lists:
+        raise ValueError(
+            f"the runs name image {counts['images'] - 1} and caption {counts['captions'] - 1}, and have {lists} lists: "
+            "these are no rows of the data; number rows from 0, and give --image-ids where images go by ids."
+        )
+    opened: dict[Direction, Lists] = {}
+    for direction, path in files.items():
+        queries, documents = SIDES[direction]
+        shape = counts[queries], shapes[direction][1]
+        ids = open_memmap(work / f"{path.name}.ids.npy", mode="w+", dtype=np.int32, shape=shape)
+        scores = open_memmap(work / f"{path.name}.scores.npy", mode="w+", dtype=np.float32, shape=shape)
+        ids[:], scores[:] = -1, np.nan
+        for _, query, listed, listed_scores in _read_run(path, rows[queries], rows[documents]):
+            ids[query, : len(listed)], scores[query, : len(listed)] = listed, listed_scores
+        opened[direction] = str(path), ids, scores
+    return opened
+
+
+def _open_official(path: Path) -> Integer[np.ndarray, "anchors h"]:
     lists = open_array(path)
     if lists.ndim != 2 or 0 in lists.shape or not np.issubdtype(lists.dtype, np.integer):
         raise ValueError(
@@ -78,43 +172,7 @@ RowsById = Mapping[str, int] | None
 """The row of each id; None if ids are row numbers."""
 
 
-class Extent(NamedTuple):
-    """Size of a run: one more than the greatest rows, the longest list, and the number of lists."""
-
-    queries: int
-    documents: int
-    longest: int
-    lists: int
-
-
-def measure_run(path: Path, queries: RowsById, documents: RowsById) -> Extent:
-    """Read the whole run, and refuse any error in it."""
-    seen: set[int] = set()
-    last = longest = 0
-    for where, query, listed, _ in _lists(path, queries, documents):
-        if query in seen:
-            raise ValueError(f"{where}: this query has lines further up too; sort the run by query.")
-        seen.add(query)
-        last, longest = max(last, *listed), max(longest, len(listed))
-    if not seen:
-        raise ValueError(f"{path} holds no line.")
-    return Extent(max(seen) + 1, last + 1, longest, len(seen))
-
-
-def read_run(
-    path: Path, queries: RowsById, documents: RowsById, anchors: int, longest: int, work: Path
-) -> tuple[Int32[np.ndarray, "anchors longest"], Float32[np.ndarray, "anchors longest"]]:
-    """Read ids and scores of a measured run into memory-mapped files in the folder `work`; padded with -1 and NaN."""
-    shape = (anchors, longest)
-    ids = open_memmap(work / f"{path.name}.ids.npy", mode="w+", dtype=np.int32, shape=shape)
-    scores = open_memmap(work / f"{path.name}.scores.npy", mode="w+", dtype=np.float32, shape=shape)
-    ids[:], scores[:] = -1, np.nan
-    for _, query, listed, listed_scores in _lists(path, queries, documents):
-        ids[query, : len(listed)], scores[query, : len(listed)] = listed, listed_scores
-    return ids, scores
-
-
-def _lists(path: Path, queries: RowsById, documents: RowsById) -> Iterator[tuple[str, int, list[int], list[float]]]:
+def _read_run(path: Path, queries: RowsById, documents: RowsById) -> Iterator[tuple[str, int, list[int], list[float]]]:
     """Iterate over lists, the consecutive lines of a query: their first line, the query, the documents and scores."""
     with path.open(encoding="utf-8", errors="replace") as file:
         entries = (_entry(f"{path}:{line}", text, queries, documents) for line, text in enumerate(file, start=1))
@@ -141,9 +199,89 @@ def _row(name: str, rows: RowsById, where: str) -> int:
         if name not in rows:
             raise ValueError(f"{where}: {name!r} is none of the {len(rows)} ids.")
         return rows[name]
-    if not (name.isascii() and name.isdecimal()) or len(name) > 9:
+    if not is_row_number(name):
         raise ValueError(
             f"{where}: {name!r} is no row number; give --image-ids where images go by ids, and --caption-ids where "
             "captions do."
         )
     return int(name)
+
+
+def import_lists(
+    given: Mapping[Direction, Lists],
+    positives: Integer[np.ndarray, "*shape"],
+    vectors: Mapping[str, Float32[np.ndarray, "_ D"]] | None,
+    *,
+    provenance: Mapping[str, Any],
+    output: Path,
+) -> dict[str, Any]:
+    """Write the table to the new folder `output` and return its manifest.
+
+    `positives` are rows (image, caption), or the image of each caption. Without a `dataset` in the provenance they name
+    the data.
+    """
+    images, captions = (len(given[direction][1]) for direction in DIRECTIONS)
+    if vectors is not None and (sizes := (len(vectors["images"]), len(vectors["captions"]))) != (images, captions):
+        raise ValueError(
+            f"there are vectors of {sizes[0]} images and {sizes[1]} captions, and lists for {images} and {captions}."
+        )
+    pairs = pairs_of(positives, images, captions)
+    made: dict[Direction, tuple[dict[str, Any], Any]] = {}
+    for direction in DIRECTIONS:
+        _, ids, scores = given[direction]
+        both = None if vectors is None else [vectors[side] for side in SIDES[direction]]
+        kind = "exact" if both else "none" if scores is None else "source"
+        about = {"h": ids.shape[1], "search": "none", "guarantee": "imported", "scores": kind}
+        own = positives_of(direction, pairs, len(ids))
+        made[direction] = about, _cleaned(given[direction], own, len(given[OTHER[direction]][1]), both)
+    provenance = {"dataset": pairing_sha256(pairs, captions), **provenance}
+    return write_table(output, provenance, made, pairs, write=_write_cleaned)
+
+
+def _cleaned(
+    lists: Lists, positives: Positives, candidates: int, vectors: Sequence[Float32[np.ndarray, "_ D"]] | None
+) -> Iterator[tuple[NegativeLists, int]]:
+    """Iterate over blocks of lists without own positives, with the number of these.
+
+    `vectors` are of anchors and candidates.
+    """
+    source, every_id, every_score = lists
+    for start, stop in blocks(len(every_id), BLOCK_LISTS):
+        ids, rows = np.asarray(every_id[start:stop]), np.arange(stop - start)
+        if (outside := (ids < -1) | (ids >= candidates)).any():
+            row, place = np.argwhere(outside)[0]
+            raise ValueError(
+                f"{source}: row {start + row} lists {ids[row, place]}, and there are candidates 0 to {candidates - 1}; "
+                "the lists are of other data, or the pairs are."
+            )
+        ordered = np.sort(ids, axis=1)
+        if (twice := ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(axis=1)).any():
+            raise ValueError(f"{source}: row {start + int(twice.argmax())} lists a candidate twice.")
+        ids, own = ids.astype(np.int32), positives.rows(rows + start)
+        own_keys = pair_keys(np.repeat(rows, np.diff(own.offsets)), own.ids, candidates)
+        is_own = (ids >= 0) & is_among(pair_keys(rows[:, None], ids, candidates), own_keys)
+        ids[is_own] = -1
+        scores, positive = np.full(ids.shape, np.nan, dtype=np.float32), np.full(len(ids), np.nan, dtype=np.float32)
+        real = ids >= 0
+        if vectors is not None:
+            anchors, others = vectors[0][start:stop], vectors[1]
+            scores[real] = exact_scores(anchors, others, offsets_of(real.sum(axis=1)), ids[real])
+            positive = own.lowest(exact_scores(anchors, others, own.offsets, own.ids))
+        elif every_score is not None:
+            scores[real] = every_score[start:stop][real]
+        if vectors is not None or every_score is not None:
+            ids, scores = in_table_order(ids, scores)
+        yield NegativeLists(ids, scores, positive).keep(ids >= 0), int(is_own.sum())
+
+
+def _write_cleaned(path: Path, footer: Mapping[str, Any], parts: Iterable[tuple[NegativeLists, int]]) -> dict[str, Any]:
+    content, rows, dropped, empty = ContentHash(), 0, 0, 0
+    with list_writer(path, footer) as writer:
+        for lists, own in parts:
+            writer.write_table(to_arrow(lists, rows).cast(writer.schema))
+            content.add(lists)
+            rows += len(lists)
+            dropped += own
+            empty += int((lists.lengths == 0).sum())
+    figures = {"own_positives_left_out": dropped, "anchors_without_negatives": empty}
+    return {"anchors": rows, "sha256": content.hexdigest(), **figures}

@@ -14,8 +14,9 @@ from jaxtyping import Float32
 
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import Direction
+from aoq.pipeline.tables.card import describe_tables
 from aoq.pipeline.tables.exchange.formats import FORMATS, find_format
-from aoq.pipeline.tables.exchange.outgoing import ROWS, Names, Outgoing, Written
+from aoq.pipeline.tables.exchange.outgoing import BLOCK_ANCHORS, Names, Outgoing
 from aoq.pipeline.tables.exchange.pictures import find_pictures, require_pictures
 from aoq.pipeline.tables.exchange.writers import Format
 from aoq.pipeline.tables.files import (
@@ -27,13 +28,12 @@ from aoq.pipeline.tables.files import (
     read_ids,
     read_manifest,
     read_positives,
-    said_of,
+    search_facts,
 )
 from aoq.pipeline.tables.pairs import SIDES, positives_of, rows_by_id
 from aoq.pipeline.tables.screens.view import View
-from aoq.pipeline.tables.writing import describe_tables
 
-README = """\
+_README = """\
 Hard negatives in the format $name, mined by aoq $version: $rows$pictures.
 
 ```$language
@@ -67,13 +67,14 @@ def export_table(
     vectors: Mapping[str, Float32[np.ndarray, "_ D"]] | None = None,
     view: View | None = None,
     progress: Callable[[int, int, str], None] = lambda done, total, what: None,
-) -> dict[Direction, Written]:
+) -> dict[Direction, tuple[int, int]]:
     """Write the lists of one direction, or both if the format has both, and a README to the new folder `output`.
 
     For a table of one set, whose rows are `images`, each item's lists are written once. `vectors` of `images` and
     `captions`, from which the table was mined, give the scores of positives that the table does not keep. Pairs that
     `view` flags are left out, and pictures are written as the content of their files if `packed`. `progress` is called
-    with the number of anchors read, the number of all anchors, and the direction.
+    with the number of anchors read, the number of all anchors, and the direction. Return the numbers of rows written
+    and of anchors left out.
     """
     form, manifest = find_format(name), read_manifest(table)
     mined = directions_of(manifest)
@@ -88,15 +89,14 @@ def export_table(
 
     def lists(one: Direction) -> Iterator[NegativeLists]:
         start, (total, _) = 0, count_lists(table / f"{one}.parquet")
-        for block in read_chunks(table, one, manifest, ROWS):
+        for block in read_chunks(table, one, manifest, BLOCK_ANCHORS):
             yield block if view is None else block.keep(view[one].flags[start : start + len(block)] == 0)
             start += len(block)
             progress(start, total, one)
 
     outgoing: dict[Direction, Outgoing] = {}
     for one in mined if direction is None else (direction,):
-        depth = _depth(table, one, num_negatives, strict=form.directions == "one")
-        _require_scores(table, said_of(manifest, one).get("scores", "exact"), form, scores)
+        _require_scores(table, search_facts(manifest, one).get("scores", "exact"), form, scores)
         anchors, candidates = SIDES[one]
         outgoing[one] = Outgoing(
             one,
@@ -104,7 +104,7 @@ def export_table(
             names[anchors],
             names[candidates],
             positives_of(one, pairs, len(names[anchors].ids)),
-            depth,
+            _depth(table, one, num_negatives, form),
             scores or form.scores == "always",
             None if vectors is None else (vectors[anchors], vectors[candidates]),
             packed,
@@ -112,13 +112,14 @@ def export_table(
     if form.directions == "joined":
         outgoing = {"t2i": replace(outgoing["t2i"], other=outgoing["i2t"])}
     written = {one: form.write(each, output) for one, each in outgoing.items()}
-    for one, about in written.items():
-        if not about.rows:
+    for one, (rows, _) in written.items():
+        if not rows:
             raise ValueError(
                 f"no anchor of the {one} lists of {table} has a positive and the negatives that {name} needs, up to "
                 f"{outgoing[one].depth}; ask for fewer (--num-negatives), or mine more."
             )
-    _write_readme(output, name, form, outgoing, written)
+    counts = (f"{rows} rows, {one}, up to {outgoing[one].depth} each" for one, (rows, _) in written.items())
+    _write_readme(output, name, form, list(outgoing.values()), ", ".join(counts))
     return written
 
 
@@ -142,66 +143,55 @@ def _require_content(
     """Refuse ids that a reader would take for texts, and content that the format has no place for."""
     with_pictures = ", ".join(one for one, other in FORMATS.items() if other.images in ("path", "lookup"))
     with_packed = ", ".join(one for one, other in FORMATS.items() if other.images == "lookup")
-    have_pictures = [content.pictures is not None for content in (images, captions)]
-    is_joined = form.directions == "joined"
+    image_pictures, caption_pictures = (content.pictures is not None for content in (images, captions))
+    has_pictures, is_joined = image_pictures or caption_pictures, form.directions == "joined"
+    queries, kind, other = (images, "images", "t2i") if direction == "i2t" else (captions, "pictures", "i2t")
     why_no_pictures = "has ids alone" if form.images == "id" else "is read as text alone"
+    option = "--image-root" if image_pictures else "--caption-root"
+    lacking = (
+        "has the images' pictures, and none are given; give --image-root FOLDER, where the file of an image is its id"
+    )
+    lacking += "" if is_joined else " (or --image-texts FILE, a text for each image)"
     if form.images == "text":
         lacking = "is read as text alone, and an image's id is none; give --image-texts FILE, a text for each image, "
         lacking += f"or choose a format with pictures: {with_pictures}"
-    else:
-        lacking = "has the images' pictures, and none are given; give --image-root FOLDER, where the file of an image "
-        lacking += "is its id" + ("" if is_joined else " (or --image-texts FILE, a text for each image)")
-    queries, kind, other = (images, "images", "t2i") if direction == "i2t" else (captions, "pictures", "i2t")
-    checks = [
-        (
-            have_pictures[0] and images.texts is not None,
-            "an image goes as its picture or as a text; give --image-root or --image-texts, not both.",
+    refusals = {
+        "an image goes as its picture or as a text; give --image-root or --image-texts, not both.": (
+            image_pictures and images.texts is not None
         ),
-        (
-            have_pictures[1] and captions.texts is not None,
-            "a caption goes as its picture or as a text; give --caption-root or --texts, not both.",
+        "a caption goes as its picture or as a text; give --caption-root or --texts, not both.": (
+            caption_pictures and captions.texts is not None
         ),
-        (
-            form.has_texts and captions is not images and captions.texts is None and not have_pictures[1],
-            f"{name} has the captions' texts, and none are given; give --texts FILE or --data FOLDER.",
+        f"{name} has the captions' texts, and none are given; give --texts FILE or --data FOLDER.": (
+            form.has_texts and captions is not images and captions.texts is None and not caption_pictures
         ),
-        (
-            any(have_pictures) and form.images not in ("path", "lookup"),
-            f"{name} {why_no_pictures}, and has no place for pictures; leave out "
-            f"{'--image-root' if have_pictures[0] else '--caption-root'}, or choose {with_pictures}.",
+        f"{name} {why_no_pictures}, and has no place for pictures; leave out {option}, or choose {with_pictures}.": (
+            has_pictures and form.images not in ("path", "lookup")
         ),
-        (
-            images.texts is not None and (not form.has_texts or is_joined),
-            f"{name} has no place for a text of an image; leave out --image-texts.",
+        f"{name} has no place for a text of an image; leave out --image-texts.": (
+            images.texts is not None and (not form.has_texts or is_joined)
         ),
-        (
-            is_joined and have_pictures[1],
-            f"{name} has captions as texts; give --texts FILE instead of --caption-root.",
+        f"{name} has captions as texts; give --texts FILE instead of --caption-root.": is_joined and caption_pictures,
+        f"{name} {lacking}.": form.has_texts and not image_pictures and images.texts is None,
+        f"--pack puts the pictures of --image-root into an export of {with_packed}; leave it out.": (
+            packed and (form.images != "lookup" or not has_pictures)
         ),
-        (
-            form.has_texts and not have_pictures[0] and images.texts is None,
-            f"{name} {lacking}.",
+        f"{name} reads its queries as text, and {direction} has {kind} there; give --direction {other}.": (
+            form.queries == "text" and queries.texts is None
         ),
-        (
-            packed and (form.images != "lookup" or not any(have_pictures)),
-            f"--pack puts the pictures of --image-root into an export of {with_packed}; leave it out.",
-        ),
-        (
-            form.queries == "text" and queries.texts is None,
-            f"{name} reads its queries as text, and {direction} has {kind} there; give --direction {other}.",
-        ),
-    ]
-    if refused := next((message for is_wrong, message in checks if is_wrong), None):
-        raise ValueError(refused)
+    }
+    for message, is_refused in refusals.items():
+        if is_refused:
+            raise ValueError(message)
 
 
-def _depth(table: Path, direction: Direction, requested: int | None, *, strict: bool) -> int:
+def _depth(table: Path, direction: Direction, requested: int | None, form: Format) -> int:
     _, h = count_lists(table / f"{direction}.parquet")
-    if requested is not None and requested > h and strict:
-        mined = "h-captions" if direction == "i2t" else "h-images"
+    if requested is not None and requested > h and form.directions == "one":
+        option = "h-captions" if direction == "i2t" else "h-images"
         raise ValueError(
             f"{requested} negatives are asked for, and the {direction} lists of {table} have {h}; ask for at most {h}, "
-            f"or mine with --{mined} {requested} (mining.{mined.replace('-', '_')} in an experiment)."
+            f"or mine with --{option} {requested} (mining.{option.replace('-', '_')} in an experiment)."
         )
     return min(requested or h, h)
 
@@ -215,36 +205,27 @@ def _require_scores(table: Path, known: str, form: Format, are_requested: bool) 
 
 def _names(table: Path, manifest: Mapping[str, Any], contents: Mapping[str, Content]) -> dict[str, Names]:
     """Name and show the rows of both sides; those of one set are the same."""
-    counts, own, nouns = count_rows(table, manifest), read_ids(table, manifest), nouns_of(manifest)
-    names = {side: _names_of_side(contents[side], own.get(side), counts[side], noun) for side, noun in nouns.items()}
+    counts, own, names = count_rows(table, manifest), read_ids(table, manifest), {}
+    for side, noun in nouns_of(manifest).items():
+        content, count = contents[side], counts[side]
+        ids, pictures = own.get(side) if content.ids is None else content.ids, content.pictures
+        texts = "captions" if noun == "caption" else f"texts of {noun}s"
+        listed = None if isinstance(pictures, Path) else pictures
+        for values, what in ((ids, f"{noun} ids"), (content.texts, texts), (listed, "pictures")):
+            if values is not None and len(values) != count:
+                raise ValueError(f"{len(values)} {what} are given for a table of {count}; they are of other data.")
+        ids = [str(row) for row in range(count)] if ids is None else ids
+        rows_by_id(ids, noun)
+        values = find_pictures(pictures, ids) if isinstance(pictures, Path) else pictures or content.texts or ()
+        if pictures is not None:
+            require_pictures(values)
+        names[side] = Names(ids, values, are_pictures=pictures is not None, noun=noun)
     return {side: names.get(side, names["images"]) for side in contents}
 
 
-def _names_of_side(content: Content, own: Sequence[str] | None, count: int, noun: str) -> Names:
-    ids, pictures = own if content.ids is None else content.ids, content.pictures
-    texts = "captions" if noun == "caption" else f"texts of {noun}s"
-    listed = None if isinstance(pictures, Path) else pictures
-    for values, what in ((ids, f"{noun} ids"), (content.texts, texts), (listed, "pictures")):
-        if values is not None and len(values) != count:
-            raise ValueError(f"{len(values)} {what} are given for a table of {count}; they are of other data.")
-    ids = [str(row) for row in range(count)] if ids is None else ids
-    rows_by_id(ids, noun)
-    if pictures is None:
-        return Names(ids, content.texts or (), noun=noun)
-    files = find_pictures(pictures, ids) if isinstance(pictures, Path) else pictures
-    require_pictures(files)
-    return Names(ids, files, are_pictures=True, noun=noun)
-
-
-def _write_readme(
-    folder: Path,
-    name: str,
-    form: Format,
-    outgoing: Mapping[Direction, Outgoing],
-    written: Mapping[Direction, Written],
-) -> None:
+def _write_readme(folder: Path, name: str, form: Format, outgoing: Sequence[Outgoing], rows: str) -> None:
     """Write the YAML by which `datasets` finds the tables, if there are any, then the lines that load them."""
-    sides = [side for one in outgoing.values() for side in (one.anchors, one.candidates)]
+    sides = [side for one in outgoing for side in (one.anchors, one.candidates)]
     files = sorted(path for kind in ("parquet", "jsonl") for path in folder.glob(f"*.{kind}"))
     tables = {path.stem if len(files) > 1 else "default": path.name for path in files}
     lookups = sorted({f"{side.noun}s" for side in sides}, reverse=True)
@@ -255,11 +236,11 @@ def _write_readme(
         tables=", ".join(lookups),
         names=", ".join(f'"{lookup}"' for lookup in lookups),
     )
-    by_path = any(side.are_pictures for side in sides) and not any(one.packed for one in outgoing.values())
-    text = Template(README).substitute(
+    by_path = any(side.are_pictures for side in sides) and not outgoing[0].packed
+    text = Template(_README).substitute(
         name=name,
         version=version("aoq"),
-        rows=", ".join(f"{about.rows} rows, {one}, up to {outgoing[one].depth} each" for one, about in written.items()),
+        rows=rows,
         pictures=", with pictures by their paths on this machine" if by_path else "",
         language=form.language,
         load=load,

@@ -16,22 +16,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Int32
 
 from aoq.pipeline.columns import parse_csv
 from aoq.pipeline.digests import file_sha256
 from aoq.pipeline.reading import reading
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import DIRECTIONS
-from aoq.pipeline.tables.exchange.outgoing import Outgoing, Written
+from aoq.pipeline.tables.exchange.outgoing import Outgoing
 from aoq.pipeline.tables.pairs import pairing_sha256
 from aoq.pipeline.tables.table import NegativeTable
 
-COLUMNS = pa.schema(dict.fromkeys(("title", "filepath", "neg_caption", "neg_image"), pa.string()))
-KINDS = {"neg_caption": (str, "texts"), "neg_image": (int, "numbers of rows")}
+_COLUMNS = pa.schema(dict.fromkeys(("title", "filepath", "neg_caption", "neg_image"), pa.string()))
 
 
-def write_negclip(outgoing: Outgoing, folder: Path) -> Written:
+def write_negclip(outgoing: Outgoing, folder: Path) -> tuple[int, int]:
     """Write captions as the anchors; one that lacks what a row needs is left out, and no other row names it."""
     assert outgoing.other is not None
     of_captions, of_images = (
@@ -48,22 +46,18 @@ def write_negclip(outgoing: Outgoing, folder: Path) -> Written:
             break
         complete = left
     captions, images = captions[complete], images[complete]
-    row_of = np.full(len(of_images), -1)
+    row_of = np.full(len(of_images) + 1, -1)
     row_of[images[::-1]] = np.arange(len(images))[::-1]  # an image's first row
     folder.mkdir()
     texts, files = outgoing.anchors.values, outgoing.candidates.values
     with (folder / "train.tsv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, delimiter="\t", lineterminator="\n")
-        writer.writerow(COLUMNS.names)
+        writer.writerow(_COLUMNS.names)
         for caption, image in zip(captions.tolist(), images.tolist(), strict=True):
-            rows = row_of[_listed(of_captions[caption])]
-            negatives = [texts[row] for row in _listed(of_images[image])]
+            rows = row_of[of_captions[caption]]
+            negatives = [texts[row] for row in of_images[image] if row >= 0]
             writer.writerow((texts[caption], files[image], negatives, rows[rows >= 0].tolist()))
-    return Written(len(captions), len(of_captions) - len(np.unique(captions)))
-
-
-def _listed(ids: Int32[np.ndarray, " depth"]) -> Int32[np.ndarray, " listed"]:
-    return ids[ids >= 0]
+    return len(captions), len(of_captions) - len(np.unique(captions))
 
 
 class NegClip(NamedTuple):
@@ -84,15 +78,23 @@ def read_negclip(path: Path | str) -> NegClip:
         ValueError: for a file without these columns, malformed lists, or row numbers that it does not have.
     """
     path = Path(path)
-    titles, files, texts, rows = _read_columns(path)
-    row_of = {file: row for row, file in enumerate(dict.fromkeys(files))}
-    image_of = [row_of[file] for file in files]
-    captions, of_images = _captions_of_images(titles, image_of, texts)
+    with reading(path, f"NegCLIP's TSV with the columns {', '.join(_COLUMNS.names)}"):
+        columns = parse_csv(path, _COLUMNS, delimiter="\t").to_pydict()
+        if not (count := len(columns["title"])):
+            raise ValueError("it has no rows")
+        texts = _lists("neg_caption", columns, str, "texts")
+        rows = _lists("neg_image", columns, int, "numbers of rows")
+        for row, named in enumerate(rows):
+            if outside := [one for one in named if not 0 <= one < count]:
+                raise ValueError(f"row {row} names row {outside[0]} in neg_image, and there are rows 0 to {count - 1}")
+    row_of = {file: row for row, file in enumerate(dict.fromkeys(columns["filepath"]))}
+    image_of = [row_of[file] for file in columns["filepath"]]
+    captions, of_images = _captions_of_images(columns["title"], image_of, texts)
     of_captions = [
         [*dict.fromkeys(image_of[row] for row in named if image_of[row] != own)]
         for named, own in zip(rows, image_of, strict=True)
     ]
-    pairs = np.stack([image_of, np.arange(len(image_of))], axis=1).astype(np.int32)
+    pairs = np.stack([image_of, np.arange(count)], axis=1).astype(np.int32)
     about = {"search": "none", "guarantee": "imported", "scores": "none"}
     manifest = {
         "dataset": pairing_sha256(pairs, len(captions)),
@@ -103,27 +105,18 @@ def read_negclip(path: Path | str) -> NegClip:
     return NegClip(NegativeTable(*lists, manifest, pairs), list(row_of), captions)
 
 
-def _read_columns(path: Path) -> tuple[list[str], list[str], list[list[str]], list[list[int]]]:
-    with reading(path, f"NegCLIP's TSV with the columns {', '.join(COLUMNS.names)}"):
-        columns = parse_csv(path, COLUMNS, delimiter="\t").to_pydict()
-        if not (count := len(columns["title"])):
-            raise ValueError("it has no rows")
-        texts, rows = ([_list(name, row, text) for row, text in enumerate(columns[name])] for name in KINDS)
-        for row, named in enumerate(rows):
-            if outside := [one for one in named if not 0 <= one < count]:
-                raise ValueError(f"row {row} names row {outside[0]} in neg_image, and there are rows 0 to {count - 1}")
-    return columns["title"], columns["filepath"], texts, rows
-
-
-def _list(name: str, row: int, text: str) -> list[Any]:
-    kind, nouns = KINDS[name]
-    try:
-        items = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        items = None
-    if not isinstance(items, list) or not all(type(item) is kind for item in items):
-        raise ValueError(f"row {row} has no list of {nouns} in {name}: {text[:40]!r}")
-    return items
+def _lists(name: str, columns: dict[str, list[str]], kind: type, nouns: str) -> list[list[Any]]:
+    """Parse the lists of a column, which are Python literals."""
+    lists = []
+    for row, text in enumerate(columns[name]):
+        try:
+            items = ast.literal_eval(text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            items = None
+        if not isinstance(items, list) or not all(type(item) is kind for item in items):
+            raise ValueError(f"row {row} has no list of {nouns} in {name}: {text[:40]!r}")
+        lists.append(items)
+    return lists
 
 
 def _captions_of_images(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -15,11 +16,10 @@ from aoq.pipeline.search.positives import Positives
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.search.scores import exact_scores
 
-ROWS = 256
+BLOCK_ANCHORS = 256
 """Anchors processed together: as triplets with 5 positives and 300 negatives they are 384,000 rows."""
 
 Documents = Int32[np.ndarray, "rows places"]
-Scores = Float32[np.ndarray, "rows places"]
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,6 @@ class Rows:
     positive_scores: Float32[np.ndarray, "rows own"]
     negative_scores: Float32[np.ndarray, "rows listed"]
 
-    def __len__(self) -> int:
-        return len(self.anchors)
-
     def __getitem__(self, rows: np.ndarray) -> Rows:
         return Rows(*(column[rows] for column in vars(self).values()))
 
@@ -64,7 +61,7 @@ class Rows:
         return np.concatenate([self.positives, self.negatives], axis=1)
 
     @property
-    def scores(self) -> Scores:
+    def scores(self) -> Float32[np.ndarray, "rows places"]:
         return np.concatenate([self.positive_scores, self.negative_scores], axis=1)
 
 
@@ -75,15 +72,7 @@ def anchors_with_both(rows: Rows) -> Rows:
 
 def pairs(rows: Rows) -> Rows:
     """Make a row for each anchor with one of its positives; anchors without negatives are left out."""
-    row, place = np.nonzero((rows.positives >= 0) & (rows.negatives[:, :1] >= 0))
-    one = (row, place)
-    return Rows(
-        rows.anchors[row],
-        rows.positives[one][:, None],
-        rows.negatives[row],
-        rows.positive_scores[one][:, None],
-        rows.negative_scores[row],
-    )
+    return _one_each(anchors_with_both(rows), "positive")
 
 
 def full_pairs(rows: Rows) -> Rows:
@@ -94,23 +83,22 @@ def full_pairs(rows: Rows) -> Rows:
 
 def triplets(rows: Rows) -> Rows:
     """Make a row for each pair and each of its negatives."""
-    rows = pairs(rows)
-    one = np.nonzero(rows.negatives >= 0)
-    row = one[0]
-    return Rows(
-        rows.anchors[row],
-        rows.positives[row],
-        rows.negatives[one][:, None],
-        rows.positive_scores[row],
-        rows.negative_scores[one][:, None],
-    )
+    return _one_each(pairs(rows), "negative")
+
+
+def _one_each(rows: Rows, part: Literal["positive", "negative"]) -> Rows:
+    """Make a row for each positive, or for each negative."""
+    documents, scores = (getattr(rows, name) for name in (f"{part}s", f"{part}_scores"))
+    at = np.nonzero(documents >= 0)
+    columns = {f"{part}s": documents[at][:, None], f"{part}_scores": scores[at][:, None]}
+    return replace(rows[at[0]], **columns)
 
 
 def labelled_documents(rows: Rows) -> Rows:
     """Make a row for each positive, then for each negative, of anchors that have positives."""
     documents, scores, own = rows.documents, rows.scores, rows.positives.shape[1]
-    row, place = one = np.nonzero((documents >= 0) & np.any(rows.positives >= 0, axis=1)[:, None])
-    document, score, is_own = documents[one][:, None], scores[one][:, None], (place < own)[:, None]
+    row, place = at = np.nonzero((documents >= 0) & np.any(rows.positives >= 0, axis=1)[:, None])
+    document, score, is_own = documents[at][:, None], scores[at][:, None], (place < own)[:, None]
     padding, none = np.int32(-1), np.float32(np.nan)
     return Rows(
         rows.anchors[row],
@@ -151,18 +139,14 @@ class Outgoing:
         """Iterate over blocks of anchors, one row for each anchor."""
         first = 0
         for lists in self.lists:
-            own, head = self.positives.rows(np.arange(first, first + len(lists))), lists.head(self.depth)
-            counts = np.diff(own.offsets)
-            places = (
-                np.repeat(np.arange(len(lists)), counts),
-                np.arange(len(own.ids)) - np.repeat(own.offsets[:-1], counts),
-            )
-            positives = np.full((len(lists), own.most), -1, np.int32)
-            scores = np.full(positives.shape, np.nan, np.float32)
-            positives[places] = own.ids
+            anchors, head = np.arange(first, first + len(lists)), lists.head(self.depth)
+            own = self.positives.rows(anchors)
+            is_own = np.arange(own.most) < np.diff(own.offsets)[:, None]
+            positives = np.full(is_own.shape, -1, np.int32)
+            scores = np.full(is_own.shape, np.nan, np.float32)
+            positives[is_own] = own.ids
             if self.scored:
-                scores[places] = self._score_positives(first, lists.positive_score, own)
-            anchors = np.arange(first, first + len(lists))
+                scores[is_own] = self._score_positives(first, lists.positive_score, own)
             yield Rows(anchors, positives, head.negative_ids, scores, head.scores)
             first += len(lists)
 
@@ -183,11 +167,3 @@ class Outgoing:
                 f"{lowest[row]:.6g}; give the vectors that the table was mined from."
             )
         return scores
-
-
-@dataclass(frozen=True)
-class Written:
-    """Number of rows (lines) in the file, and number of anchors left out because they lack what a row needs."""
-
-    rows: int
-    anchors_left_out: int = 0

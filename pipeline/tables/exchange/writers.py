@@ -12,17 +12,15 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from jaxtyping import Int32, Int64
 
 from aoq.pipeline.search.positives import offsets_of
-from aoq.pipeline.tables.exchange.outgoing import Documents, Names, Outgoing, Rows, Written, pairs
+from aoq.pipeline.tables.exchange.outgoing import Documents, Names, Outgoing, Rows, pairs
 from aoq.pipeline.tables.exchange.pictures import PICTURE, picture_column, require_endings, slices
 
 GROUP_BYTES = 64_000_000
 LOOKUP_ROWS = 2**16
 
-Numbers = Int64[np.ndarray, " some"] | Int32[np.ndarray, " some"]
-Value = Callable[[Outgoing, Names, Numbers], "pa.Array | None"]
+Value = Callable[[Outgoing, Names, np.ndarray], "pa.Array | None"]
 """Makes the values of some rows of a side; None if the format has no such column for this side."""
 Line = Callable[[Outgoing, str, dict[str, Any]], dict[str, Any]]
 
@@ -40,7 +38,7 @@ class Lookup:
 
 @dataclass(frozen=True)
 class Format:
-    """A format: a row of the table below."""
+    """A format: a row of the table in `formats`."""
 
     load: str
     """Lines of its README that load it; `$folder` is replaced by the folder's name."""
@@ -55,7 +53,8 @@ class Format:
     frame: tuple[str, str, str] = ("", "\n", "\n")
     """Text before, between and after the lines of JSON."""
     lookups: tuple[Lookup, ...] = ()
-    write_folder: Callable[[Outgoing, Path], Written] | None = None
+    write_folder: Callable[[Outgoing, Path], tuple[int, int]] | None = None
+    """Writes the folder if the format has neither Parquet nor JSON; returns what `write` returns."""
     finish: Callable[[Outgoing, Path], object] = lambda outgoing, folder: None
     """Writes what else the folder needs."""
     images: Literal["path", "lookup", "text", "id"] = "path"
@@ -73,20 +72,20 @@ class Format:
         """Return whether it has texts and positives; otherwise it has rows alone."""
         return self.images != "id"
 
-    def write(self, outgoing: Outgoing, folder: Path) -> Written:
-        """Write the folder of one direction; anchors that lack what a row needs are left out."""
+    def write(self, outgoing: Outgoing, folder: Path) -> tuple[int, int]:
+        """Write the folder of one direction.
+
+        Return the number of rows (lines), and of anchors that are left out because they lack what a row needs.
+        """
         if self.write_folder is not None:
             return self.write_folder(outgoing, folder)
         sides = {"anchors": outgoing.anchors, "candidates": outgoing.candidates}
-        if self.needs_endings:
-            for side in sides.values():
-                require_endings(side.values if side.are_pictures else ())
+        for side in sides.values():
+            if self.needs_endings and side.are_pictures:
+                require_endings(side.values)
         folder.mkdir()
         for lookup in self.lookups:
-            side = sides[lookup.side]
-            ids, values = lookup.ids[side.are_pictures], lookup.values[side.are_pictures]
-            path = folder / lookup.path.format(noun=side.noun)
-            _write_lookup(path, side, ids and ids.format(noun=side.noun), values, packed=outgoing.packed)
+            _write_lookup(folder, lookup, sides[lookup.side], packed=outgoing.packed)
         left_out = len(outgoing.anchors.ids)
 
         def tables() -> Iterator[pa.Table]:
@@ -102,7 +101,7 @@ class Format:
             lines = (self.line(outgoing, folder.name, row) for table in tables() for row in table.to_pylist())
             count = _write_json(folder / self.path, lines, self.frame)
         self.finish(outgoing, folder)
-        return Written(count, left_out)
+        return count, left_out
 
 
 QUERY = "<|image_1|> Find an image caption describing the given image."
@@ -110,12 +109,13 @@ QUESTION = "Find me an everyday image that matches the given caption: "
 DOCUMENT = "<|image_1|> Represent the given image."
 
 
-def _picture(outgoing: Outgoing, side: Names, rows: Numbers) -> pa.Array | None:
-    files = [side.values[row] for row in rows.tolist()] if side.are_pictures else []
-    return picture_column(files, packed=outgoing.packed) if side.are_pictures else None
+def _picture(outgoing: Outgoing, side: Names, rows: np.ndarray) -> pa.Array | None:
+    if not side.are_pictures:
+        return None
+    return picture_column([side.values[row] for row in rows.tolist()], packed=outgoing.packed)
 
 
-def _query(outgoing: Outgoing, side: Names, rows: Numbers) -> pa.Array:
+def _query(outgoing: Outgoing, side: Names, rows: np.ndarray) -> pa.Array:
     """Make MMEB's text of an anchor; a picture's has a token in the picture's place."""
     before = QUESTION if outgoing.candidates.are_pictures else ""
     texts = [QUERY if side.are_pictures else before + side.values[row] for row in rows.tolist()]
@@ -125,7 +125,7 @@ def _query(outgoing: Outgoing, side: Names, rows: Numbers) -> pa.Array:
 def _texts_or(text: str, of_pictures: bool, kind: pa.DataType) -> Value:
     """Take texts, or paths, and `text` for each row of a side that has none."""
 
-    def take(_: Outgoing, side: Names, rows: Numbers) -> pa.Array:
+    def take(_: Outgoing, side: Names, rows: np.ndarray) -> pa.Array:
         has_none = side.are_pictures == of_pictures
         return pa.array([text] * len(rows), kind) if has_none else side.value_column.take(rows)
 
@@ -179,16 +179,18 @@ def _list_array(items: pa.Array, documents: Documents) -> pa.ListArray:
     return pa.ListArray.from_arrays(offsets_of((documents >= 0).sum(axis=1)), items)
 
 
-def _write_lookup(path: Path, side: Names, id_column: str | None, value_column: str, *, packed: bool) -> None:
+def _write_lookup(folder: Path, lookup: Lookup, side: Names, *, packed: bool) -> None:
     """Write each row's id, if there is a column for it, and its text or picture."""
+    id_column, value_column = lookup.ids[side.are_pictures], lookup.values[side.are_pictures]
 
     def tables() -> Iterator[pa.Table]:
         for part in slices(side.values if packed and side.are_pictures else [], len(side.ids), LOOKUP_ROWS):
-            files, names = side.values[part], {} if id_column is None else {id_column: side.id_column[part]}
-            column = picture_column(files, packed=packed) if side.are_pictures else side.value_column[part]
-            yield pa.table({**names, value_column: column})
+            ids = {} if id_column is None else {id_column.format(noun=side.noun): side.id_column[part]}
+            is_picture = side.are_pictures
+            values = picture_column(side.values[part], packed=packed) if is_picture else side.value_column[part]
+            yield pa.table({**ids, value_column: values})
 
-    _write_parquet(path, tables())
+    _write_parquet(folder / lookup.path.format(noun=side.noun), tables())
 
 
 def _write_parquet(path: Path, tables: Iterable[pa.Table]) -> int:

@@ -1,28 +1,36 @@
-"""Judge a table's negatives by the rules of a screen."""
+"""Judge a table's negatives by the rules of a screen: flags, suspicion, and FNE's posterior that a negative matches.
+
+FNE: Your Negative May not Be True Negative (Li et al., ACM MM 2023, arXiv 2308.04380).
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Bool, Float32, UInt32
+from jaxtyping import Bool, Float32, Float64, UInt32
 from pydantic import ValidationError
 
-from aoq.pipeline.config.screen import RULES, Screen, Suspected
+from aoq.pipeline.config.screen import CERTAIN, RULES, Screen, Suspected
 from aoq.pipeline.config.section import explain
 from aoq.pipeline.data.clean_pairs import read_clean_pairs
+from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.contents import TableContents
 from aoq.pipeline.tables.pairs import Pairs
 from aoq.pipeline.tables.screens.judgements import read_judgements, read_matches
 from aoq.pipeline.tables.screens.knowledge import Context, Knowledge, entry_blocks
 from aoq.pipeline.tables.screens.rules import check_knowledge, flag_negatives
-from aoq.pipeline.tables.screens.suspicion import rate_suspicion
-from aoq.pipeline.tables.screens.view import FORMAT_VERSION, Judged, View, bit
+from aoq.pipeline.tables.screens.view import VIEW_VERSION, Judged, View, bit
+
+TINY = 1e-6
+"""Least variance of scores, which may all be equal."""
+Suspicion = Float32[np.ndarray, "anchors h"]
+Scores = Float32[np.ndarray, " scores"]
 
 
 def judge(table: TableContents, screen: Screen, known: Knowledge) -> View:
@@ -37,7 +45,7 @@ def judge(table: TableContents, screen: Screen, known: Knowledge) -> View:
             probabilities = (context.judged(entries) for entries in entry_blocks(direction, table[direction]))
             counts[direction]["judged"] = sum(int((~np.isnan(block)).sum()) for block in probabilities)
     manifest = {
-        "format_version": FORMAT_VERSION,
+        "format_version": VIEW_VERSION,
         "rules": list(RULES),
         "screen": screen.recipe,
         "recipe_sha256": sha256(json.dumps(screen.recipe, sort_keys=True).encode()).hexdigest(),
@@ -61,6 +69,78 @@ def _counts(
         left &= ~met
     empty = int((~left.any(axis=1)).sum())
     return {"listed": int(listed.sum()), "takes": takes, "left": int(left.sum()), "empty": empty, "meets": meets}
+
+
+def rate_suspicion(context: Context, direction: Direction, flags: UInt32[np.ndarray, "anchors h"]) -> Suspicion:
+    """Suspicion from 0 to 1; 0 for padding. The first of these that applies:
+
+    1 if people judged that the pair matches, or if it is the same text; the judge's probability if there is one; the
+    fraction of the set suspecting rules that the pair meets, or its posterior if that is larger.
+    """
+    screen, table = context.screen, context.table
+    met = np.zeros(flags.shape, np.float32)
+    for rule in screen.suspecting:
+        met += flags & bit(rule) > 0
+    suspicion = met / np.float32(max(1, len(screen.suspecting)))
+    posterior = None
+    if screen.match_prior is not None and table[direction].h:
+        posterior = match_posterior(table, direction, screen.match_prior)
+    for entries in entry_blocks(direction, table[direction]):
+        places = entries.anchors, entries.places
+        if posterior is not None:
+            suspicion[places] = np.maximum(suspicion[places], posterior(entries.scores))
+        if screen.judgements is not None:
+            judged = context.judged(entries)
+            suspicion[places] = np.where(np.isnan(judged), suspicion[places], judged)
+    suspicion[flags & sum(bit(rule) for rule in CERTAIN) > 0] = 1
+    return suspicion
+
+
+def match_posterior(table: TableContents, direction: Direction, prior: float) -> Callable[[Scores], Scores]:
+    """Estimate the probability that a listed negative of score s matches, by Bayes' rule, as in FNE:
+
+        P(match | s) = prior N(s; m+, v+) / (prior N(s; m+, v+) + (1 - prior) N(s; m-, v-))
+
+    m+ and v+ are the mean and variance of the positives' scores, m- and v- those of the direction's listed negatives.
+    Two normal densities of different width cross twice. Beyond the second crossing, a tail, the ratio would turn again,
+    so it is kept rising with s. The official code takes m+ and m- of confident pairs and of a batch's hardest negatives
+    during training; its prior is 1 / 10,000, that of a random pair.
+
+    Raises:
+        ValueError: if the table has no scores of positives or of listed negatives.
+    """
+    own, own_by_image, listed = (
+        scores[np.isfinite(scores)].astype(np.float64)
+        for scores in (table.t2i.positive_score, table.i2t.positive_score, table[direction].scores)
+    )
+    positives = own if len(own) else own_by_image  # a table of one direction has no captions' scores
+    if min(len(positives), len(listed)) < 2:
+        raise ValueError(
+            "match_prior compares the positives' scores with the listed ones, and the table has "
+            f"{len(positives)} and {len(listed)} of {direction}; leave it out, or mine a table with all pairs."
+        )
+    (mean, variance), (listed_mean, listed_variance) = (
+        (float(scores.mean()), max(float(scores.var()), TINY)) for scores in (positives, listed)
+    )
+    # The log of the ratio is a parabola in s, which rises up to its top or from its minimum on.
+    low, high, curvature = -np.inf, np.inf, 1 / listed_variance - 1 / variance
+    if curvature:
+        turn = (listed_mean / listed_variance - mean / variance) / curvature
+        low, high = (turn, high) if curvature > 0 else (low, turn)
+    odds = np.log(prior) - np.log1p(-prior)
+
+    def posterior(scores: Scores) -> Scores:
+        rising = np.clip(scores.astype(np.float64), low, high)
+        ratio = odds + _log_density(rising, mean, variance) - _log_density(rising, listed_mean, listed_variance)
+        return (1 / (1 + np.exp(-np.clip(ratio, -700, 700)))).astype(np.float32)
+
+    return posterior
+
+
+def _log_density(
+    scores: Float64[np.ndarray, " scores"], mean: float, variance: float
+) -> Float64[np.ndarray, " scores"]:
+    return -0.5 * (np.log(variance) + (scores - mean) ** 2 / variance)
 
 
 def judge_by_rules(

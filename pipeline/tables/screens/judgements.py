@@ -1,22 +1,32 @@
-"""Files of judged pairs: pairs that people know to match, and probabilities that an MLLM or people give."""
+"""Judged pairs: files of pairs to judge, of pairs known to match, and of probabilities that a judge gives."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Float32, Float64, Int64
+import pyarrow.csv as csv
+import pyarrow.parquet as pq
+from jaxtyping import Float32, Int64, Integer
 
 from aoq.pipeline.columns import fitted
+from aoq.pipeline.config.screen import CERTAIN, EXCLUSIONS
 from aoq.pipeline.reading import parse_json, reading
+from aoq.pipeline.tables.contents import TableContents
 from aoq.pipeline.tables.files import PAIRS
-from aoq.pipeline.tables.pairs import READERS, Pairs, pair_keys
+from aoq.pipeline.tables.pairs import TABLE_SUFFIXES, Pairs, listed_keys, open_columns, pair_keys
+from aoq.pipeline.tables.screens.view import View, bit
 
-ROWS = pa.schema([(name, pa.int64()) for name in PAIRS.names])
-REMEDY = f"it needs rows, whole numbers, in the columns {' and '.join(PAIRS.names)}"
+_ROWS = pa.schema([(name, pa.int64()) for name in PAIRS.names])
+_PART_ROWS = 2**16
+"""Rows whose texts are in memory at a time."""
+_REMEDY = f"it needs rows, whole numbers, in the columns {' and '.join(PAIRS.names)}"
 
 
 @dataclass(frozen=True)
@@ -27,11 +37,14 @@ class Judgements:
     probabilities: Float32[np.ndarray, " pairs"]
     """Probability that the image and the caption match."""
 
-    def of(self, keys: Int64[np.ndarray, " entries"], caption_count: int) -> Float32[np.ndarray, " entries"]:
-        """Probability of each of these pairs (`pair_keys`); NaN if it was not judged."""
+    def look_up(
+        self, images: Integer[np.ndarray, " some"], captions: Integer[np.ndarray, " some"], caption_count: int
+    ) -> Float32[np.ndarray, " some"]:
+        """Probability of each of these pairs; NaN if it was not judged."""
+        if not len(self.pairs):
+            return np.full(len(images), np.nan, dtype=np.float32)
         ordered = pair_keys(self.pairs[:, 0], self.pairs[:, 1], caption_count)
-        if not len(ordered):
-            return np.full(keys.shape, np.nan, dtype=np.float32)
+        keys = pair_keys(images, captions, caption_count)
         places = np.minimum(np.searchsorted(ordered, keys), len(ordered) - 1)
         return np.where(ordered[places] == keys, self.probabilities[places], np.float32(np.nan))
 
@@ -42,14 +55,13 @@ def read_matches(path: Path, images: int, captions: int) -> Pairs:
     They are rows of the data, in the columns caption_id and image_id, or in json {caption: [image, ...]}.
     """
     if path.suffix == ".json":
-        with reading(path, "pairs known to match", f"{REMEDY}, or json {{caption: [image, ...]}}"):
+        with reading(path, "pairs known to match", f"{_REMEDY}, or json {{caption: [image, ...]}}"):
             images_of = parse_json(path.read_bytes(), dict[str, list[int]])
             rows = [(int(caption), image) for caption, listed in images_of.items() for image in listed]
-            table = pa.table([[pair[side] for pair in rows] for side in range(2)], schema=ROWS)
+            table = pa.table([[pair[side] for pair in rows] for side in range(2)], schema=_ROWS)
     else:
-        table = _read(path, "pairs known to match", (".parquet", ".csv", ".json"), ROWS)
-    image_rows, caption_rows = _rows(str(path), table, images, captions)
-    return np.unique(np.stack([image_rows, caption_rows], axis=1).astype(np.int32), axis=0)
+        table = _read(path, "pairs known to match", (".parquet", ".csv", ".json"), _ROWS)
+    return np.unique(np.stack(_rows(str(path), table, images, captions), axis=1).astype(np.int32), axis=0)
 
 
 def read_judgements(
@@ -70,12 +82,12 @@ def read_judgements(
         ValueError: for unknown rows, values out of range, or a pair with two values.
     """
     value = "probability" if grades is None else "grade"
-    schema = pa.schema([*ROWS, (value, pa.float64())])
+    schema = pa.schema([*_ROWS, (value, pa.float64())])
     if isinstance(source, Path):
         remedy = (
             ", and numbers in the column probability, or grade with judged_grades; `aoq to-judge` writes such a file"
         )
-        name, table = str(source), _read(source, "judgements", READERS, schema, remedy)
+        name, table = str(source), _read(source, "judgements", TABLE_SUFFIXES, schema, remedy)
     else:
         name, table = "judgements", fitted(source, schema, nullable=[value])
     table = table.filter(table[value].is_valid())
@@ -91,21 +103,30 @@ def read_judgements(
             f"it lies between {lowest:g} and {highest:g}; "
             + ("grades of another range need judged_grades." if grades is None else "give the judge's own range.")
         )
-    return _each_once(name, image_rows, caption_rows, (values - lowest) / (highest - lowest), captions)
+    probabilities = (values - lowest) / (highest - lowest)
+    keys, first, which = np.unique(
+        pair_keys(image_rows, caption_rows, captions), return_index=True, return_inverse=True
+    )
+    if len(other := np.flatnonzero(probabilities != probabilities[first][which])):
+        row = other[0]
+        raise ValueError(
+            f"{name}: image {image_rows[row]} and caption {caption_rows[row]} are judged twice, to match with "
+            f"probability {probabilities[first[which[row]]]:g} and {probabilities[row]:g}; keep one, or their mean."
+        )
+    pairs = np.stack(np.divmod(keys, captions), axis=1).astype(np.int32)
+    return Judgements(pairs, probabilities[first].astype(np.float32))
 
 
 def _read(path: Path, what: str, suffixes: Collection[str], columns: pa.Schema, remedy: str = "") -> pa.Table:
     """Read columns of which all but the rows may have empty values."""
     if path.suffix not in suffixes:
         raise ValueError(f"{path} should hold {what}, in one of {', '.join(suffixes)}.")
-    with reading(path, what, REMEDY + remedy):
-        _, read = READERS[path.suffix](path)
+    with reading(path, what, _REMEDY + remedy):
+        _, read = open_columns(path)
         return read(columns, columns.names[2:])
 
 
-def _rows(
-    name: str, table: pa.Table, images: int, captions: int
-) -> tuple[Int64[np.ndarray, " rows"], Int64[np.ndarray, " rows"]]:
+def _rows(name: str, table: pa.Table, images: int, captions: int) -> list[Int64[np.ndarray, " rows"]]:
     """Take the rows of images and of captions; each must exist."""
     caption_rows, image_rows = (table[column].to_numpy().astype(np.int64) for column in PAIRS.names)
     for side, rows, count in (("caption", caption_rows, captions), ("image", image_rows, images)):
@@ -113,23 +134,67 @@ def _rows(
             raise ValueError(
                 f"{name}: pair {outside[0]} has {side} {rows[outside[0]]}, and there are {side}s 0 to {count - 1}."
             )
-    return image_rows, caption_rows
+    return [image_rows, caption_rows]
 
 
-def _each_once(
-    name: str,
-    images: Int64[np.ndarray, " rows"],
-    captions: Int64[np.ndarray, " rows"],
-    probabilities: Float64[np.ndarray, " rows"],
-    caption_count: int,
-) -> Judgements:
-    keys, first, which = np.unique(pair_keys(images, captions, caption_count), return_index=True, return_inverse=True)
-    if len(other := np.flatnonzero(probabilities != probabilities[first][which])):
-        image, caption = images[other[0]], captions[other[0]]
-        values = probabilities[first[which[other[0]]]], probabilities[other[0]]
-        raise ValueError(
-            f"{name}: image {image} and caption {caption} are judged twice, to match with probability {values[0]:g} "
-            f"and {values[1]:g}; keep one, or their mean."
-        )
-    pairs = np.stack([keys // caption_count, keys % caption_count], axis=1).astype(np.int32)
-    return Judgements(pairs, probabilities[first].astype(np.float32))
+def pairs_to_judge(table: TableContents, *, top: int, view: View | None = None) -> pa.Table:
+    """Collect the pairs among the first `top` of each list, each once, by image, then by caption: data rows and scores.
+
+    With a view, only those that its weaker rules suspect: not what it leaves out, nor what a judge or people judged.
+
+    Raises:
+        ValueError: if there are none.
+    """
+    known, captions = sum(bit(rule) for rule in (*EXCLUSIONS, *CERTAIN, "judgements")), len(table.t2i)
+    keys, scores = [], []
+    for direction in table.directions:
+        lists = table[direction].head(top)
+        is_open = lists.negative_ids >= 0
+        if view is not None:
+            flags = view[direction].flags[:, :top]
+            is_open &= (flags & known == 0) & (flags > 0)
+        anchors, places = np.nonzero(is_open)
+        candidates = lists.negative_ids[anchors, places]
+        scores.append(lists.scores[anchors, places])
+        if table.is_one_set:  # either order is the same pair
+            anchors, candidates = np.minimum(anchors, candidates), np.maximum(anchors, candidates)
+        keys.append(listed_keys(direction, anchors, candidates, captions))
+    unique, first = np.unique(np.concatenate(keys), return_index=True)
+    if not len(unique):
+        where = "the table lists none" if view is None else f"the view suspects none of the first {top} of each list"
+        raise ValueError(f"there are no pairs to judge: {where}; give another view, or a larger --top.")
+    columns = {"image_id": unique // captions, "caption_id": unique % captions}
+    similarity = pa.array(np.concatenate(scores)[first], from_pandas=True)  # null in a table without scores
+    return pa.table({**columns, "similarity": similarity})
+
+
+def check_format(path: Path) -> None:
+    """Refuse a path whose extension names no format."""
+    if path.suffix not in TABLE_SUFFIXES:
+        raise ValueError(f"{path} should be a file that ends in one of {', '.join(TABLE_SUFFIXES)}.")
+
+
+def write_pairs(
+    path: Path, pairs: pa.Table, *, images: Sequence[str] | None = None, captions: Sequence[str] | None = None
+) -> None:
+    """Write the pairs in the format of the path's extension, with the ids or texts of either side if given."""
+    for side, texts in (("image", images), ("caption", captions)):
+        if texts is not None:
+            column, rows = pa.array(texts, pa.string()), pairs[f"{side}_id"].combine_chunks()
+            parts = [column.take(rows[start : start + _PART_ROWS]) for start in range(0, len(rows), _PART_ROWS)]
+            pairs = pairs.append_column(side, pa.chunked_array(parts, pa.string()))
+    _WRITERS[path.suffix](pairs, path)
+
+
+def _write_json_lines(pairs: pa.Table, path: Path) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for part in pairs.to_batches(max_chunksize=_PART_ROWS):
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in part.to_pylist())
+
+
+_WRITERS: dict[str, Callable[[pa.Table, Path], Any]] = {
+    ".parquet": partial(pq.write_table, compression="zstd", write_page_checksum=True),
+    ".csv": csv.write_csv,
+    ".tsv": partial(csv.write_csv, write_options=csv.WriteOptions(delimiter="\t")),
+    ".jsonl": _write_json_lines,
+}

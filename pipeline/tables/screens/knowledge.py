@@ -27,7 +27,7 @@ BLOCK_ENTRIES = 2**20
 BLOCK_NUMBERS = 2**24
 """Vector entries gathered at a time."""
 
-Rows = Int64[np.ndarray, " entries"]
+Numbers = Int64[np.ndarray, " entries"]
 
 
 @dataclass(frozen=True)
@@ -35,18 +35,24 @@ class Entries:
     """Listed negatives, list by list; `anchors` and `places` give their positions in the table."""
 
     direction: Direction
-    anchors: Int64[np.ndarray, " entries"]
-    places: Int64[np.ndarray, " entries"]
-    candidates: Int64[np.ndarray, " entries"]
+    anchors: Numbers
+    places: Numbers
+    candidates: Numbers
     scores: Float32[np.ndarray, " entries"]
     positive_score: Float32[np.ndarray, " entries"]
     """Score of the anchor's lowest-scoring positive; NaN without one."""
-    images: Int64[np.ndarray, " entries"]
-    captions: Int64[np.ndarray, " entries"]
+
+    @property
+    def images(self) -> Numbers:
+        return self.anchors if self.direction == "i2t" else self.candidates
+
+    @property
+    def captions(self) -> Numbers:
+        return self.candidates if self.direction == "i2t" else self.anchors
 
     @property
     def below_positive(self) -> Float64[np.ndarray, " entries"]:
-        """Distance below the score of the anchor's lowest-scoring positive; NaN (below any margin) without one."""
+        """Difference from the score of the anchor's lowest-scoring positive; NaN (within no margin) without one."""
         return self.positive_score.astype(np.float64) - self.scores
 
 
@@ -56,9 +62,7 @@ def entry_blocks(direction: Direction, lists: NegativeLists) -> Iterator[Entries
         part = lists[start:stop]
         rows, places = np.nonzero(part.negative_ids >= 0)
         ids, scores = part.negative_ids[rows, places].astype(np.int64), part.scores[rows, places]
-        anchors = rows + start
-        pairs = (anchors, ids) if direction == "i2t" else (ids, anchors)
-        yield Entries(direction, anchors, places, ids, scores, part.positive_score[rows], *pairs)
+        yield Entries(direction, rows + start, places, ids, scores, part.positive_score[rows])
 
 
 @dataclass(frozen=True)
@@ -105,22 +109,22 @@ class Texts:
         self._said = np.unique(images * len(whole) + self._text[own.ids])
         self._count = len(whole)
 
-    def same(self, images: Rows, captions: Rows) -> Bool[np.ndarray, " entries"]:
+    def same(self, images: Numbers, captions: Numbers) -> Bool[np.ndarray, " entries"]:
         """Return whether a caption equals one of the image's own, word by word, ignoring case."""
         return is_among(images * self._count + self._text[captions], self._said)
 
-    def likeness(self, images: Rows, captions: Rows) -> Float64[np.ndarray, " entries"]:
+    def jaccard(self, images: Numbers, captions: Numbers) -> Float64[np.ndarray, " entries"]:
         """Largest Jaccard index of the caption's words and those of one of the image's own; 0 if it has none."""
         highest, own = np.zeros(len(images)), self._own
         in_parallel(
-            _likeness, len(highest), images, captions, own.ids, own.offsets, self._words, self._offsets, highest
+            _write_jaccard, len(highest), images, captions, own.ids, own.offsets, self._words, self._offsets, highest
         )
         return highest
 
 
 @njit(nogil=True, cache=True)
 @no_type_check
-def _likeness(
+def _write_jaccard(
     start: int, stop: int, images: Any, captions: Any, own: Any, owns: Any, words: Any, offsets: Any, highest: Any
 ) -> None:
     for entry in range(start, stop):
@@ -193,15 +197,10 @@ class Context:
         images, captions = (both_ways(self.known.matches) if self.table.is_one_set else self.known.matches).T
         return np.unique(pair_keys(images, captions, len(self.table.t2i)))
 
-    def keys(self, entries: Entries) -> Int64[np.ndarray, " entries"]:
-        """Number each pair of an image and a caption."""
-        return pair_keys(entries.images, entries.captions, len(self.table.t2i))
-
     def judged(self, entries: Entries) -> Float32[np.ndarray, " entries"]:
         """Probability by the judge that each pair matches; NaN if it was not judged."""
         assert self.known.judgements is not None  # check_knowledge made sure
         images, captions = entries.images, entries.captions
         if self.table.is_one_set:  # either order is the same pair
             images, captions = np.minimum(images, captions), np.maximum(images, captions)
-        rows = len(self.table.t2i)
-        return self.known.judgements.of(pair_keys(images, captions, rows), rows)
+        return self.known.judgements.look_up(images, captions, len(self.table.t2i))

@@ -6,17 +6,17 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Int32, Int64, UInt32
+from jaxtyping import Bool, UInt32
 
 from aoq.pipeline.config.screen import CERTAIN, EXCLUSIONS, RULES, Screen
 from aoq.pipeline.search.problem import OTHER, Direction
-from aoq.pipeline.tables.pairs import is_among
+from aoq.pipeline.tables.pairs import is_among, pair_keys
 from aoq.pipeline.tables.screens.knowledge import KNOWN, Context, Entries, Knowledge, entry_blocks
 from aoq.pipeline.tables.screens.view import bit
 
 
 def is_match(entries: Entries, _: str, context: Context) -> Bool[np.ndarray, " entries"]:
-    return is_among(context.keys(entries), context.matches)
+    return is_among(pair_keys(entries.images, entries.captions, len(context.table.t2i)), context.matches)
 
 
 def is_doubtful(entries: Entries, least: float, context: Context) -> Bool[np.ndarray, " entries"]:
@@ -52,8 +52,8 @@ def has_similar_owner(entries: Entries, share: float, context: Context) -> Bool[
     """
     pool = np.ones(len(entries.anchors), dtype=np.bool_)
     for rule in context.screen.rules:
-        if rule in EXCLUSIONS and rule in QUESTIONS:
-            pool &= ~QUESTIONS[rule].asks(entries, getattr(context.screen, rule), context)
+        if rule in EXCLUSIONS and rule in PREDICATES:
+            pool &= ~PREDICATES[rule].holds(entries, getattr(context.screen, rule), context)
     similarity = context.nearest_own("images" if entries.direction == "i2t" else "captions", entries)
     rows = np.flatnonzero(pool)
     order = rows[np.lexsort((entries.places[rows], -similarity[rows], entries.anchors[rows]))]
@@ -68,11 +68,11 @@ def has_similar_owner(entries: Entries, share: float, context: Context) -> Bool[
 class Rule(NamedTuple):
     """A rule's predicate on whole lists of negatives and the rule's value, and the fields of Knowledge it needs."""
 
-    asks: Callable[[Entries, Any, Context], Bool[np.ndarray, " entries"]]
+    holds: Callable[[Entries, Any, Context], Bool[np.ndarray, " entries"]]
     needs: tuple[str, ...] = ()
 
 
-QUESTIONS: dict[str, Rule] = {
+PREDICATES: dict[str, Rule] = {
     "range_min": Rule(lambda entries, first, _: entries.places < first),
     "range_max": Rule(lambda entries, end, _: entries.places >= end),
     "min_score": Rule(lambda entries, least, _: entries.scores < least),
@@ -80,7 +80,7 @@ QUESTIONS: dict[str, Rule] = {
     "positives": Rule(is_match, ("matches",)),
     "same_text": Rule(lambda entries, _, context: context.texts.same(entries.images, entries.captions), ("texts",)),
     "near_text": Rule(
-        lambda entries, least, context: context.texts.likeness(entries.images, entries.captions) >= least, ("texts",)
+        lambda entries, least, context: context.texts.jaccard(entries.images, entries.captions) >= least, ("texts",)
     ),
     "caption_similarity": Rule(
         lambda entries, least, context: context.nearest_own("captions", entries) >= least, ("captions",)
@@ -96,15 +96,13 @@ QUESTIONS: dict[str, Rule] = {
     "relative_margin": Rule(lambda entries, share, _: entries.below_positive < share * np.abs(entries.positive_score)),
 }
 """All rules but `max_uses`, which concerns a whole direction."""
-
-
 WEAKER = sum(bit(rule) for rule in RULES if rule not in (*EXCLUSIONS, *CERTAIN))
 
 
 def check_knowledge(screen: Screen, known: Knowledge) -> None:
     """Refuse a rule whose input is missing."""
     for rule in screen.rules:
-        for needs in QUESTIONS[rule].needs if rule in QUESTIONS else ():
+        for needs in PREDICATES[rule].needs if rule in PREDICATES else ():
             if getattr(known, needs) is None:
                 raise ValueError(f"the rule {rule} needs {KNOWN[needs]}; give them, or leave out the rule.")
 
@@ -119,25 +117,16 @@ def flag_negatives(context: Context, direction: Direction) -> UInt32[np.ndarray,
     for entries in entry_blocks(direction, lists):
         bits = np.zeros(len(entries.anchors), dtype=np.uint32)
         for rule in screen.rules:
-            if rule in QUESTIONS:
-                bits[QUESTIONS[rule].asks(entries, getattr(screen, rule), context)] |= bit(rule)
+            if rule in PREDICATES:
+                bits[PREDICATES[rule].holds(entries, getattr(screen, rule), context)] |= bit(rule)
         if screen.judgements is not None:
             bits[context.judged(entries) < np.float32(screen.judged_match)] &= ~np.uint32(WEAKER)
         flags[entries.anchors, entries.places] = bits
-    if screen.max_uses is not None:
-        left = (flags == 0) & (lists.negative_ids >= 0)
-        flags[_overused(lists.negative_ids, left, screen.max_uses)] |= bit("max_uses")
+    if screen.max_uses is not None:  # leave each candidate its best uses, by rank, then by anchor
+        places, anchors = np.nonzero(((flags == 0) & (lists.negative_ids >= 0)).T)
+        candidates = lists.negative_ids[anchors, places]
+        order = np.argsort(candidates, kind="stable")
+        uses_before = np.arange(len(order)) - np.searchsorted(candidates[order], candidates[order])
+        beyond = order[uses_before >= screen.max_uses]
+        flags[anchors[beyond], places[beyond]] |= bit("max_uses")
     return flags
-
-
-def _overused(
-    ids: Int32[np.ndarray, "anchors h"], left: Bool[np.ndarray, "anchors h"], most: int
-) -> tuple[Int64[np.ndarray, " beyond"], Int64[np.ndarray, " beyond"]]:
-    """Anchors and places left beyond each candidate's `most` best ones, ordered by rank, then by anchor."""
-    places, anchors = np.nonzero(left.T)
-    candidates = ids[anchors, places]
-    order = np.argsort(candidates, kind="stable")
-    ordered = candidates[order]
-    uses_before = np.arange(len(order)) - np.searchsorted(ordered, ordered)
-    beyond = order[uses_before >= most]
-    return anchors[beyond], places[beyond]

@@ -26,8 +26,14 @@ from aoq.pipeline.columns import open_parquet, read_parquet
 from aoq.pipeline.config.screen import EXCLUSIONS, RULES, Suspected
 from aoq.pipeline.reading import parse_json, reading
 from aoq.pipeline.search.problem import Direction
-from aoq.pipeline.tables.files import MANIFEST, directions_of, require_numbers, said_of, table_hashes
-from aoq.pipeline.tables.writing import write_manifest
+from aoq.pipeline.tables.files import (
+    MANIFEST,
+    directions_of,
+    require_numbers,
+    search_facts,
+    table_hashes,
+    write_manifest,
+)
 
 
 def bit(rule: str) -> int:
@@ -44,11 +50,11 @@ def rules_of(flags: int) -> tuple[str, ...]:
     return tuple(rule for rule in RULES if flags & bit(rule))
 
 
-FORMAT_VERSION = 1
+VIEW_VERSION = 1
 EXCLUDED = sum(bit(rule) for rule in EXCLUSIONS)
-GROUP_ROWS = 4096
-COLUMNS = pa.schema({"anchor_id": pa.int32(), "flags": pa.list_(pa.uint32()), "suspicion": pa.list_(pa.float32())})
-REMEDY = "screen again"
+_GROUP_ROWS = 4096
+_COLUMNS = pa.schema({"anchor_id": pa.int32(), "flags": pa.list_(pa.uint32()), "suspicion": pa.list_(pa.float32())})
+_REMEDY = "screen again"
 
 
 @dataclass(frozen=True)
@@ -97,14 +103,16 @@ def write_view(view: View, folder: Path) -> None:
             "suspicion": pa.FixedSizeListArray.from_arrays(pa.array(judged.suspicion.ravel()), h),
         }
         path = folder / f"{direction}.parquet"
-        pq.write_table(pa.table(columns), path, compression="zstd", write_page_checksum=True, row_group_size=GROUP_ROWS)
+        pq.write_table(
+            pa.table(columns), path, compression="zstd", write_page_checksum=True, row_group_size=_GROUP_ROWS
+        )
     write_manifest(folder, view.manifest)
 
 
 def read_view(folder: Path, table: Mapping[str, Any]) -> View:
     """Read the view, which must belong to the table with this manifest."""
     manifest = read_view_manifest(folder, table)
-    judged = [_read_direction(folder, direction, said_of(table, direction)) for direction in directions_of(table)]
+    judged = [_read_direction(folder, direction, search_facts(table, direction)) for direction in directions_of(table)]
     return View(judged[0], judged[-1], manifest)
 
 
@@ -135,8 +143,8 @@ def read_view_manifest(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]
     with reading(path, "a view's manifest", "make it again with `aoq screen`"):
         manifest = cast(dict[str, Any], parse_json(path.read_bytes(), ViewManifest))
     version, rules = manifest["format_version"], manifest["rules"]
-    if version != FORMAT_VERSION or rules != list(RULES)[: len(rules)]:
-        raise ValueError(f"{folder} has format version {version}, this version reads {FORMAT_VERSION}; screen again.")
+    if version != VIEW_VERSION or rules != list(RULES)[: len(rules)]:
+        raise ValueError(f"{folder} has format version {version}, this version reads {VIEW_VERSION}; screen again.")
     if manifest["table_sha256"] != table_hashes(table):
         raise ValueError(f"{folder} is a view of another table (its sha256 differ); screen this one.")
     return manifest
@@ -145,18 +153,18 @@ def read_view_manifest(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]
 def _read_direction(folder: Path, direction: Direction, about: Mapping[str, Any]) -> Judged:
     """Read one direction, with a value for every place of the table's lists."""
     path = folder / f"{direction}.parquet"
-    rows = read_parquet(path, COLUMNS, remedy=REMEDY)
-    require_numbers(path, rows, 0)
+    rows = read_parquet(path, _COLUMNS, remedy=_REMEDY)
+    require_numbers(path, rows)
     judged = _judged(rows)
     shape = judged.flags.shape
     if shape != (about.get("anchors", len(rows)), about.get("h", shape[1])) or shape != judged.suspicion.shape:
-        raise ValueError(f"{path} has flags for {shape[0]} lists of {shape[1]}, and the table has others; {REMEDY}.")
+        raise ValueError(f"{path} has flags for {shape[0]} lists of {shape[1]}, and the table has others; {_REMEDY}.")
     return judged
 
 
 def read_judged(path: Path, group: int) -> Judged:
     """Read one row group of one direction of a view."""
-    with open_parquet(path, COLUMNS, remedy=REMEDY) as file:
+    with open_parquet(path, _COLUMNS, remedy=_REMEDY) as file:
         return _judged(file.read_group(group))
 
 
@@ -167,5 +175,5 @@ def _judged(rows: pa.Table) -> Judged:
 
 def judged_groups(path: Path) -> list[int]:
     """Number of rows in each row group of one direction."""
-    with open_parquet(path, COLUMNS, remedy=REMEDY) as file:
+    with open_parquet(path, _COLUMNS, remedy=_REMEDY) as file:
         return file.group_rows

@@ -20,7 +20,7 @@ from aoq.pipeline.tables.pairs import paired
 from aoq.pipeline.tables.screens.judge import judge
 from aoq.pipeline.tables.screens.judgements import Judgements
 from aoq.pipeline.tables.screens.knowledge import Knowledge
-from aoq.pipeline.tables.screens.rules import QUESTIONS
+from aoq.pipeline.tables.screens.rules import PREDICATES
 from aoq.pipeline.tables.screens.view import bit, read_view, write_view
 from aoq.pipeline.tables.table import NegativeTable
 
@@ -329,7 +329,7 @@ def test_what_is_no_view_is_refused(world, tmp_path):
         read_view(tmp_path, table.manifest)
 
 
-@pytest.mark.parametrize("rule", [rule for rule, question in QUESTIONS.items() if question.needs])
+@pytest.mark.parametrize("rule", [rule for rule, question in PREDICATES.items() if question.needs])
 def test_a_rule_says_what_it_lacks(world, rule):
     screen = Screen(**{rule: SETTINGS[rule]}, **(FILES if rule == "doubtful_pair" else {}))
     with pytest.raises(ValueError, match=f"the rule {rule} needs"):

@@ -7,8 +7,8 @@ import pytest
 
 from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.tables.audit import audit
-from aoq.pipeline.tables.exchange import incoming
-from aoq.pipeline.tables.exchange.incoming import ForeignLists, import_lists
+from aoq.pipeline.tables.exchange import bare_lists
+from aoq.pipeline.tables.exchange.bare_lists import import_lists
 from aoq.pipeline.tables.statistics import compare, describe
 from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.training.drawable import Drawable
@@ -37,12 +37,12 @@ def raw():
     for direction, (anchors, candidates) in COUNTS.items():
         ids = np.array([rng.permutation(candidates)[:7] for _ in range(anchors)], dtype=np.int32)
         scores = rng.integers(0, 4, size=ids.shape).astype(np.float32)
-        lists[direction] = ForeignLists(f"{direction}.trec", ids, scores)
+        lists[direction] = f"{direction}.trec", ids, scores
     return lists
 
 
 def bare(raw):
-    return {direction: ForeignLists(lists.source, lists.ids) for direction, lists in raw.items()}
+    return {direction: (source, ids, None) for direction, (source, ids, _) in raw.items()}
 
 
 def run(raw, vectors, folder):
@@ -52,7 +52,7 @@ def run(raw, vectors, folder):
 
 def negatives(direction, raw):
     """Yield each anchor's candidates without own positives, in the order given, with their scores."""
-    for anchor, (ids, scores) in enumerate(zip(raw[direction].ids.tolist(), raw[direction].scores, strict=True)):
+    for anchor, (ids, scores) in enumerate(zip(raw[direction][1].tolist(), raw[direction][2], strict=True)):
         own = [c for c in range(len(IMAGE_OF)) if IMAGE_OF[c] == anchor] if direction == "i2t" else [IMAGE_OF[anchor]]
         yield [(row, score) for row, score in zip(ids, scores, strict=True) if row not in own]
 
@@ -63,13 +63,13 @@ def real(ids):
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_without_scores_the_order_stays(raw, tmp_path, direction, monkeypatch):
-    monkeypatch.setattr(incoming, "GROUP_ROWS", 4)
+    monkeypatch.setattr(bare_lists, "BLOCK_LISTS", 4)
     table = run(bare(raw), None, tmp_path)
     expected = [[row for row, _ in rows] for rows in negatives(direction, raw)]
     assert [real(ids) for ids in table[direction].negative_ids] == expected
     assert np.isnan(table[direction].scores).all()
     about = table.manifest["directions"][direction]
-    assert about["own_positives_left_out"] == raw[direction].ids.size - sum(map(len, expected)) > 0
+    assert about["own_positives_left_out"] == raw[direction][1].size - sum(map(len, expected)) > 0
     assert (about["guarantee"], about["scores"], about["h"]) == ("imported", "none", 7)
     assert audit(tmp_path / "table") == []
 
@@ -119,14 +119,14 @@ def test_the_sampler_and_statistics_take_a_table_without_scores(raw, tmp_path):
         ),
         ({"t2i": lambda ids: np.where(ids == 3, -2, ids)}, r"t2i.trec: row \d lists -2"),
         ({"i2t": lambda ids: np.where(np.arange(7) == 1, ids[:, :1], ids)}, r"row 0 lists a candidate twice"),
-        ({"t2i": lambda ids: ids[:17]}, r"t2i.trec has lists for 17 captions, and 18 are paired with images"),
-        ({"i2t": lambda ids: ids[:8]}, r"caption 16 is paired with image 8, and i2t.trec has lists for images 0 to 7"),
+        ({"t2i": lambda ids: ids[:17]}, r"18 captions are paired with images, but there are 17"),
+        ({"i2t": lambda ids: ids[:8]}, r"caption 16 is paired with image 8, but images are numbered 0 to 7"),
     ],
 )
 def test_lists_that_do_not_fit_are_refused(raw, tmp_path, change, message):
     changed = {
-        direction: ForeignLists(lists.source, change.get(direction, lambda ids: ids)(lists.ids))
-        for direction, lists in raw.items()
+        direction: (source, change.get(direction, lambda ids: ids)(ids), None)
+        for direction, (source, ids, _) in raw.items()
     }
     with pytest.raises(ValueError, match=message):
         run(changed, None, tmp_path)
