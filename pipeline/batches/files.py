@@ -32,7 +32,7 @@ from aoq.pipeline.digests import file_sha256
 from aoq.pipeline.scratch import write_atomically
 from aoq.pipeline.tables.files import MANIFEST
 
-FORMAT_VERSION = 1
+_FORMAT_VERSION = 1
 SAMPLES = 10_000
 """Approximate number of samples in a shard, which holds whole batches."""
 
@@ -56,7 +56,7 @@ def write_epoch(
 def write_batches_manifest(folder: Path, about: Mapping[str, Any]) -> None:
     """Write how the batches were made, with the hash of each epoch's file."""
     files = {path.name: file_sha256(path) for path in sorted(folder.glob("epoch-*.parquet"))}
-    whole = {"format_version": FORMAT_VERSION, **about, "files": files}
+    whole = {"format_version": _FORMAT_VERSION, **about, "files": files}
     write_atomically(folder / MANIFEST, (json.dumps(whole, indent=1) + "\n").encode())
 
 

@@ -23,7 +23,7 @@ MOST_EDGES = 10
 COMMUNITY = 32
 CELLS = 1 << 20
 """Images x captions looked up at once."""
-TRIES = 50
+_TRIES = 50
 """Places tried for a pair that is moved to another batch."""
 Order = Int32[np.ndarray, " pairs"]
 """Rows of pairs, batch after batch."""
@@ -48,7 +48,7 @@ class MinedBatches:
         full, rest = [], []
         for rows in passes(self.lists.pairs[:, 0], rng):
             graph = pass_graph(self.lists, rows, most=MOST_EDGES, rng=rng)
-            packed = rows[pack(communities(graph, wanted, rng), wanted, size, rng)]
+            packed = rows[pack_communities(communities(graph, wanted, rng), wanted, size, rng)]
             stop = len(packed) // size * size
             full.append(packed[:stop])
             rest.append(packed[stop:])
@@ -59,7 +59,9 @@ class MinedBatches:
         return keep_apart(self.lists, ordered, size, rng).astype(np.int32)
 
 
-def pack(numbers: Communities, wanted: int, size: int, rng: np.random.Generator) -> Int64[np.ndarray, " nodes"]:
+def pack_communities(
+    numbers: Communities, wanted: int, size: int, rng: np.random.Generator
+) -> Int64[np.ndarray, " nodes"]:
     """Pack nodes into batches of `size`, each with as many communities of the `wanted` size as fit, at random.
 
     Smaller communities follow, the largest first; the last of these fill the room that whole communities leave.
@@ -86,7 +88,7 @@ def keep_apart(
     for place in meetings(lists, order, size).tolist():
         if not _would_match(lists, order, place, order[place], size):
             continue  # the pair that it matched was moved
-        for other in rng.integers(len(order), size=TRIES).tolist():
+        for other in rng.integers(len(order), size=_TRIES).tolist():
             exchanged = (place, order[other]), (other, order[place])
             if other // size != place // size and not any(_would_match(lists, order, *one, size) for one in exchanged):
                 order[[place, other]] = order[[other, place]]

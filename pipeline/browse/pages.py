@@ -75,7 +75,7 @@ def filters(tables: Sequence[OpenTable]) -> dict[str, str]:
 def look(table: OpenTable, train: Album, kind: Kind, anchor: int, show: str, marks: Marks) -> Look:
     """Inspect the whole list, since filters depend on the negatives' details."""
     listed = table.lists[DIRECTIONS[kind]][anchor]
-    places = np.flatnonzero(listed.lists.negative_ids[0] >= 0)
+    places = np.flatnonzero(listed.negative_ids >= 0)
     inspection = inspect_list(listed, train.split, places, table.store)
 
     def is_chosen(negative: Negative) -> bool:

@@ -15,7 +15,7 @@ from aoq.pipeline.cli.output import echo_json, say, show_rows, styled
 from aoq.pipeline.cli.table_options import NamedTable, RowFiles, own_view, row_options, takes_tables
 from aoq.pipeline.config.screen import RULES
 from aoq.pipeline.search.problem import Direction
-from aoq.pipeline.tables.contents import Rows, TableRows
+from aoq.pipeline.tables.contents import ShownRows, TableRows
 from aoq.pipeline.tables.table import NegativeTable
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def inspect(
         raise click.UsageError("name one anchor: --image ROW_OR_ID or --caption ROW_OR_ID")
     read, split = table.read(), table.split()
     known = TableRows(read, *files.read(split))
-    rows: Rows = known if split is None else split
+    rows: ShownRows = known if split is None else split
     screened = table.read_view(view, or_own=True)
     if only and screened is None:
         raise ValueError("--only needs a view: the experiment's own screen, if it was made, or --view FOLDER")
@@ -84,7 +84,7 @@ def inspect(
 
 def _anchors(
     table: NegativeTable,
-    rows: Rows,
+    rows: ShownRows,
     caption_ids: Sequence[str],
     image: str | None,
     caption: str | None,

@@ -1,6 +1,6 @@
 """Measure how far a model has drifted from a table that another model, or an earlier state of it, made.
 
-AOQ assumes that there is no drift. `refresh` renews outdated lists.
+AOQ assumes that there is no drift. `aoq.pipeline.mining.mine.refresh` renews outdated lists.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float32, Int64
+from jaxtyping import Float32, Int32, Int64
 
 from aoq.models.base import MatchingModel
 from aoq.pipeline.arithmetic import products_in
@@ -59,10 +59,9 @@ def measure_drift(
             raise ValueError(f"depth = {cut}, but the {direction} lists hold {lists.h}; give 1 to {lists.h}.")
         rows = np.sort(np.random.default_rng(0).choice(len(lists), min(anchors, len(lists)), replace=False))
         then = lists[rows].head(cut)
-        scored = partial(progress, direction)
-        own, theirs = _search(model, pairs, device, direction, rows, then.negative_ids, scored)
-        between = difference(then.negative_ids, own.negative_ids, rows=rows)
-        drifts[direction] = Drift(len(rows), between, share_above_positive(theirs), share_above_positive(then))
+        own, now = _search(model, pairs, device, direction, rows, then.negative_ids, partial(progress, direction))
+        between = difference(then.negative_ids, own, rows=rows)
+        drifts[direction] = Drift(len(rows), between, share_above_positive(now), share_above_positive(then))
     return drifts
 
 
@@ -76,48 +75,42 @@ def _search(
     anchors: Int64[np.ndarray, " anchors"],
     listed: np.ndarray,
     progress: Callable[[int, int], None],
-) -> tuple[NegativeLists, NegativeLists]:
-    """Return the model's own lists of the anchors, and the table's lists with the model's scores."""
-    shape = listed.shape
+) -> tuple[Int32[np.ndarray, "anchors h"], NegativeLists]:
+    """Return the ids of the model's own lists of the anchors, and the table's lists with the model's scores."""
+    shape, split = listed.shape, pairs.split
     ids, scores = np.full(shape, -1, np.int32), np.full(shape, -np.inf, np.float32)
-    lowest, theirs = np.full(shape[0], np.inf, np.float32), np.full(shape, np.nan, np.float32)
-    done, total = 0, pairs.split.caption_count if direction == "i2t" else pairs.split.image_count
-    for candidates, tile, is_positive in _tiles(model, pairs, device, direction, anchors):
+    lowest, now = np.full(shape[0], np.inf, np.float32), np.full(shape, np.nan, np.float32)
+    done, total = 0, split.caption_count if direction == "i2t" else split.image_count
+    for candidates, tile in _tiles(model, pairs, device, direction, anchors):
+        sides = (anchors[:, None], candidates) if direction == "i2t" else (candidates, anchors[:, None])
+        is_positive = split.are_paired(*sides)
         lowest = np.minimum(lowest, np.where(is_positive, tile, np.inf).min(axis=1))
         place = np.searchsorted(candidates, listed).clip(max=len(candidates) - 1)
         there = candidates[place] == listed
-        theirs[there] = np.take_along_axis(tile, place, axis=1)[there]
-        tile_ids = np.where(is_positive, -1, candidates).astype(np.int32)
-        ids = np.concatenate([ids, tile_ids], axis=1)
+        now[there] = np.take_along_axis(tile, place, axis=1)[there]
+        ids = np.concatenate([ids, np.where(is_positive, -1, candidates).astype(np.int32)], axis=1)
         scores = np.concatenate([scores, np.where(is_positive, np.float32(-np.inf), tile)], axis=1)
         ids, scores = (column[:, : shape[1]] for column in in_table_order(ids, scores))
         done += len(candidates)
         progress(done, total)
-    lowest[np.isinf(lowest)] = np.nan
-    return NegativeLists(ids, scores, lowest), NegativeLists(listed, theirs, lowest)
+    return ids, NegativeLists(listed, now, np.where(np.isinf(lowest), np.float32(np.nan), lowest))
 
 
 def _tiles(
-    model: MatchingModel,
-    pairs: PairData,
-    device: torch.device,
-    direction: Direction,
-    anchors: Int64[np.ndarray, " anchors"],
-) -> Iterator[tuple[Int64[np.ndarray, " tile"], Float32[np.ndarray, "anchors tile"], Bool[np.ndarray, "anchors tile"]]]:
-    """Iterate over candidates, rising, with the anchors' similarities to them and a mask of their positives."""
-    split = pairs.split
+    model: MatchingModel, pairs: PairData, device: torch.device, direction: Direction, anchors: np.ndarray
+) -> Iterator[tuple[Int64[np.ndarray, " tile"], Float32[np.ndarray, "anchors tile"]]]:
+    """Iterate over candidates, rising, with the anchors' similarities to them."""
     if direction == "i2t":
         codes = encode_images(model, pairs, device, anchors)
         for columns, captions in encode_captions(model, pairs, device):
             order = np.argsort(columns)
-            tile = model.similarity(codes, captions).float().cpu().numpy()[:, order]
-            yield columns[order], tile, split.are_paired(anchors[:, None], columns[order])
+            yield columns[order], model.similarity(codes, captions).float().cpu().numpy()[:, order]
         return
     parts = list(encode_captions(model, pairs, device, anchors))
-    for start, stop in blocks(split.image_count, TILE_IMAGES):
+    for start, stop in blocks(pairs.split.image_count, TILE_IMAGES):
         rows = np.arange(start, stop)
         codes = encode_images(model, pairs, device, rows)
         tile = np.empty((len(anchors), len(rows)), dtype=np.float32)
         for columns, captions in parts:
             tile[np.searchsorted(anchors, columns)] = model.similarity(codes, captions).float().cpu().numpy().T
-        yield rows, tile, split.are_paired(rows, anchors[:, None])
+        yield rows, tile

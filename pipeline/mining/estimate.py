@@ -22,13 +22,13 @@ from aoq.pipeline.search.units import Backend, never
 from aoq.pipeline.vectors import norms_of
 
 READING, WRITING = "reading the vectors", "writing the table"
-PIECES = 2
+_PIECES = 2
 PIECE_IMAGES, PIECE_CAPTIONS = 4096, 8192
 LEAST_PAIRS = 10**7  # a smaller search takes most of its time to start, which says nothing about its growth
 WARM_UP = 64  # rows per side that are mined first, so that code is compiled before the clock starts
 DAY = 86_400.0
 
-Vectors = tuple[Float32[np.ndarray, "_ D"], Float32[np.ndarray, "_ D"]]
+_Vectors = tuple[Float32[np.ndarray, "_ D"], Float32[np.ndarray, "_ D"]]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Estimate:
 def estimate(
     problem: Problem,
     search: str,
-    vectors: Vectors | None = None,
+    vectors: _Vectors | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Estimate:
     """Mine a piece in the same proportions, and scale the time of each step by its operations.
@@ -67,11 +67,11 @@ def estimate(
     images, captions = vectors or (problem.images, problem.captions)
     images, captions = images[:PIECE_IMAGES], captions[:PIECE_CAPTIONS]
     piece, timed = piece_of(problem, images, captions), replace(backend if backend.costs else ONE_PASS, is_small=never)
-    progress(0, PIECES)
+    progress(0, _PIECES)
     _mine(piece_of(problem, images[:WARM_UP], captions[:WARM_UP]), timed)
-    progress(1, PIECES)
+    progress(1, _PIECES)
     seconds, table_bytes = _mine(piece, timed)
-    progress(PIECES, PIECES)
+    progress(_PIECES, _PIECES)
     costs, measured, dimensions = _costs(problem, timed), _costs(piece, timed), images.shape[1]
     exact = {step: seconds[step] * cost / measured[step] for step, cost in costs.items()}
     affordable = None
@@ -96,7 +96,7 @@ def estimate(
     )
 
 
-def unknown_vectors(images: int, captions: int, dimensions: int) -> tuple[Vectors, Vectors]:
+def unknown_vectors(images: int, captions: int, dimensions: int) -> tuple[_Vectors, _Vectors]:
     """Make vectors that take no memory, for a problem's shape, and random unit vectors for a piece of it."""
     rng, zero = np.random.default_rng(0), np.float32(0)
 

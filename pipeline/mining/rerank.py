@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 ROUNDING = 1e-5
 """Largest difference between a pair's own score and its score in a matrix."""
-Block = tuple[int, int]
+_Block = tuple[int, int]
 """Start and stop of the anchors of a unit."""
 
 
@@ -51,14 +51,14 @@ class Shortlist:
     def __getitem__(self, direction: Direction) -> Int32[np.ndarray, "anchors depth"]:
         return self.captions if direction == "i2t" else self.images
 
-    def blocks(self, direction: Direction) -> list[Block]:
+    def blocks(self, direction: Direction) -> list[_Block]:
         return blocks(len(self[direction]), sizes.IMAGE_BLOCK if direction == "i2t" else sizes.CAPTION_BLOCK)
 
-    def row_keys(self, direction: Direction, block: Block) -> Int64[np.ndarray, "anchors depth"]:
+    def row_keys(self, direction: Direction, block: _Block) -> Int64[np.ndarray, "anchors depth"]:
         """Number the listed pairs of a block of anchors as image * captions + caption; padding is -1."""
         return listed_keys(direction, np.arange(*block)[:, None], self[direction][slice(*block)], len(self.images))
 
-    def keys(self, images: Block, captions: Block) -> Int64[np.ndarray, " pairs"]:
+    def keys(self, images: _Block, captions: _Block) -> Int64[np.ndarray, " pairs"]:
         """Return the pairs of two blocks to score, rising."""
         listed = [self.row_keys("i2t", images).ravel(), self.row_keys("t2i", captions).ravel()]
         keys = np.concatenate([*listed, pair_keys(self.positives[:, 0], self.positives[:, 1], len(self.images))])
@@ -78,9 +78,9 @@ class Rescoring:
     h: Mapping[Direction, int]
     checked_anchors: int
     device: torch.device
-    _images: tuple[Block, Code] | None = field(default=None, repr=False)
+    _images: tuple[_Block, Code] | None = field(default=None, repr=False)
 
-    def image_codes(self, block: Block) -> Code:
+    def image_codes(self, block: _Block) -> Code:
         """Encode a block of images; the last block's codes are cached."""
         if self._images is None or self._images[0] != block:
             self._images = None
@@ -139,7 +139,7 @@ def measured_recall(job: Rescoring, direction: Direction, store: Store) -> float
     return float(np.where(wanted > 0, np.minimum(listed, wanted) / np.maximum(wanted, 1), 1.0).mean())
 
 
-def _block_lists(job: Rescoring, direction: Direction, store: Store, block: Block) -> NegativeLists:
+def _block_lists(job: Rescoring, direction: Direction, store: Store, block: _Block) -> NegativeLists:
     """Reranked lists of a block of anchors."""
     shortlist = job.shortlist
     images, captions = ([block] if one == direction else shortlist.blocks(one) for one in DIRECTIONS)
@@ -172,7 +172,7 @@ def rescoring_units(job: Rescoring) -> list[Unit[Rescoring]]:
 
 @torch.inference_mode()
 @products_in("float32")
-def _score(images: Block, captions: Block, job: Rescoring, store: Store) -> list[pa.Table]:
+def _score(images: _Block, captions: _Block, job: Rescoring, store: Store) -> list[pa.Table]:
     """Score the pairs of two blocks; return the pairs, rising, and their scores."""
     keys = job.shortlist.keys(images, captions)
     rows, columns = np.divmod(keys, len(job.shortlist.images))
@@ -197,7 +197,7 @@ def _score(images: Block, captions: Block, job: Rescoring, store: Store) -> list
 
 @torch.inference_mode()
 @products_in("float32")
-def _search(direction: Direction, block: Block, job: Rescoring, store: Store) -> list[pa.Table]:
+def _search(direction: Direction, block: _Block, job: Rescoring, store: Store) -> list[pa.Table]:
     """Return the scores of each checked anchor's h best negatives in a block of candidates."""
     anchors, candidates = job.checked(direction), np.arange(*block)
     images, captions = (anchors, candidates) if direction == "i2t" else (candidates, anchors)
@@ -214,5 +214,5 @@ def _search(direction: Direction, block: Block, job: Rescoring, store: Store) ->
     return [pa.table({"anchor_id": np.repeat(anchors, best.shape[1]), "score": best.ravel()})]
 
 
-def _scored_name(images: Block, captions: Block) -> str:
+def _scored_name(images: _Block, captions: _Block) -> str:
     return f"pairs-{images[0]:09d}-{captions[0]:09d}"

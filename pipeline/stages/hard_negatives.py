@@ -95,7 +95,7 @@ def shortened(split: Split, depths: Depths) -> dict[Direction, int]:
 
 def _refresh(chain: Chain, options: Refresh, build: Build, engine: Engine) -> None:
     """Search the student's own vectors, which are not kept."""
-    from aoq.pipeline.mining.refresh import refresh
+    from aoq.pipeline.mining.mine import refresh
     from aoq.pipeline.stages.encoding import embed_train_split
 
     (student,), vectors = (member.chain for member in chain.members), build.directory / "vectors"

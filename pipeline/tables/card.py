@@ -24,7 +24,7 @@ ${license}tags: [hard-negatives, $task, aoq]
 $tables---
 # Hard negatives
 
-$about; ids and scores alone, no pictures, no texts. Anchor n is row n of the data with the fingerprint
+$about. Ids and scores alone; no pictures, no texts. Anchor n is row n of the data with the fingerprint
 `$dataset`.
 
 | | $columns |
@@ -58,6 +58,9 @@ def write_card(folder: Path, *, name: str = "FOLDER", licence: str | None = None
     """Write the README; `rules` are those of the view in the folder, if there is one."""
     manifest = read_manifest(folder)
     directions, sides = directions_of(manifest), [visible(side) for side in sides_of(manifest)]
+    first, last = sides[0], sides[-1]
+    what = f"for each of the {first} the {last}, and for each of the {last} the {first}"
+    what = f"for each of the {first} the others" if len(sides) == 1 else what
     tables = {file: f"{file}.parquet" for file in _FILES}
     tables |= {f"{direction}_flags": f"{VIEW}/{direction}.parquet" for direction in directions if rules}
     facts = {direction: search_facts(manifest, direction) for direction in directions}
@@ -70,7 +73,7 @@ def write_card(folder: Path, *, name: str = "FOLDER", licence: str | None = None
         license="" if licence is None else f"license: {json.dumps(licence)}\n",
         task="image-text-retrieval" if sides_of(manifest) == TWO_SIDES else "retrieval",
         tables=describe_tables(folder, tables, default=_FILES[0]),
-        about=f"For each of the {' and of the '.join(sides)}, its most similar ones that do not match it",
+        about=f"Hard negatives, {what} that a teacher finds most similar among those that are not its own",
         dataset=visible(str(manifest.get("dataset", "unknown"))),
         columns=" | ".join(column.replace("_", " ") for column in _COLUMNS),
         rule="|".join("---" for _ in _COLUMNS),

@@ -140,7 +140,7 @@ class TableRows:
         return {"i2t": self.table.own("i2t"), "t2i": self.table.own("t2i")}
 
 
-Rows = Split | TableRows
+ShownRows = Split | TableRows
 """Rows whose texts, ids and pairs an inspection shows."""
 
 

@@ -184,7 +184,7 @@ class About(TypedDict, total=False):
     sources: list[str]
 
 
-class Manifest(TypedDict, total=False):
+class TableManifest(TypedDict, total=False):
     """The manifest's fields that programs read."""
 
     format_version: Required[int]
@@ -200,7 +200,7 @@ def read_manifest(folder: Path, *, dataset: str | None = None) -> dict[str, Any]
     path = folder / MANIFEST
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no {MANIFEST}, so it is no negative table.")
-    manifest = cast(dict[str, Any], read_json(path, Manifest, remedy=MINE_AGAIN))
+    manifest = cast(dict[str, Any], read_json(path, TableManifest, remedy=MINE_AGAIN))
     version = manifest["format_version"]
     if version != FORMAT_VERSION:
         raise ValueError(f"{folder} has format version {version}, this version reads {FORMAT_VERSION}; mine again.")

@@ -25,11 +25,10 @@ from aoq.pipeline.columns import read_parquet
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.files import LISTS, read_chunks, read_manifest
-from aoq.pipeline.tables.pairs import Pairs, pair_keys
+from aoq.pipeline.tables.pairs import ID_COUNT, Pairs, pair_keys
 from aoq.pipeline.tables.writing import write_table
 
 RANK_CONSTANT = 60
-ID_COUNT = 2**32
 CHUNK_ROWS = 4096
 
 Values = tuple[Float64[np.ndarray, "_ _"], Float64[np.ndarray, " _"], Float64[np.ndarray, " _"]]

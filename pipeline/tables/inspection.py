@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Int32, Int64
 
 from aoq.pipeline.data.vocabulary import tokenise
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.search.scores import exact_scores
-from aoq.pipeline.tables.contents import Rows
+from aoq.pipeline.tables.contents import ShownRows
 from aoq.pipeline.tables.files import search_facts
 from aoq.pipeline.tables.screens.view import Judged, View, bit, rules_of
 from aoq.pipeline.tables.table import NegativeTable
@@ -82,13 +82,17 @@ class AnchorList:
     named: Sequence[str] = ()
     """Ids of the captions, if they have some."""
 
+    @property
+    def negative_ids(self) -> Int32[np.ndarray, " h"]:
+        return self.lists.negative_ids[0]
+
     def caption_id(self, caption: int) -> str:
         return self.named[caption] if self.named else ""
 
 
 def inspect_anchor(
     table: NegativeTable,
-    split: Rows,
+    split: ShownRows,
     direction: Direction,
     anchor: int,
     top: int,
@@ -105,14 +109,14 @@ def inspect_anchor(
     judged = None if view is None else view[direction][row]
     members = search_facts(table.manifest, direction).get("sources", ())
     listed = AnchorList(direction, anchor, table[direction][row], judged, members, named)
-    chosen = listed.lists.negative_ids[0] >= 0
+    chosen = listed.negative_ids >= 0
     if only and judged is not None:
         chosen &= judged.flags[0] == 0 if only == "left" else judged.flags[0] & bit(only) > 0
     return inspect_list(listed, split, np.flatnonzero(chosen)[:top], store)
 
 
 def inspect_list(
-    listed: AnchorList, split: Rows, places: Int64[np.ndarray, " some"], store: EmbeddingStore | None
+    listed: AnchorList, split: ShownRows, places: Int64[np.ndarray, " some"], store: EmbeddingStore | None
 ) -> Inspection:
     """Show the negatives at these places of the list, and the anchor's positives."""
     direction, anchor, lists = listed.direction, listed.anchor, listed.lists
@@ -133,7 +137,7 @@ def inspect_list(
     )
 
 
-def _negative(listed: AnchorList, split: Rows, place: int, own_words: Sequence[Sequence[str]]) -> Negative:
+def _negative(listed: AnchorList, split: ShownRows, place: int, own_words: Sequence[Sequence[str]]) -> Negative:
     lists, judged, is_caption = listed.lists, listed.judged, listed.direction == "i2t"
     row, score = int(lists.negative_ids[0, place]), float(lists.scores[0, place])
     image = int(split.image_of[row]) if is_caption else row
@@ -154,7 +158,7 @@ def _negative(listed: AnchorList, split: Rows, place: int, own_words: Sequence[S
     )
 
 
-def _positives(rows: np.ndarray, listed: AnchorList, split: Rows, store: EmbeddingStore | None) -> list[Positive]:
+def _positives(rows: np.ndarray, listed: AnchorList, split: ShownRows, store: EmbeddingStore | None) -> list[Positive]:
     is_caption, lists, positives = listed.direction == "i2t", listed.lists, []
     scores: Sequence[float | None] = [None] * len(rows)
     if store is not None:

@@ -22,6 +22,8 @@ Pairs = Int32[np.ndarray, "pairs 2"]
 TWO_SIDES = ("images", "captions")
 SIDES: Mapping[Direction, tuple[str, str]] = {"i2t": ("images", "captions"), "t2i": ("captions", "images")}
 """Names of the anchors and of the candidates of a direction."""
+ID_COUNT = 2**32
+"""More than all ids of one side."""
 
 
 def paired(image_of: Integer[np.ndarray, " captions"]) -> Pairs:
@@ -88,19 +90,19 @@ def rows_by_id(ids: Sequence[str], noun: str = "image") -> dict[str, int]:
     return rows
 
 
-COLUMNS = (("image_id", "caption_id"), ("query_id", "document_id"), ("query-id", "corpus-id"), ("left", "right"))
+COLUMN_PAIRS = (("image_id", "caption_id"), ("query_id", "document_id"), ("query-id", "corpus-id"), ("left", "right"))
 GRADES = ("grade", "score")
 LEAST_GRADE = 1.0
 TABLE_SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl")
 JUDGEMENT_SUFFIXES = (".qrels", ".trec", ".txt")
-REMEDY = (
+_REMEDY = (
     "it needs two columns, "
-    + " or ".join(" and ".join(pair) for pair in COLUMNS)
+    + " or ".join(" and ".join(pair) for pair in COLUMN_PAIRS)
     + ", of rows, or of ids that --image-ids and --caption-ids name"
 )
 
-Column = Sequence[str] | Integer[np.ndarray, " pairs"]
-Columns = tuple[Column, Column, Float64[np.ndarray, " pairs"] | None]
+_Column = Sequence[str] | Integer[np.ndarray, " pairs"]
+_Columns = tuple[_Column, _Column, Float64[np.ndarray, " pairs"] | None]
 """Both sides of each pair, as rows or ids, and its grade."""
 
 
@@ -136,7 +138,7 @@ def read_pairs(
         return array
     if not len(left):
         raise ValueError(f"{path} has no pair; give --unpaired where no caption belongs to any image.")
-    rows = np.stack([_rows(path, images, left), _rows(path, captions, right)], axis=1)
+    rows = np.stack([find_rows(path, images, left), find_rows(path, captions, right)], axis=1)
     return rows if grades is None else rows[_are_positive(path, grades, least_grade)]
 
 
@@ -160,7 +162,7 @@ def _has_no_header(path: Path) -> bool:
     return len(fields) == 4 and _is_number(fields[3])
 
 
-def _judgements(path: Path, *_: bool) -> Columns:
+def _judgements(path: Path, *_: bool) -> _Columns:
     with reading(path, "a text file"), path.open(encoding="utf-8") as file:
         lines = [line.split() for line in file.read().splitlines()]
     for number, fields in enumerate(lines, start=1):
@@ -182,10 +184,10 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def _columns(path: Path, *have_ids: bool) -> Columns:
-    with reading(path, "pairs", REMEDY):
+def _columns(path: Path, *have_ids: bool) -> _Columns:
+    with reading(path, "pairs", _REMEDY):
         types, read = open_columns(path)
-        matching = [pair for pair in COLUMNS if set(pair) <= set(types)]
+        matching = [pair for pair in COLUMN_PAIRS if set(pair) <= set(types)]
         if len(matching) != 1:
             raise ValueError(f"its columns are {list(types)}")
         grade = next((name for name in GRADES if name in types), None)
@@ -229,7 +231,7 @@ def _are_positive(path: Path, grades: Float64[np.ndarray, " pairs"], least: floa
     return are_positive
 
 
-def _rows(path: Path, side: Known, column: Column) -> Int64[np.ndarray, " pairs"]:
+def find_rows(path: Path | str, side: Known, column: _Column) -> Int64[np.ndarray, " pairs"]:
     """Turn ids or row numbers into rows; each must exist."""
     if side.ids is not None:
         row_of = rows_by_id(side.ids, side.noun)

@@ -8,12 +8,11 @@ import numpy as np
 from jaxtyping import Bool, Float, Int32, Int64
 
 from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.tables.pairs import pair_keys
+from aoq.pipeline.tables.pairs import ID_COUNT, pair_keys
 from aoq.pipeline.tables.table import NegativeTable
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 PERSISTENCE = 0.9
-ID_COUNT = 2**32
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import pytest
 
 from aoq.pipeline.batches.communities import Graph, communities, pass_graph, passes
 from aoq.pipeline.batches.lists import MeetingLists, measure_meetings, meeting_lists, ranks_met
-from aoq.pipeline.batches.order import MinedBatches, keep_apart, meetings, pack
+from aoq.pipeline.batches.order import MinedBatches, keep_apart, meetings, pack_communities
 from aoq.pipeline.data.batches import epoch_order
 from aoq.pipeline.mining.hard_negatives import hard_negatives
 
@@ -57,14 +57,6 @@ def test_an_edge_counts_in_how_many_lists_two_pairs_stand(lists):
     assert found == expected
 
 
-def test_only_some_of_each_list_are_edges(lists):
-    rows = passes(lists.pairs[:, 0], np.random.default_rng(1))[0]
-    few, more = (
-        pass_graph(lists, rows, most=most, rng=np.random.default_rng(2)).weights.sum() / 2 for most in (1, 100)
-    )
-    assert 0 < few <= 2 * len(rows) < more
-
-
 def test_communities_are_heaps_where_the_graph_falls_apart():
     """Five cliques of four nodes."""
     nodes = np.arange(20)
@@ -81,7 +73,7 @@ def test_packing_keeps_communities_whole(wanted, size):
     rng = np.random.default_rng(3)
     sizes = [*[wanted] * 9, *range(1, wanted)]
     numbers = rng.permutation(np.repeat(np.arange(len(sizes)), sizes)).astype(np.int32)
-    packed = pack(numbers, wanted, size, rng)
+    packed = pack_communities(numbers, wanted, size, rng)
     assert sorted(packed.tolist()) == list(range(len(numbers)))
     for batch in np.split(packed, range(size, len(packed), size))[: 9 // (size // wanted)] if size >= wanted else []:
         if len(batch) == size:
@@ -113,13 +105,6 @@ def test_in_batch_negatives_are_harder_than_at_random(table, lists):
         assert ours.none_listed < theirs.none_listed
 
 
-def test_captions_of_one_image_do_not_meet(lists):
-    order = MinedBatches(lists, 12, community=6).order(0)
-    for batch in np.split(order, range(12, PAIRS, 12)):
-        images = lists.pairs[batch, 0]
-        assert len(set(images.tolist())) == len(images)
-
-
 def test_ranks_met_are_places_in_the_lists(table, lists):
     batch = lists.pairs[np.random.default_rng(5).permutation(PAIRS)[:30]]
     for direction in ("i2t", "t2i"):
@@ -142,11 +127,6 @@ def test_what_may_match_is_moved_to_other_batches(lists):
     moved = keep_apart(strict, order, 10, np.random.default_rng(0))
     assert sorted(moved.tolist()) == order.tolist()
     assert len(meetings(strict, moved, 10)) == 0
-
-
-def test_where_there_is_no_other_batch_pairs_stay(lists):
-    order = np.arange(PAIRS)
-    assert (keep_apart(lists, order, PAIRS, np.random.default_rng(0)) == order).all()
 
 
 def test_meetings_are_the_later_of_two(lists):

@@ -80,7 +80,7 @@ def test_what_others_write_meanwhile_is_seen_and_kept(tmp_path):
     ("name", "content", "message"),
     [
         ("m.txt", None, "one of .parquet, .csv, .json"),
-        ("m.csv", "caption_id,image_id\n30,0\n", "pair 0 has caption 30, and there are captions 0 to 29"),
+        ("m.csv", "caption_id,image_id\n30,0\n", "pair 0 names caption '30', and there are captions 0 to 29"),
         ("m.csv", "a,b\n1,2\n", "is damaged or not pairs known to match"),
         ("no/m.csv", None, "does not exist; make it, or choose another --matches"),
     ],

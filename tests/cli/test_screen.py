@@ -131,7 +131,7 @@ def test_inspect_shows_flags_and_chooses_by_them(aoq, folder, tmp_path):
 --range-min 20 :: the rules take all 3,600 negatives, so every list would be empty; loosen them, or
 --min-score nan :: min_score: Input should be a finite number
 --positives none.csv :: none.csv does not exist
---judgements far.csv :: far.csv: pair 0 has caption 300, and there are captions 0 to 299
+--judgements far.csv :: far.csv: pair 0 names caption '300', and there are captions 0 to 299
 --alike-owners 0.5 :: the rule alike_owners needs the images' vectors (--image-vectors)
 --doubtful-pair 0.5 --pair-probabilities none.parquet :: none.parquet does not exist; an
 --doubtful-pair 0.5 --pair-probabilities short.parquet :: belongs to other captions: it has 2 rows

@@ -56,19 +56,6 @@ def test_a_corpus_with_several_positives_and_with_none(seed, queries, documents,
     assert sorted(map(tuple, table.positives.tolist())) == sorted(map(tuple, pairs.tolist()))
 
 
-def test_tuples_are_pairs_however_many_there_are():
-    rng = np.random.default_rng(12)
-    pairs = [(query, 99 - query) for query in range(20)]
-    given = {"queries": unit(rng, 20), "documents": unit(rng, 100), "h": (9, 0)}
-    assert hard_negatives(**given, positives=pairs).sha256 == hard_negatives(**given, positives=np.array(pairs)).sha256
-    with pytest.raises(
-        ValueError, match=r"20 lists of two numbers .* tuples or an \(n, 2\) array, .* a list of arrays"
-    ):
-        hard_negatives(**given, positives=[*map(list, pairs)])
-    documents = hard_negatives(**given, positives=[np.array([99 - query, query]) for query in range(20)])
-    assert len(documents.positives) == 40
-
-
 def test_both_directions_of_images_and_captions():
     rng = np.random.default_rng(0)
     images, captions, image_of = unit(rng, 30), unit(rng, 90), np.repeat(np.arange(30), 3)
@@ -76,13 +63,6 @@ def test_both_directions_of_images_and_captions():
     table = hard_negatives(images, captions, image_of, h=(7, 5))
     check(table.i2t, images, captions, [np.flatnonzero(image_of == row).tolist() for row in range(30)], 7)
     check(table.t2i, captions, images, [[row] if row >= 0 else [] for row in image_of], 5)
-
-
-def test_queries_among_themselves_never_find_themselves():
-    rng = np.random.default_rng(1)
-    queries = unit(rng, 20)
-    table = hard_negatives(queries=queries, positives=np.array([[3, 5]]), h=4)
-    check_one_set(table, queries, {(3, 5), (5, 3)}, 4)
 
 
 def check_one_set(table, vectors, pairs, h):
@@ -118,14 +98,6 @@ def test_one_set_with_any_pairs_is_saved_and_read_as_it_was(seed, rows, count, s
     read = read_table(folder)
     check_one_set(read, vectors, pairs, 5)
     assert (read.sha256, repr(read)) == (table.sha256, f"NegativeTable(i2t: {rows} lists of 5, one set)")
-
-
-def test_pairs_by_row_and_one_direction_alone():
-    rng = np.random.default_rng(2)
-    images, captions = unit(rng, 12), unit(rng, 12)
-    table = hard_negatives(images, captions, h=(0, 3))
-    check(table.t2i, captions, images, [[row] for row in range(12)], 3)
-    assert table.i2t.negative_ids.shape == (12, 0)
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float64, torch.float32, torch.bfloat16, list])
@@ -243,14 +215,6 @@ def test_what_does_not_fit_is_said(given, message):
         hard_negatives(**given)
 
 
-def test_one_array_may_be_both_sides():
-    vectors = unit(np.random.default_rng(6), 20)
-    for side in (vectors, torch.from_numpy(vectors)):
-        table = hard_negatives(side, side, h=np.int64(3))
-        check(table.i2t, vectors, vectors, [[row] for row in range(20)], 3)
-        check(table.t2i, vectors, vectors, [[row] for row in range(20)], 3)
-
-
 @pytest.mark.parametrize("scale", [1e-44, 1e-100, 1e100])
 def test_cosines_of_very_long_and_short_vectors(scale):
     rng = np.random.default_rng(7)
@@ -268,8 +232,3 @@ def test_tensors_of_float64_are_not_rounded_before_their_norms():
     image_of = np.arange(150) // 3
     tensors = hard_negatives(torch.from_numpy(images), torch.from_numpy(captions), torch.from_numpy(image_of), h=10)
     assert tensors.sha256 == hard_negatives(images, captions, image_of, h=10).sha256
-
-
-def test_a_table_says_what_it_holds_in_a_line():
-    table = hard_negatives(unit(np.random.default_rng(9), 20), unit(np.random.default_rng(10), 20), h=(3, 2))
-    assert repr(table) == "NegativeTable(i2t: 20 lists of 3, t2i: 20 lists of 2)"

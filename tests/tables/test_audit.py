@@ -74,18 +74,14 @@ def edit(folder, change):
     path.write_text(json.dumps(manifest))
 
 
-def test_a_file_without_lists_is_named(folder):
-    rewrite(folder, "i2t", lambda *columns: tuple(column[:0] for column in columns))
-    assert any("holds 0 lists of 12" in str(found) for found in audit(folder))
-
-
 @pytest.mark.parametrize("search", ["onepass", "faiss-flat", "faiss:IVF4,Flat|nprobe=2"])
 def test_what_is_mined_is_sound(tmp_path, search):
     assert audit(mined(tmp_path, search, recall_floor=0.1)) == []
 
 
-def swap(ids, scores, positive):
-    ids[4, [0, 1]], scores[4, [0, 1]] = ids[4, [1, 0]], scores[4, [1, 0]]
+def swap(rows, *places):
+    for column in rows:
+        column[4, list(places)] = column[4, list(places)[::-1]]
 
 
 def break_tie(ids, scores, positive):
@@ -93,120 +89,83 @@ def break_tie(ids, scores, positive):
     ids[4, [0, 1]] = np.sort(ids[4, [0, 1]])[::-1]
 
 
-def beyond(ids, scores, positive):
-    ids[4, 3] = 90
-
-
-def repeat(ids, scores, positive):
-    ids[4, 3], scores[4, 3] = ids[4, 2], scores[4, 2]
-
-
-def not_finite(ids, scores, positive):
-    scores[4, 0] = np.inf
-
-
-def hole(ids, scores, positive):
-    ids[4, 3] = -1
-
-
-def own(ids, scores, positive):
-    ids[4, 0] = 4 * 3 + 1
-
-
-def other_score(ids, scores, positive):
-    scores[:, 0] += np.float32(1e-3)
-
-
 def forget(ids, scores, positive):
     """The best negative of every anchor is left out, and the next best stand in its place."""
-    ids[:, :-1], scores[:, :-1] = ids[:, 1:].copy(), scores[:, 1:].copy()
-    ids[:, -1], scores[:, -1] = -1, np.nan
+    for column, padding in ((ids, -1), (scores, np.nan)):
+        column[:, :-1], column[:, -1] = column[:, 1:].copy(), padding
 
 
-def infinite(ids, scores, positive):
-    positive[4] = -np.inf
+def put(column, place, value):
+    def change(*columns):
+        columns[column][place] = value(*columns) if callable(value) else value
+
+    return change
 
 
-@pytest.mark.parametrize(
-    ("defect", "message"),
-    [
-        (swap, r"i2t.parquet: not in order .* \(1 rows, the first is 4\)"),
-        (break_tie, r"i2t.parquet: not in order"),
-        (beyond, r"ids beyond the other side's rows"),
-        (repeat, r"the same id twice"),
-        (not_finite, r"scores that are not finite"),
-        (hole, r"real ids after padding"),
-        (own, r"an own positive among the negatives \(1 rows, the first is 4\)"),
-        (other_score, r"a score that differs from the other direction's"),
-        (forget, r"t2i.parquet: a pair that the other direction should list, but does not"),
-        (infinite, r"a positive score that is infinite"),
-    ],
-)
-def test_planted_defects_of_lists_are_named(folder, defect, message):
-    rewrite(folder, "i2t", defect)
+BEYOND, OTHER_SCORE = put(0, (4, 3), 90), put(1, np.s_[:, 0], lambda ids, scores, _: scores[:, 0] + np.float32(1e-3))
+DEFECTS = {
+    r"i2t.parquet: not in order .* \(1 rows, the first is 4\)": lambda *columns: swap(columns[:2], 0, 1),
+    r"i2t.parquet: not in order": break_tie,
+    r"ids beyond the other side's rows": BEYOND,
+    r"the same id twice": put(0, (4, 3), lambda ids, *_: ids[4, 2]),
+    r"scores that are not finite": put(1, (4, 0), np.inf),
+    r"real ids after padding": put(0, (4, 3), -1),
+    r"an own positive among the negatives \(1 rows, the first is 4\)": put(0, (4, 0), 4 * 3 + 1),
+    r"a score that differs from the other direction's": OTHER_SCORE,
+    r"t2i.parquet: a pair that the other direction should list, but does not": forget,
+    r"a positive score that is infinite": put(2, 4, -np.inf),
+    r"holds 29 lists of 12, the manifest says 30 of 12": lambda *columns: [column[:-1] for column in columns],
+    r"holds 0 lists of 12": lambda *columns: [column[:0] for column in columns],
+}
+
+
+@pytest.mark.parametrize("message", DEFECTS)
+def test_planted_defects_of_lists_are_named(folder, message):
+    rewrite(folder, "i2t", DEFECTS[message])
     assert any(re.search(message, str(finding)) for finding in audit(folder)), audit(folder)
 
 
-def test_a_table_that_says_it_has_no_scores_has_none(folder):
-    def import_without_scores(manifest):
-        for about in manifest["directions"].values():
-            about.update(scores="none")
-
-    edit(folder, import_without_scores)
-    found = [str(finding) for finding in audit(folder)]
-    assert any(
-        re.search(r"i2t.parquet: a score, although the manifest says that there are none \(30 rows", f) for f in found
-    )
+def replace_column(path, name, change):
+    rows = pq.read_table(path)
+    pq.write_table(rows.set_column(rows.schema.names.index(name), name, pa.array(change(rows))), path)
 
 
 def drop_certificate(folder):
-    path = folder / "t2i.certificates.parquet"
-    rows = pq.read_table(path)
-    bound = rows["bound"].to_numpy().copy()
-    bound[3] = rows["last_score"][3].as_py()
-    pq.write_table(rows.set_column(2, "bound", pa.array(bound)), path)
+    def lower(rows):
+        bound = rows["bound"].to_numpy().copy()
+        bound[3] = rows["last_score"][3].as_py()
+        return bound
 
-
-def another_last_score(folder):
-    path = folder / "i2t.certificates.parquet"
-    rows = pq.read_table(path)
-    pq.write_table(rows.set_column(1, "last_score", pa.array(rows["last_score"].to_numpy() + 1)), path)
+    replace_column(folder / "t2i.certificates.parquet", "bound", lower)
 
 
 def more_positives(folder):
-    best = read_unverified(folder / "i2t.parquet").negative_ids[4, 0]
     image_of = IMAGE_OF.copy()
-    image_of[best] = 4
+    image_of[read_unverified(folder / "i2t.parquet").negative_ids[4, 0]] = 4
     write_positives(folder, paired(image_of))
 
 
-@pytest.mark.parametrize(
-    ("defect", "message"),
-    [
-        (drop_certificate, r"t2i.certificates.parquet: not certified.*\(1 rows, the first is 3\)"),
-        (another_last_score, r"i2t.certificates.parquet: a last score that is not the table's \(30 rows"),
-        (more_positives, r"i2t.parquet: an own positive among the negatives \(1 rows, the first is 4\)"),
-        (lambda folder: write_positives(folder, paired(IMAGE_OF + 1)), "pairs with rows that the table does not have"),
-        (lambda folder: rewrite(folder, "i2t", other_score, forged=False), "not those whose sha256 the manifest gives"),
-        (
-            lambda folder: edit(folder, lambda manifest: manifest.update(dataset="e")),
-            "its footer says dataset = 'd', the manifest 'e'",
-        ),
-        (
-            lambda folder: rewrite(folder, "i2t", lambda *columns: [column[:-1] for column in columns]),
-            "holds 29 lists of 12, the manifest says 30 of 12",
-        ),
-    ],
-)
-def test_planted_defects_beside_the_lists_are_named(folder, defect, message):
-    defect(folder)
+BESIDE = {
+    r"t2i.certificates.parquet: not certified.*\(1 rows, the first is 3\)": drop_certificate,
+    r"i2t.certificates.parquet: a last score that is not the table's \(30 rows": lambda folder: replace_column(
+        folder / "i2t.certificates.parquet", "last_score", lambda rows: rows["last_score"].to_numpy() + 1
+    ),
+    r"i2t.parquet: an own positive among the negatives \(1 rows, the first is 4\)": more_positives,
+    "pairs with rows that the table does not have": lambda folder: write_positives(folder, paired(IMAGE_OF + 1)),
+    "not those whose sha256 the manifest gives": lambda folder: rewrite(folder, "i2t", OTHER_SCORE, forged=False),
+    "its footer says dataset = 'd', the manifest 'e'": lambda folder: edit(
+        folder, lambda said: said.update(dataset="e")
+    ),
+    r"a score, although the manifest says that there are none \(30 rows": lambda folder: edit(
+        folder, lambda old: old["directions"]["i2t"].update(scores="none")
+    ),
+}
+
+
+@pytest.mark.parametrize("message", BESIDE)
+def test_planted_defects_beside_the_lists_are_named(folder, message):
+    BESIDE[message](folder)
     assert any(re.search(message, str(finding)) for finding in audit(folder)), audit(folder)
-
-
-def test_a_manifest_from_before_audits_is_said(folder):
-    edit(folder, lambda manifest: manifest["directions"]["t2i"].pop("sha256"))
-    with pytest.raises(ValueError, match=r"manifest.json lacks \['sha256'\] of t2i: .* mine again"):
-        audit(folder)
 
 
 def test_what_cannot_be_read_is_said(folder):
@@ -218,18 +177,16 @@ def test_what_cannot_be_read_is_said(folder):
         audit(folder)
 
 
-def test_lists_that_are_not_the_manifests_are_read_by_nothing(folder):
+def test_lists_that_are_not_the_manifests_are_read_by_nothing(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "other")
+    rewrite(tmp_path / "other", "i2t", BEYOND)
+    with pytest.raises(ValueError, match=r"i2t.parquet lists ids that are none of the 90 candidates"):
+        read_table(tmp_path / "other")
     rewrite(folder, "t2i", lambda ids, scores, positive: [ids[::-1], scores, positive], forged=False)
     with pytest.raises(ValueError, match=r"t2i.parquet does not hold the lists whose sha256 .*manifest.json gives"):
         read_table(folder)
     with pytest.raises(ValueError, match=r"does not hold the lists"):
         list(read_chunks(folder, "t2i", read_manifest(folder), 7))
-
-
-def test_ids_out_of_range_are_read_by_nothing(folder):
-    rewrite(folder, "i2t", beyond)
-    with pytest.raises(ValueError, match=r"i2t.parquet lists ids that are none of the 90 candidates"):
-        read_table(folder)
 
 
 def test_positives_are_those_of_the_manifest(folder):

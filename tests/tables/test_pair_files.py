@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aoq.pipeline.tables.pairs import COLUMNS, Known, read_pairs
+from aoq.pipeline.tables.pairs import COLUMN_PAIRS, Known, read_pairs
 
 QUERIES, DOCUMENTS = 7, 12
 IDS = [f"q{row}" for row in range(QUERIES)], [f"0{row}" for row in range(DOCUMENTS)]
@@ -43,7 +43,7 @@ def pairs_of(found):
 @given(
     rows=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 11), st.integers(-1, 3)), min_size=1, max_size=30),
     least=st.sampled_from([None, 0.0, 2.0]),
-    columns=st.sampled_from([*COLUMNS]),
+    columns=st.sampled_from([*COLUMN_PAIRS]),
     grade=st.sampled_from(["grade", "score"]),
     by_id=st.booleans(),
 )

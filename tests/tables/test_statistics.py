@@ -50,13 +50,6 @@ def test_differences_equal_the_definition(seed, h, other_h):
     assert found.most_changed == [(row, pytest.approx(overlaps[row])) for row in ranked]
 
 
-def test_a_table_equals_itself():
-    lists = lists_of([[3, 1, 2], [0, 2, 1]])
-    for found in compare(*[NegativeTable(lists, lists, {})] * 2).values():
-        assert (found.overlap, found.same_order) == (1, 1)
-        assert found.rank_biased_overlap == pytest.approx(1)
-
-
 def test_tables_of_different_data_or_too_deep_are_refused():
     two, three = lists_of([[1], [0]]), lists_of([[1], [0], [2]])
     with pytest.raises(ValueError, match=r"2 and 3 i2t lists; they are of different data"):

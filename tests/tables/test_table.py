@@ -20,7 +20,7 @@ from aoq.pipeline.search.exact import exact_heads, lists_table
 from aoq.pipeline.search.lists import NegativeLists, from_arrow
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.tables.audit import audit
-from aoq.pipeline.tables.pairs import paired, positives_of
+from aoq.pipeline.tables.pairs import paired
 from aoq.pipeline.tables.screens.view import bit, read_view
 from aoq.pipeline.tables.statistics import compare
 from aoq.pipeline.tables.table import NegativeTable, read_table
@@ -178,16 +178,6 @@ def test_a_query_may_have_several_positives(table, tmp_path):
     more.save(tmp_path / "table")
     assert {tuple(pair) for pair in read_table(tmp_path / "table").positives} == {tuple(p) for p in more.positives}
     assert "t2i.parquet: an own positive among the negatives (1 rows, the first is 5)" in map(str, audit(more))
-
-
-def test_positives_of_means_its_definition():
-    rng = np.random.default_rng(0)
-    pairs = np.unique(rng.integers(0, 7, size=(12, 2)).astype(np.int32), axis=0)[rng.permutation(9)]
-    for direction, own, other in (("i2t", 0, 1), ("t2i", 1, 0)):
-        found = positives_of(direction, pairs, 9)
-        for anchor in range(9):
-            expected = sorted(pair[other] for pair in pairs.tolist() if pair[own] == anchor)
-            assert found.rows(np.array([anchor])).ids.tolist() == expected
 
 
 def test_a_screen_takes_arrays_as_it_takes_files(table, vectors, tmp_path):

@@ -45,7 +45,7 @@ TAG = "aoq"
 LARGEST_SCORE = float(np.finfo(np.float32).max)
 BLOCK_LISTS = 1024
 """Lists converted at a time; official lists are 2000 long."""
-MOST_ROWS = 100
+_MOST_ROWS = 100
 """Most images or captions per list of the runs, if their numbers alone give the count."""
 
 
@@ -87,7 +87,7 @@ def write_official(outgoing: Outgoing, folder: Path) -> tuple[int, int]:
     return len(lists), 0
 
 
-Lists = tuple[str, Integer[np.ndarray, "anchors h"], Float32[np.ndarray, "anchors h"] | None]
+GivenLists = tuple[str, Integer[np.ndarray, "anchors h"], Float32[np.ndarray, "anchors h"] | None]
 """The source of one direction's lists, their ids, padded with -1, and their scores, if they have some."""
 
 
@@ -110,7 +110,7 @@ def find_list_files(source: Path) -> dict[Direction, Path]:
 
 def open_lists_alone(
     files: Mapping[Direction, Path], known_images: Known, known_captions: Known, work: Path
-) -> dict[Direction, Lists]:
+) -> dict[Direction, GivenLists]:
     """Open official `.npy` lists directly, and TREC runs by way of files in the folder `work`.
 
     A run has a row for each row of a side, or, if their number is unknown, for as many as it names.
@@ -141,12 +141,12 @@ def open_lists_alone(
             f"{files['t2i']} has a list for caption {shapes['t2i'][0]}, and there are captions 0 to "
             f"{counts['captions'] - 1}."
         )
-    if max((named[side] for side, known in sides.items() if known.count is None), default=0) > MOST_ROWS * lists:
+    if max((named[side] for side, known in sides.items() if known.count is None), default=0) > _MOST_ROWS * lists:
         raise ValueError(
             f"the runs name image {counts['images'] - 1} and caption {counts['captions'] - 1}, and have {lists} lists: "
             "these are no rows of the data; number rows from 0, and give --image-ids where images go by ids."
         )
-    opened: dict[Direction, Lists] = {}
+    opened: dict[Direction, GivenLists] = {}
     for direction, path in files.items():
         queries, documents = SIDES[direction]
         shape = counts[queries], shapes[direction][1]
@@ -208,7 +208,7 @@ def _row(name: str, rows: RowsById, where: str) -> int:
 
 
 def import_lists(
-    given: Mapping[Direction, Lists],
+    given: Mapping[Direction, GivenLists],
     positives: Integer[np.ndarray, "*shape"],
     vectors: Mapping[str, Float32[np.ndarray, "_ D"]] | None,
     *,
@@ -239,7 +239,7 @@ def import_lists(
 
 
 def _cleaned(
-    lists: Lists, positives: Positives, candidates: int, vectors: Sequence[Float32[np.ndarray, "_ D"]] | None
+    lists: GivenLists, positives: Positives, candidates: int, vectors: Sequence[Float32[np.ndarray, "_ D"]] | None
 ) -> Iterator[tuple[NegativeLists, int]]:
     """Iterate over blocks of lists without own positives, with the number of these.
 

@@ -44,7 +44,7 @@ class Names:
 
 
 @dataclass(frozen=True)
-class Rows:
+class ExportRows:
     """Rows of an export: an anchor each, its positives and its negatives by rank, padded with -1, and their scores."""
 
     anchors: Int64[np.ndarray, " rows"]
@@ -53,8 +53,8 @@ class Rows:
     positive_scores: Float32[np.ndarray, "rows own"]
     negative_scores: Float32[np.ndarray, "rows listed"]
 
-    def __getitem__(self, rows: np.ndarray) -> Rows:
-        return Rows(*(column[rows] for column in vars(self).values()))
+    def __getitem__(self, rows: np.ndarray) -> ExportRows:
+        return ExportRows(*(column[rows] for column in vars(self).values()))
 
     @property
     def documents(self) -> Documents:
@@ -65,28 +65,28 @@ class Rows:
         return np.concatenate([self.positive_scores, self.negative_scores], axis=1)
 
 
-def anchors_with_both(rows: Rows) -> Rows:
+def anchors_with_both(rows: ExportRows) -> ExportRows:
     """Keep the anchors that have a positive and a negative."""
     return rows[np.any(rows.positives >= 0, axis=1) & np.any(rows.negatives >= 0, axis=1)]
 
 
-def pairs(rows: Rows) -> Rows:
+def pairs(rows: ExportRows) -> ExportRows:
     """Make a row for each anchor with one of its positives; anchors without negatives are left out."""
     return _one_each(anchors_with_both(rows), "positive")
 
 
-def full_pairs(rows: Rows) -> Rows:
+def full_pairs(rows: ExportRows) -> ExportRows:
     """Make the same rows as `pairs`, without those that have fewer negatives than there are places."""
     rows = pairs(rows)
     return rows[rows.negatives[:, -1] >= 0]
 
 
-def triplets(rows: Rows) -> Rows:
+def triplets(rows: ExportRows) -> ExportRows:
     """Make a row for each pair and each of its negatives."""
     return _one_each(pairs(rows), "negative")
 
 
-def _one_each(rows: Rows, part: Literal["positive", "negative"]) -> Rows:
+def _one_each(rows: ExportRows, part: Literal["positive", "negative"]) -> ExportRows:
     """Make a row for each positive, or for each negative."""
     documents, scores = (getattr(rows, name) for name in (f"{part}s", f"{part}_scores"))
     at = np.nonzero(documents >= 0)
@@ -94,13 +94,13 @@ def _one_each(rows: Rows, part: Literal["positive", "negative"]) -> Rows:
     return replace(rows[at[0]], **columns)
 
 
-def labelled_documents(rows: Rows) -> Rows:
+def labelled_documents(rows: ExportRows) -> ExportRows:
     """Make a row for each positive, then for each negative, of anchors that have positives."""
     documents, scores, own = rows.documents, rows.scores, rows.positives.shape[1]
     row, place = at = np.nonzero((documents >= 0) & np.any(rows.positives >= 0, axis=1)[:, None])
     document, score, is_own = documents[at][:, None], scores[at][:, None], (place < own)[:, None]
     padding, none = np.int32(-1), np.float32(np.nan)
-    return Rows(
+    return ExportRows(
         rows.anchors[row],
         np.where(is_own, document, padding),
         np.where(is_own, padding, document),
@@ -135,7 +135,7 @@ class Outgoing:
                 "each anchor's; give --vectors IMAGES CAPTIONS, which it was mined from, to score them all."
             )
 
-    def rows(self) -> Iterator[Rows]:
+    def rows(self) -> Iterator[ExportRows]:
         """Iterate over blocks of anchors, one row for each anchor."""
         first = 0
         for lists in self.lists:
@@ -147,7 +147,7 @@ class Outgoing:
             positives[is_own] = own.ids
             if self.scored:
                 scores[is_own] = self._score_positives(first, lists.positive_score, own)
-            yield Rows(anchors, positives, head.negative_ids, scores, head.scores)
+            yield ExportRows(anchors, positives, head.negative_ids, scores, head.scores)
             first += len(lists)
 
     def _score_positives(

@@ -11,10 +11,10 @@ import pyarrow as pa
 ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".tiff", ".webp")
 """Endings by which sentence-transformers takes the path of a file for an image."""
 SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM", b"II*\0", b"MM\0*")
-KINDS = "JPEG, PNG, GIF, BMP, TIFF or WebP"
+_KINDS = "JPEG, PNG, GIF, BMP, TIFF or WebP"
 PICTURE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 """Type in which `datasets` stores an image: its file's content, or its path."""
-MOST_BYTES = 64_000_000
+_MOST_BYTES = 64_000_000
 LARGEST = 1_000_000_000
 
 
@@ -58,7 +58,7 @@ def require_pictures(files: Sequence[str]) -> None:
         except OSError as error:
             raise ValueError(f"{path} cannot be read ({error.strerror}).") from None
         if not (start.startswith(SIGNATURES) or (start[:4] == b"RIFF" and start[8:] == b"WEBP")):
-            raise ValueError(f"{path} is no picture ({'it is empty' if not start else f'no {KINDS}'}); replace it.")
+            raise ValueError(f"{path} is no picture ({'it is empty' if not start else f'no {_KINDS}'}); replace it.")
         if size > LARGEST:
             raise ValueError(f"{path} has {size / 1e9:.1f} GB; make it smaller.")
 
@@ -85,6 +85,6 @@ def slices(files: Sequence[str], rows: int, most: int) -> Iterator[slice]:
     start = size = 0
     for row in range(rows):
         size += os.path.getsize(files[row]) if files else 0
-        if row + 1 - start == most or size >= MOST_BYTES or row + 1 == rows:
+        if row + 1 - start == most or size >= _MOST_BYTES or row + 1 == rows:
             yield slice(start, row + 1)
             start, size = row + 1, 0

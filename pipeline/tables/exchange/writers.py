@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aoq.pipeline.search.positives import offsets_of
-from aoq.pipeline.tables.exchange.outgoing import Documents, Names, Outgoing, Rows, pairs
+from aoq.pipeline.tables.exchange.outgoing import Documents, ExportRows, Names, Outgoing, pairs
 from aoq.pipeline.tables.exchange.pictures import PICTURE, picture_column, require_endings, slices
 
 GROUP_BYTES = 64_000_000
@@ -22,7 +22,7 @@ LOOKUP_ROWS = 2**16
 
 Value = Callable[[Outgoing, Names, np.ndarray], "pa.Array | None"]
 """Makes the values of some rows of a side; None if the format has no such column for this side."""
-Line = Callable[[Outgoing, str, dict[str, Any]], dict[str, Any]]
+_Line = Callable[[Outgoing, str, dict[str, Any]], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class Format:
     load: str
     """Lines of its README that load it; `$folder` is replaced by the folder's name."""
     language: Literal["python", "bash", "yaml"] = "python"
-    rows: Callable[[Rows], Rows] = pairs
+    rows: Callable[[ExportRows], ExportRows] = pairs
     columns: str = ""
     """Each is NAME=PART.VALUE: a row's anchor, positive, negative or document, or their lists (plurals), by its id or
     another of VALUES; NAME_n is a column for each place. Labels are written without scores, and scores if requested."""
     path: str = "train.parquet"
-    line: Line = lambda outgoing, folder, row: row
+    line: _Line = lambda outgoing, folder, row: row
     """Turns a row into a line of JSON."""
     frame: tuple[str, str, str] = ("", "\n", "\n")
     """Text before, between and after the lines of JSON."""
@@ -104,7 +104,7 @@ class Format:
         return count, left_out
 
 
-QUERY = "<|image_1|> Find an image caption describing the given image."
+MMEB_QUERY = "<|image_1|> Find an image caption describing the given image."
 QUESTION = "Find me an everyday image that matches the given caption: "
 DOCUMENT = "<|image_1|> Represent the given image."
 
@@ -118,7 +118,7 @@ def _picture(outgoing: Outgoing, side: Names, rows: np.ndarray) -> pa.Array | No
 def _query(outgoing: Outgoing, side: Names, rows: np.ndarray) -> pa.Array:
     """Make MMEB's text of an anchor; a picture's has a token in the picture's place."""
     before = QUESTION if outgoing.candidates.are_pictures else ""
-    texts = [QUERY if side.are_pictures else before + side.values[row] for row in rows.tolist()]
+    texts = [MMEB_QUERY if side.are_pictures else before + side.values[row] for row in rows.tolist()]
     return pa.array(texts, pa.large_string())
 
 
@@ -144,7 +144,7 @@ VALUES: dict[str, Value] = {
 }
 
 
-def _make_table(columns: str, rows: Rows, outgoing: Outgoing) -> pa.Table:
+def _make_table(columns: str, rows: ExportRows, outgoing: Outgoing) -> pa.Table:
     """Make the columns of some rows."""
     made: dict[str, pa.Array] = {}
     for name, _, source in (column.partition("=") for column in columns.split()):
@@ -165,7 +165,7 @@ def _make_table(columns: str, rows: Rows, outgoing: Outgoing) -> pa.Table:
     return pa.table(made)
 
 
-def _labels_or_scores(part: str, rows: Rows) -> pa.Array:
+def _labels_or_scores(part: str, rows: ExportRows) -> pa.Array:
     """Make one for each document, as a list if the name is a plural."""
     documents = {"positive_scores": rows.positives, "negative_scores": rows.negatives}.get(part, rows.documents)
     if part.startswith("label"):

@@ -27,10 +27,10 @@ from aoq.pipeline.tables.screens.knowledge import Context, Knowledge, entry_bloc
 from aoq.pipeline.tables.screens.rules import check_knowledge, flag_negatives
 from aoq.pipeline.tables.screens.view import VIEW_VERSION, Judged, View, bit
 
-TINY = 1e-6
+_TINY = 1e-6
 """Least variance of scores, which may all be equal."""
 Suspicion = Float32[np.ndarray, "anchors h"]
-Scores = Float32[np.ndarray, " scores"]
+_Scores = Float32[np.ndarray, " scores"]
 
 
 def judge(table: TableContents, screen: Screen, known: Knowledge) -> View:
@@ -96,7 +96,7 @@ def rate_suspicion(context: Context, direction: Direction, flags: UInt32[np.ndar
     return suspicion
 
 
-def match_posterior(table: TableContents, direction: Direction, prior: float) -> Callable[[Scores], Scores]:
+def match_posterior(table: TableContents, direction: Direction, prior: float) -> Callable[[_Scores], _Scores]:
     """Estimate the probability that a listed negative of score s matches, by Bayes' rule, as in FNE:
 
         P(match | s) = prior N(s; m+, v+) / (prior N(s; m+, v+) + (1 - prior) N(s; m-, v-))
@@ -120,7 +120,7 @@ def match_posterior(table: TableContents, direction: Direction, prior: float) ->
             f"{len(positives)} and {len(listed)} of {direction}; leave it out, or mine a table with all pairs."
         )
     (mean, variance), (listed_mean, listed_variance) = (
-        (float(scores.mean()), max(float(scores.var()), TINY)) for scores in (positives, listed)
+        (float(scores.mean()), max(float(scores.var()), _TINY)) for scores in (positives, listed)
     )
     # The log of the ratio is a parabola in s, which rises up to its top or from its minimum on.
     low, high, curvature = -np.inf, np.inf, 1 / listed_variance - 1 / variance
@@ -129,7 +129,7 @@ def match_posterior(table: TableContents, direction: Direction, prior: float) ->
         low, high = (turn, high) if curvature > 0 else (low, turn)
     odds = np.log(prior) - np.log1p(-prior)
 
-    def posterior(scores: Scores) -> Scores:
+    def posterior(scores: _Scores) -> _Scores:
         rising = np.clip(scores.astype(np.float64), low, high)
         ratio = odds + _log_density(rising, mean, variance) - _log_density(rising, listed_mean, listed_variance)
         return (1 / (1 + np.exp(-np.clip(ratio, -700, 700)))).astype(np.float32)

@@ -20,7 +20,7 @@ from aoq.pipeline.config.screen import CERTAIN, EXCLUSIONS
 from aoq.pipeline.reading import parse_json, reading
 from aoq.pipeline.tables.contents import TableContents
 from aoq.pipeline.tables.files import PAIRS
-from aoq.pipeline.tables.pairs import TABLE_SUFFIXES, Pairs, listed_keys, open_columns, pair_keys
+from aoq.pipeline.tables.pairs import TABLE_SUFFIXES, Known, Pairs, find_rows, listed_keys, open_columns, pair_keys
 from aoq.pipeline.tables.screens.view import View, bit
 
 _ROWS = pa.schema([(name, pa.int64()) for name in PAIRS.names])
@@ -127,14 +127,8 @@ def _read(path: Path, what: str, suffixes: Collection[str], columns: pa.Schema, 
 
 
 def _rows(name: str, table: pa.Table, images: int, captions: int) -> list[Int64[np.ndarray, " rows"]]:
-    """Take the rows of images and of captions; each must exist."""
-    caption_rows, image_rows = (table[column].to_numpy().astype(np.int64) for column in PAIRS.names)
-    for side, rows, count in (("caption", caption_rows, captions), ("image", image_rows, images)):
-        if len(outside := np.flatnonzero((rows < 0) | (rows >= count))):
-            raise ValueError(
-                f"{name}: pair {outside[0]} has {side} {rows[outside[0]]}, and there are {side}s 0 to {count - 1}."
-            )
-    return [image_rows, caption_rows]
+    sides = Known("image", images), Known("caption", captions)
+    return [find_rows(name, side, table[f"{side.noun}_id"].to_numpy()) for side in sides]
 
 
 def pairs_to_judge(table: TableContents, *, top: int, view: View | None = None) -> pa.Table:

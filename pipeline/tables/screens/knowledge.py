@@ -80,7 +80,7 @@ class Knowledge:
     """Judgements; of one set with the lower row first."""
 
 
-KNOWN = {
+INPUT_OPTIONS = {
     "texts": "the captions' texts (--texts)",
     "images": "the images' vectors (--image-vectors)",
     "captions": "the captions' vectors (--caption-vectors)",

@@ -11,7 +11,7 @@ from jaxtyping import Bool, UInt32
 from aoq.pipeline.config.screen import CERTAIN, EXCLUSIONS, RULES, Screen
 from aoq.pipeline.search.problem import OTHER, Direction
 from aoq.pipeline.tables.pairs import is_among, pair_keys
-from aoq.pipeline.tables.screens.knowledge import KNOWN, Context, Entries, Knowledge, entry_blocks
+from aoq.pipeline.tables.screens.knowledge import INPUT_OPTIONS, Context, Entries, Knowledge, entry_blocks
 from aoq.pipeline.tables.screens.view import bit
 
 
@@ -104,7 +104,7 @@ def check_knowledge(screen: Screen, known: Knowledge) -> None:
     for rule in screen.rules:
         for needs in PREDICATES[rule].needs if rule in PREDICATES else ():
             if getattr(known, needs) is None:
-                raise ValueError(f"the rule {rule} needs {KNOWN[needs]}; give them, or leave out the rule.")
+                raise ValueError(f"the rule {rule} needs {INPUT_OPTIONS[needs]}; give them, or leave out the rule.")
 
 
 def flag_negatives(context: Context, direction: Direction) -> UInt32[np.ndarray, "anchors h"]:

@@ -116,7 +116,7 @@ def read_view(folder: Path, table: Mapping[str, Any]) -> View:
     return View(judged[0], judged[-1], manifest)
 
 
-class Counts(TypedDict):
+class RuleCounts(TypedDict):
     """Numbers of negatives that are listed, that each rule takes, that are left and that meet each rule; the number of
     empty lists; and the number of negatives that a judge was asked about, if there is one."""
 
@@ -132,7 +132,7 @@ class ViewManifest(TypedDict):
     format_version: int
     rules: list[str]
     table_sha256: dict[str, str]
-    directions: dict[Direction, Counts]
+    directions: dict[Direction, RuleCounts]
 
 
 def read_view_manifest(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from aoq.pipeline.search.problem import DIRECTIONS, OTHER
 from aoq.pipeline.tables.exchange import writers
 from aoq.pipeline.tables.exchange.formats import FORMATS
 from aoq.pipeline.tables.exchange.outgoing import Names
-from aoq.pipeline.tables.exchange.writers import DOCUMENT, QUERY, QUESTION
+from aoq.pipeline.tables.exchange.writers import DOCUMENT, MMEB_QUERY, QUESTION
 
 DEPTH = 4
 
@@ -102,7 +102,7 @@ def of_pair(name, key, value, one, negatives, anchors, candidates, scored):
             row[f"{prefix}_messages"] = [message(candidates, text) for text in texts]
             row |= {f"{prefix}_images": [[text] for text in texts]} if candidates.are_pictures else {}
         return row
-    query = (QUERY, value) if anchors.are_pictures else (QUESTION + value, "")
+    query = (MMEB_QUERY, value) if anchors.are_pictures else (QUESTION + value, "")
     shown = [(DOCUMENT, text) if candidates.are_pictures else (text, "") for text in (positive, *listed)]
     texts, paths = zip(*shown, strict=True)
     row = {"qry": query[0], "qry_image_path": query[1], "pos_text": texts[0], "pos_image_path": paths[0]}

@@ -63,5 +63,5 @@ def test_sentence_transformers_would_take_a_path_without_an_ending_for_text(root
 def test_files_are_read_some_at_a_time(root, monkeypatch):
     files = find_pictures(root, ["a", "b", "c", "d", "sub/e"])
     assert list(slices(files, 5, 2)) == [slice(0, 2), slice(2, 4), slice(4, 5)]
-    monkeypatch.setattr(pictures, "MOST_BYTES", 11)
+    monkeypatch.setattr(pictures, "_MOST_BYTES", 11)
     assert list(slices(files, 5, 9)) == [slice(0, 2), slice(2, 4), slice(4, 5)]
