@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 from aoq.pipeline.batches import order
-from aoq.pipeline.batches.communities import Graph
 from aoq.pipeline.batches.lists import measure_meetings, meeting_lists
+from aoq.pipeline.batches.order import Graph
 from aoq.pipeline.data.batches import epoch_order
 from aoq.pipeline.tables.table import read_table
 

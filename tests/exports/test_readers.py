@@ -31,17 +31,6 @@ def test_colpali_engine(reader, export, loaded, world):
         assert listed <= set(negatives(world, "t2i", caption))
 
 
-def test_colpali_engine_draws_from_the_whole_list(reader, export, loaded, world):
-    """colpali-engine draws at random; `aoq.integrations.colpali` takes turns."""
-    reader("colpali_engine.data.dataset")
-    rows = loaded(export("colpali", "t2i", *PICTURES)).data
-    assert rows.num_negatives < DEPTHS["t2i"]
-    random.seed(0)
-    for caption in range(5):
-        drawn = {colour(picture) for _ in range(20) for picture in rows[caption]["neg_target"]}
-        assert drawn == set(negatives(world, "t2i", caption))
-
-
 @pytest.mark.parametrize("packed", [(), ("--pack",)])
 def test_nemo_automodel(packed, reader, export, world):
     data = reader(NEMO)
@@ -54,12 +43,6 @@ def test_nemo_automodel(packed, reader, export, world):
         documents = [caption // 2, *negatives(world, "t2i", caption)[:3]]
         assert [colour(picture) for picture in row["doc_image"]] == documents
         assert row["doc_id"] == [world.ids[image] for image in documents]
-
-
-def test_nemo_automodel_reads_texts(reader, export, world):
-    row = reader(NEMO).make_retrieval_dataset(str(export("nemo", "t2i", *TEXTS) / "train.json"), n_passages=2)[0]
-    assert row["doc_text"] == [world.described[image] for image in (0, negatives(world, "t2i", 0)[0])]
-    assert row["doc_image"] == ["", ""]
 
 
 @pytest.mark.parametrize("direction", DEPTHS)
@@ -108,26 +91,6 @@ def test_tevatron(direction, packed, datasets, export, world):
         else:
             assert document["text"] == world.captions[row_of[document["docid"]]]
             assert document.get("image") is None
-
-
-@pytest.mark.parametrize("direction", DEPTHS)
-def test_tevatron_rotates_through_the_whole_list(direction, datasets, export, world):
-    """Its `TrainDataset` takes `train_group_size - 1` of a row's negatives each epoch: all of them, then all again."""
-    train = datasets.load_dataset(str(export("tevatron", direction, *PICTURES)), data_dir="train", split="train")
-    for row, group in enumerate(train):
-        listed = group["negative_document_ids"]
-        assert len(listed) == DEPTHS[direction]
-        taken = [one for epoch in range(len(listed)) for one in _tevatron_negatives(listed, row + 42, epoch, size=3)]
-        assert [sorted(taken[: len(listed)]), len(taken)] == [sorted(listed), 3 * len(listed)]
-        assert all(taken.count(one) == 3 for one in listed)
-
-
-def _tevatron_negatives(listed, seed, epoch, size):
-    """tevatron/retriever/dataset.py, `TrainDataset.__getitem__`."""
-    offset = epoch * size % len(listed)
-    selected = list(listed)
-    random.Random(seed).shuffle(selected)
-    return (selected * 2)[offset : offset + size]
 
 
 @pytest.mark.parametrize("direction", DEPTHS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.exports.conftest import DEPTHS, PICTURES, TEXTS, VECTORS, colour, negatives
+from tests.exports.conftest import DEPTHS, PICTURES, TEXTS, VECTORS
 
 pytestmark = [pytest.mark.exports, pytest.mark.filterwarnings("ignore")]
 
@@ -94,23 +94,3 @@ def test_texts_in_the_place_of_pictures_are_read_as_texts(export, loaded, train)
     """No picture is seen: what is counted above can fail."""
     seen = train(loaded(export("triplet", "t2i", *TEXTS)).train)
     assert (seen.pictures, seen.texts) == (0, STEPS * BATCH * 3)
-
-
-def test_ids_are_resolved_to_their_own(export, loaded, world):
-    rows = loaded(export("ids", "t2i", *PICTURES)).train
-    assert len(rows) == len(world.captions)
-    for caption, row in enumerate(rows):
-        assert row["query"] == world.captions[caption]
-        assert colour(row["positive"]) == caption // 2
-        listed = [colour(row[f"negative_{place}"]) for place in range(1, 1 + DEPTHS["t2i"])]
-        assert listed == negatives(world, "t2i", caption)
-
-
-def test_labeled_lists_hold_pictures_that_it_would_open(export, loaded, world):
-    from sentence_transformers.base.modality import infer_modality
-
-    rows = loaded(export("labeled-list", "t2i", *PICTURES)).train
-    for row in rows:
-        assert row["labels"] == [1] + [0] * DEPTHS["t2i"]
-        assert {infer_modality(document) for document in row["positive"]} == {"image"}
-    assert infer_modality(world.ids[0]) == "text"

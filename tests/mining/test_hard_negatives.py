@@ -80,7 +80,7 @@ def check_one_set(table, vectors, pairs, h):
     assert len(table.positives) == len(pairs)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 10_000), rows=st.integers(12, 40), count=st.integers(0, 5), search=st.booleans())
 def test_one_set_with_any_pairs_is_saved_and_read_as_it_was(seed, rows, count, search, tmp_path_factory):
     """Pairs in either order, twice, and of a row with itself; the lists of both directions are the same."""

@@ -13,7 +13,6 @@ from aoq.pipeline.mining.hard_negatives import hard_negatives
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.screens.judgements import pairs_to_judge
 from aoq.pipeline.tables.screens.view import bit, read_view
-from aoq.pipeline.tables.statistics import compare
 from aoq.pipeline.tables.table import read_table
 
 ROWS, H = 30, 6
@@ -54,13 +53,6 @@ def test_a_manifest_names_two_sides_or_one_set(table, tmp_path):
     path.write_text(json.dumps({**manifest, "sides": "queries"}))
     with pytest.raises(ValueError, match="sides: input should be a valid list"):
         read_table(tmp_path / "table")
-
-
-def test_it_is_not_compared_with_two_sides(table):
-    vectors = np.random.default_rng(1).normal(size=(ROWS, 6))
-    assert compare(table, table)["i2t"].same_order == 1
-    with pytest.raises(ValueError, match="one of the tables is of one set, the other of two sides"):
-        compare(table, hard_negatives(vectors, vectors, h=H))
 
 
 def test_a_screen_asks_whether_a_negative_says_what_the_row_or_its_positives_say(table, tmp_path):

@@ -39,7 +39,7 @@ def pairs_of(found):
     return [tuple(pair) for pair in found.tolist()]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     rows=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 11), st.integers(-1, 3)), min_size=1, max_size=30),
     least=st.sampled_from([None, 0.0, 2.0]),

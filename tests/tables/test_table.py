@@ -11,9 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from aoq.pipeline.cli import main
 from aoq.pipeline.data.clean_pairs import write_clean_pairs
 from aoq.pipeline.scratch import reclaim, scratch_of
 from aoq.pipeline.search.exact import exact_heads, lists_table
@@ -60,22 +58,6 @@ def test_what_is_saved_is_read_and_sound(table, tmp_path):
     about = again.manifest["directions"]["i2t"]
     assert (about["search"], about["guarantee"], about["certified_share"]) == ("in memory", "exact", 1.0)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["table"]
-
-
-def test_commands_take_what_is_saved(table, tmp_path):
-    table.save(tmp_path / "table")
-    table.screen(mutual_rank=2).save(tmp_path / "view")
-    place, view = str(tmp_path / "table"), ["--view", str(tmp_path / "view")]
-    for arguments in (
-        ["audit", place],
-        ["stats", place, *view],
-        ["diff", place, place],
-        ["export", place, str(tmp_path / "run"), "--format", "trec", *view],
-    ):
-        shown = CliRunner().invoke(main, arguments)
-        assert shown.exit_code == 0, shown.output
-    left = table.screen(mutual_rank=2).left("i2t").lengths.sum()
-    assert len((tmp_path / "run" / "i2t.trec").read_text().splitlines()) == left
 
 
 def test_only_proven_lists_are_called_exact(table, tmp_path):
@@ -168,16 +150,6 @@ def test_what_lacks_a_direction_or_pairs_is_not_saved(table, tmp_path):
     assert half.screen(same_text=True, texts=TEXTS).flags("t2i").shape == (40, 0)
     with pytest.raises(ValueError, match="give it `positives`"):
         replace(table, positives=None).save(tmp_path / "table")
-
-
-def test_a_query_may_have_several_positives(table, tmp_path):
-    listed = int(table.t2i.negative_ids[5, 0])
-    more = replace(table, positives=np.concatenate([table.positives, [[listed, 5]]]).astype(np.int32))
-    assert more.own("t2i").rows(np.array([5])).ids.tolist() == sorted([2, listed])
-    assert more.own("i2t").rows(np.array([2])).ids.tolist() == [4, 5]
-    more.save(tmp_path / "table")
-    assert {tuple(pair) for pair in read_table(tmp_path / "table").positives} == {tuple(p) for p in more.positives}
-    assert "t2i.parquet: an own positive among the negatives (1 rows, the first is 5)" in map(str, audit(more))
 
 
 def test_a_screen_takes_arrays_as_it_takes_files(table, vectors, tmp_path):

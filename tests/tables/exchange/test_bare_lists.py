@@ -9,10 +9,7 @@ from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.exchange import bare_lists
 from aoq.pipeline.tables.exchange.bare_lists import import_lists
-from aoq.pipeline.tables.statistics import compare, describe
 from aoq.pipeline.tables.table import read_table
-from aoq.pipeline.training.drawable import Drawable
-from aoq.pipeline.training.sampler import Sampler
 
 IMAGES, EACH = 9, 2
 IMAGE_OF = np.repeat(np.arange(IMAGES, dtype=np.int32), EACH)
@@ -98,16 +95,6 @@ def test_vectors_score_every_pair_and_order_the_lists(raw, vectors, tmp_path, di
     lowest = own.reshape(IMAGES, EACH).min(axis=1) if direction == "i2t" else own
     assert table[direction].positive_score.tolist() == lowest.tolist()
     assert audit(tmp_path / "table") == []
-
-
-def test_the_sampler_and_statistics_take_a_table_without_scores(raw, tmp_path):
-    table = run(bare(raw), None, tmp_path)
-    captions = np.arange(len(IMAGE_OF), dtype=np.int32)
-    lists = Drawable(table.i2t.negative_ids), Drawable(table.t2i.negative_ids)
-    anchors, offline, _ = Sampler(*lists, IMAGE_OF).draw(captions, np.random.default_rng(0)).groups
-    assert not (offline.images == anchors.images).any()
-    assert describe(table.i2t, len(table.t2i)).first_score is None
-    assert compare(table, table)["i2t"].same_order == 1
 
 
 @pytest.mark.parametrize(
