@@ -84,7 +84,7 @@ def hard_negatives(
             raise ValueError(f"h is {h}, and no anchor has more than {most} negatives; lower h to at most {most}.")
     problem = Problem(one.rows, other.rows, pairs, *depths, one_set=alone, known_norms=(one.norms, other.norms))
     result = search_problem(problem, search=search)
-    lists = {d: result.lists.get(d) or _no_lists(problem.size(d).anchors) for d in DIRECTIONS}
+    lists = {d: result.lists.get(d) or _empty_lists(problem.size(d).anchors) for d in DIRECTIONS}
     about = {d: {"h": lists[d].h, "search": result.search, **result.guarantees[d]} for d in problem.directions}
     manifest = {"teacher": {"vectors": "in memory", "metric": metric}, "directions": about}
     manifest |= {"sides": sides} if sides else {}
@@ -166,8 +166,7 @@ def _pairs(positives: Any, queries: int, *, alone: bool) -> Integer[np.ndarray, 
     return pairs
 
 
-def _no_lists(rows: int) -> NegativeLists:
+def _empty_lists(rows: int) -> NegativeLists:
     """Return lists of length 0, for a direction that was left out."""
-    return NegativeLists(
-        np.empty((rows, 0), np.int32), np.empty((rows, 0), np.float32), np.full(rows, np.nan, np.float32)
-    )
+    empty = np.empty((rows, 0), np.float32)
+    return NegativeLists(empty.astype(np.int32), empty, np.full(rows, np.nan, np.float32))

@@ -137,19 +137,6 @@ def test_what_may_match_is_moved_to_other_batches(lists):
     assert len(meetings(strict, moved, 10)) == 0
 
 
-def test_meetings_are_the_later_of_two(lists):
-    order = np.random.default_rng(6).permutation(PAIRS)
-    expected = set()
-    for start in range(0, PAIRS, 7):
-        batch = order[start : start + 7]
-        for one in range(len(batch)):
-            for other in range(one):
-                if lists.pairs[batch[one], 0] == lists.pairs[batch[other], 0]:
-                    expected.add(start + one)
-    assert meetings(lists, order, 7).tolist() == sorted(expected)
-    assert lists.matching_cells(lists.pairs[order[:7]][None]).shape == (1, 7, 7)
-
-
 def test_what_a_screen_suspects_is_no_edge_and_never_meets(table):
     screened = table.screen(mutual_rank=3)
     view = screened.view

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import random
 import shutil
@@ -91,43 +90,6 @@ def test_tevatron(direction, packed, datasets, export, world):
         else:
             assert document["text"] == world.captions[row_of[document["docid"]]]
             assert document.get("image") is None
-
-
-@pytest.mark.parametrize("direction", DEPTHS)
-def test_vlm2vec(direction, datasets, export, world):
-    """Its parser zips texts and paths; its collator opens a path, and wants the token where one is."""
-    from PIL import Image
-
-    rows = datasets.load_dataset(str(export("vlm2vec", direction, *PICTURES)), "default", split="train")
-    assert len(rows) == len(world.captions)
-    for caption, row in enumerate(rows):
-        anchor = caption if direction == "t2i" else caption // 2
-        sides = [(row["qry"], row["qry_image_path"]), (row["pos_text"], row["pos_image_path"])]
-        sides += zip(row["neg_text"], row["neg_image_path"], strict=True)
-        rows_of = [caption, caption // 2] if direction == "t2i" else [caption // 2, caption]
-        for place, ((text, path), one) in enumerate(
-            zip(sides, rows_of + negatives(world, direction, anchor), strict=True)
-        ):
-            assert ("<|image_1|>" in text) == bool(path) == ((direction == "i2t") == (place == 0))
-            assert colour(Image.open(path)) == one if path else text.endswith(world.captions[one])
-
-
-def test_negclip(export, world):
-    """Its data set reads the file with pandas, both lists with `literal_eval`, and draws from lists of rows too."""
-    import pandas
-    from PIL import Image
-
-    converters = {"neg_caption": ast.literal_eval, "neg_image": ast.literal_eval}
-    table = pandas.read_csv(export("negclip", None, *PICTURES) / "train.tsv", sep="\t", converters=converters)
-    assert table["title"].tolist() == world.captions
-    for caption in range(len(table)):
-        image = caption // 2
-        assert colour(Image.open(table["filepath"][caption])) == image
-        listed = [world.captions[row] for row in negatives(world, "i2t", image)]
-        assert table["neg_caption"][caption] == listed
-        rows = table["neg_image"][caption]
-        assert [colour(Image.open(table["filepath"][row])) for row in rows] == negatives(world, "t2i", caption)
-        assert all(table["neg_caption"][row] for row in rows)
 
 
 @pytest.mark.parametrize("direction", DEPTHS)

@@ -44,13 +44,14 @@ def check(lists, anchors, candidates, own, h, *, metric="cosine"):
 
 
 @settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 10_000), queries=st.integers(1, 12), documents=st.integers(9, 40), kind=st.booleans())
+@given(seed=st.integers(0, 10_000), queries=st.integers(1, 12), documents=st.integers(9, 40), kind=st.integers(0, 2))
 def test_a_corpus_with_several_positives_and_with_none(seed, queries, documents, kind):
     rng = np.random.default_rng(seed)
     one, other = unit(rng, queries), unit(rng, documents)
     own = [sorted(rng.choice(documents, rng.integers(0, 4), replace=False).tolist()) for _ in range(queries)]
     pairs = np.array([(query, row) for query, rows in enumerate(own) for row in rows], dtype=np.int64).reshape(-1, 2)
-    table = hard_negatives(queries=one, documents=other, positives=[*map(np.array, own)] if kind else pairs, h=(4, 0))
+    positives = ([*map(np.array, own)], pairs, [*map(tuple, pairs.tolist())])[kind if len(pairs) else 0]
+    table = hard_negatives(queries=one, documents=other, positives=positives, h=(4, 0))
     check(table.i2t, one, other, own, 4)
     assert table.t2i.negative_ids.shape == (documents, 0)
     assert sorted(map(tuple, table.positives.tolist())) == sorted(map(tuple, pairs.tolist()))
@@ -183,6 +184,10 @@ GOOD = np.eye(4, dtype=np.float32)
         ({"queries": GOOD, "documents": GOOD, "image_of": [0]}, "queries go with documents"),
         ({"queries": GOOD, "documents": GOOD}, r"as positives; \[\] if there are none"),
         ({"queries": GOOD, "documents": GOOD, "positives": [[0]]}, "1 items and there are 4 queries"),
+        (
+            {"queries": GOOD, "documents": GOOD, "positives": [[0, 1]] * 4},
+            "4 lists of two numbers for 4 queries",
+        ),
         ({"queries": GOOD, "documents": GOOD, "positives": np.array([0, 1])}, r"shape \(2,\); give integer rows"),
         ({"queries": GOOD, "documents": GOOD, "positives": np.array([[0, 9]])}, "9, but .* are numbered"),
         ({"images": GOOD, "captions": GOOD[:3]}, "3 captions and 4 images do not form pairs"),

@@ -92,14 +92,6 @@ def test_lists_are_those_of_the_formulas(world, h):
     np.testing.assert_allclose(fused.positive_score, own, rtol=1e-6)
 
 
-def test_equal_places_are_a_tie_and_the_lower_id_comes_first():
-    one = NegativeLists(np.int32([[7, 3]]), np.float32([[2, 1]]), np.float32([0]))
-    two = NegativeLists(np.int32([[3, 7]]), np.float32([[9, 8]]), np.float32([0]))
-    fused = fuse([one, two], [by_rank(one), by_rank(two)], [1.0, 1.0], 2)
-    assert fused.negative_ids.tolist() == [[3, 7]]
-    assert fused.scores[0, 0] == fused.scores[0, 1] == np.float32(1 / 61 + 1 / 62)
-
-
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """Three teachers' tables of one world, mined to different depths."""
@@ -145,12 +137,6 @@ def test_tables_are_fused_group_by_group(folders, tmp_path, monkeypatch, method)
     described = describe(table.i2t, 90)
     assert (described.positive_rank is None) == (method == "rank")
     assert pq.ParquetFile(tmp_path / "table" / "i2t.parquet").num_row_groups == 4
-
-
-def test_own_positives_are_in_no_fused_list(folders, tmp_path):
-    table = fused_table(folders, tmp_path / "table", "score")
-    assert not (IMAGE_OF[table.i2t.negative_ids] == np.arange(30)[:, None]).any()
-    assert not (table.t2i.negative_ids == IMAGE_OF[:, None]).any()
 
 
 def test_a_table_without_scores_of_positives_is_fused_by_rank_only(folders, tmp_path):

@@ -95,8 +95,12 @@ def export_table(
             progress(start, total, one)
 
     outgoing: dict[Direction, Outgoing] = {}
+    is_scored = scores or form.scores == "always"
     for one in mined if direction is None else (direction,):
-        _require_scores(table, search_facts(manifest, one).get("scores", "exact"), form, scores)
+        known = search_facts(manifest, one).get("scores", "exact")
+        if (is_scored and known != "exact") or (form.scores == "of negatives" and known == "none"):
+            lacking = "scores" if known == "none" else "scores of positives"
+            raise ValueError(f"{table} was imported without {lacking}; import it with --vectors to have them.")
         anchors, candidates = SIDES[one]
         outgoing[one] = Outgoing(
             one,
@@ -105,7 +109,7 @@ def export_table(
             names[candidates],
             positives_of(one, pairs, len(names[anchors].ids)),
             _depth(table, one, num_negatives, form),
-            scores or form.scores == "always",
+            is_scored,
             None if vectors is None else (vectors[anchors], vectors[candidates]),
             packed,
         )
@@ -194,13 +198,6 @@ def _depth(table: Path, direction: Direction, requested: int | None, form: Forma
             f"or mine with --{option} {requested} (mining.{option.replace('-', '_')} in an experiment)."
         )
     return min(requested or h, h)
-
-
-def _require_scores(table: Path, known: str, form: Format, are_requested: bool) -> None:
-    needs_exact = are_requested or form.scores == "always"
-    if (needs_exact and known != "exact") or (form.scores == "of negatives" and known == "none"):
-        lacking = "scores" if known == "none" else "scores of positives"
-        raise ValueError(f"{table} was imported without {lacking}; import it with --vectors to have them.")
 
 
 def _names(table: Path, manifest: Mapping[str, Any], contents: Mapping[str, Content]) -> dict[str, Names]:

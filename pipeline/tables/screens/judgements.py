@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -177,18 +175,11 @@ def write_pairs(
             column, rows = pa.array(texts, pa.string()), pairs[f"{side}_id"].combine_chunks()
             parts = [column.take(rows[start : start + _PART_ROWS]) for start in range(0, len(rows), _PART_ROWS)]
             pairs = pairs.append_column(side, pa.chunked_array(parts, pa.string()))
-    _WRITERS[path.suffix](pairs, path)
-
-
-def _write_json_lines(pairs: pa.Table, path: Path) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        for part in pairs.to_batches(max_chunksize=_PART_ROWS):
-            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in part.to_pylist())
-
-
-_WRITERS: dict[str, Callable[[pa.Table, Path], Any]] = {
-    ".parquet": partial(pq.write_table, compression="zstd", write_page_checksum=True),
-    ".csv": csv.write_csv,
-    ".tsv": partial(csv.write_csv, write_options=csv.WriteOptions(delimiter="\t")),
-    ".jsonl": _write_json_lines,
-}
+    if path.suffix == ".parquet":
+        pq.write_table(pairs, path, compression="zstd", write_page_checksum=True)
+    elif path.suffix == ".jsonl":
+        with path.open("w", encoding="utf-8") as file:
+            for part in pairs.to_batches(max_chunksize=_PART_ROWS):
+                file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in part.to_pylist())
+    else:
+        csv.write_csv(pairs, path, csv.WriteOptions(delimiter="\t" if path.suffix == ".tsv" else ","))

@@ -39,10 +39,6 @@ def is_mutual(entries: Entries, most: int, context: Context) -> Bool[np.ndarray,
     return mutual
 
 
-def is_judged_to_match(entries: Entries, _: str, context: Context) -> Bool[np.ndarray, " entries"]:
-    return context.judged(entries) >= np.float32(context.screen.judged_match)  # false for NaN
-
-
 def has_similar_owner(entries: Entries, share: float, context: Context) -> Bool[np.ndarray, " entries"]:
     """Mark the floor(share * n) of each list's n candidates whose owners are most similar to the anchor.
 
@@ -90,7 +86,9 @@ PREDICATES: dict[str, Rule] = {
     ),
     "mutual_rank": Rule(is_mutual),
     "doubtful_pair": Rule(is_doubtful, ("pair_probabilities",)),
-    "judgements": Rule(is_judged_to_match, ("judgements",)),
+    "judgements": Rule(  # false for NaN
+        lambda entries, _, context: context.judged(entries) >= np.float32(context.screen.judged_match), ("judgements",)
+    ),
     "alike_owners": Rule(has_similar_owner, ("images", "captions")),
     "absolute_margin": Rule(lambda entries, margin, _: entries.below_positive < margin),
     "relative_margin": Rule(lambda entries, share, _: entries.below_positive < share * np.abs(entries.positive_score)),

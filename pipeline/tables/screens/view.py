@@ -111,9 +111,17 @@ def write_view(view: View, folder: Path) -> None:
 
 def read_view(folder: Path, table: Mapping[str, Any]) -> View:
     """Read the view, which must belong to the table with this manifest."""
-    manifest = read_view_manifest(folder, table)
-    judged = [_read_direction(folder, direction, search_facts(table, direction)) for direction in directions_of(table)]
-    return View(judged[0], judged[-1], manifest)
+    manifest, parts = read_view_manifest(folder, table), []
+    for direction in directions_of(table):
+        path, about = folder / f"{direction}.parquet", search_facts(table, direction)
+        rows = read_parquet(path, _COLUMNS, remedy=_REMEDY)
+        require_numbers(path, rows)
+        judged = _judged(rows)
+        lists, h = judged.flags.shape
+        if (lists, h) != (about.get("anchors", lists), about.get("h", h)) or (lists, h) != judged.suspicion.shape:
+            raise ValueError(f"{path} has flags for {lists} lists of {h}, and the table has others; {_REMEDY}.")
+        parts.append(judged)
+    return View(parts[0], parts[-1], manifest)
 
 
 class RuleCounts(TypedDict):
@@ -148,18 +156,6 @@ def read_view_manifest(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]
     if manifest["table_sha256"] != table_hashes(table):
         raise ValueError(f"{folder} is a view of another table (its sha256 differ); screen this one.")
     return manifest
-
-
-def _read_direction(folder: Path, direction: Direction, about: Mapping[str, Any]) -> Judged:
-    """Read one direction, with a value for every place of the table's lists."""
-    path = folder / f"{direction}.parquet"
-    rows = read_parquet(path, _COLUMNS, remedy=_REMEDY)
-    require_numbers(path, rows)
-    judged = _judged(rows)
-    shape = judged.flags.shape
-    if shape != (about.get("anchors", len(rows)), about.get("h", shape[1])) or shape != judged.suspicion.shape:
-        raise ValueError(f"{path} has flags for {shape[0]} lists of {shape[1]}, and the table has others; {_REMEDY}.")
-    return judged
 
 
 def read_judged(path: Path, group: int) -> Judged:

@@ -97,28 +97,6 @@ def test_vectors_score_every_pair_and_order_the_lists(raw, vectors, tmp_path, di
     assert audit(tmp_path / "table") == []
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            {"i2t": lambda ids: np.where(ids == 3, 18, ids)},
-            r"i2t.trec: row \d lists 18, and there are .* 0 to 17",
-        ),
-        ({"t2i": lambda ids: np.where(ids == 3, -2, ids)}, r"t2i.trec: row \d lists -2"),
-        ({"i2t": lambda ids: np.where(np.arange(7) == 1, ids[:, :1], ids)}, r"row 0 lists a candidate twice"),
-        ({"t2i": lambda ids: ids[:17]}, r"18 captions are paired with images, but there are 17"),
-        ({"i2t": lambda ids: ids[:8]}, r"caption 16 is paired with image 8, but images are numbered 0 to 7"),
-    ],
-)
-def test_lists_that_do_not_fit_are_refused(raw, tmp_path, change, message):
-    changed = {
-        direction: (source, change.get(direction, lambda ids: ids)(ids), None)
-        for direction, (source, ids, _) in raw.items()
-    }
-    with pytest.raises(ValueError, match=message):
-        run(changed, None, tmp_path)
-
-
 def test_vectors_of_other_data_are_refused(raw, vectors, tmp_path):
     vectors["captions"] = vectors["captions"][:5]
     with pytest.raises(ValueError, match=r"vectors of 9 images and 5 captions, and lists for 9 and 18"):

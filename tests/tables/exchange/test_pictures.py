@@ -6,8 +6,7 @@ import os
 
 import pytest
 
-from aoq.pipeline.tables.exchange import pictures
-from aoq.pipeline.tables.exchange.pictures import find_pictures, require_endings, require_pictures, slices
+from aoq.pipeline.tables.exchange.pictures import find_pictures, require_endings, require_pictures
 
 KINDS = {
     "a.jpg": b"\xff\xd8\xff\xe0",
@@ -58,10 +57,3 @@ def test_sentence_transformers_would_take_a_path_without_an_ending_for_text(root
     require_endings(find_pictures(root, ["a", "b", "sub/e"]))
     with pytest.raises(ValueError, match=r"sub/f does not end like an image"):
         require_endings(find_pictures(root, ["a", "sub/f"]))
-
-
-def test_files_are_read_some_at_a_time(root, monkeypatch):
-    files = find_pictures(root, ["a", "b", "c", "d", "sub/e"])
-    assert list(slices(files, 5, 2)) == [slice(0, 2), slice(2, 4), slice(4, 5)]
-    monkeypatch.setattr(pictures, "_MOST_BYTES", 11)
-    assert list(slices(files, 5, 9)) == [slice(0, 2), slice(2, 4), slice(4, 5)]
