@@ -1,0 +1,1 @@
+"""What makes tables: mining, reranking and refreshing; and estimates and drift."""

@@ -26,7 +26,16 @@ from aoq.pipeline.tables.files import (
     sides_of,
     table_hashes,
 )
-from aoq.pipeline.tables.pairs import Pairs, is_among, pair_keys, paired, pairing_sha256, pairs_sha256, positives_of
+from aoq.pipeline.tables.pairs import (
+    Pairs,
+    is_among,
+    pair_keys,
+    paired,
+    pairing_sha256,
+    pairs_sha256,
+    positives_of,
+    require_one_each,
+)
 
 _REMEDY = "give the data that the table was mined on, or mine again"
 
@@ -89,14 +98,9 @@ class TableRows:
     caption_ids: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        images, captions = len(self.table.i2t), len(self.table.t2i)
-        for noun, values, count in (
-            ("texts", self.texts, captions),
-            ("image ids", self.image_ids, images),
-            ("caption ids", self.caption_ids, captions),
-        ):
-            if values is not None and len(values) != count:
-                raise ValueError(f"{len(values)} {noun} are given, and the table is of {count}; give one each.")
+        require_one_each(self.texts, "texts", len(self.table.t2i))
+        require_one_each(self.image_ids, "image ids", len(self.table.i2t))
+        require_one_each(self.caption_ids, "caption ids", len(self.table.t2i))
 
     @cached_property
     def ids(self) -> Sequence[str]:

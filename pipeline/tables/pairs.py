@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -80,6 +80,11 @@ def is_among(keys: Int64[np.ndarray, "*some"], ordered: Int64[np.ndarray, " all"
     if not len(ordered):
         return np.zeros(keys.shape, dtype=np.bool_)
     return ordered[np.minimum(np.searchsorted(ordered, keys), len(ordered) - 1)] == keys
+
+
+def require_one_each(values: Sized | None, what: str, count: int) -> None:
+    if values is not None and len(values) != count:
+        raise ValueError(f"{len(values)} {what} are given for a table of {count}; they are of other data.")
 
 
 def rows_by_id(ids: Sequence[str], noun: str = "image") -> dict[str, int]:

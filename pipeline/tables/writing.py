@@ -31,7 +31,7 @@ from aoq.pipeline.tables.files import (
     read_manifest,
     write_manifest,
 )
-from aoq.pipeline.tables.pairs import Pairs, pairs_sha256, rows_by_id
+from aoq.pipeline.tables.pairs import Pairs, pairs_sha256, require_one_each, rows_by_id
 from aoq.pipeline.threads import in_parallel
 
 logger = logging.getLogger(__name__)
@@ -183,10 +183,7 @@ def write_ids(table: Path, ids: Mapping[str, Sequence[str]]) -> None:
     manifest = read_manifest(table)
     counts, nouns, columns = count_rows(table, manifest), nouns_of(manifest), id_columns(manifest)
     for side, names in ids.items():
-        if len(names) != counts[side]:
-            raise ValueError(
-                f"{len(names)} {nouns[side]} ids are given for a table of {counts[side]}; they are of other data."
-            )
+        require_one_each(names, f"{nouns[side]} ids", counts[side])
         rows_by_id(names, nouns[side])
         file, schema = columns[side]
         column = pa.table([pa.array(names, pa.string())], schema=schema)

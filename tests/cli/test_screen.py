@@ -126,7 +126,7 @@ def test_inspect_shows_flags_and_chooses_by_them(aoq, folder, tmp_path):
         """
  :: error: no rule is given; give at least one of --range-min,
 --near-text 0.5 :: the rule near_text needs the captions' texts (--texts)
---near-text 0.5 --texts short.txt :: 2 texts are given, and the table is of 300 captions
+--near-text 0.5 --texts short.txt :: 2 texts are given for a table of 300
 --caption-similarity 0.5 --captions short.npy :: 2 vectors of captions are given
 --range-min 20 :: the rules take all 3,600 negatives, so every list would be empty; loosen them, or
 --min-score nan :: min_score: Input should be a finite number

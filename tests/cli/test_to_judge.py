@@ -173,7 +173,7 @@ def test_both_rows_of_a_pair_of_one_set_go_by_one_kind_of_name(aoq, tmp_path):
     [
         (["pairs.xlsx"], "pairs.xlsx should be a file that ends in one of .parquet, .csv, .tsv, .jsonl"),
         (["there.csv"], "there.csv is there already"),
-        (["pairs.csv", "--texts", "short.txt"], "2 texts are given, and the table is of 300; give one each"),
+        (["pairs.csv", "--texts", "short.txt"], "2 texts are given for a table of 300"),
         (["pairs.csv", "--data", ".", "--texts", "short.txt"], "leave out --texts\n"),
         (["pairs.csv", "--view", "empty"], "the view suspects none of the first 10 of each list"),
     ],

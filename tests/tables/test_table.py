@@ -189,7 +189,7 @@ def test_a_screened_table_gives_weights_lists_and_a_view(table, tmp_path):
         ({}, "no rule is set"),
         ({"same_txt": True}, r"there is no rule 'same_txt'; the rules are range_min, "),
         ({"same_text": True}, "the rule same_text needs the captions' texts"),
-        ({"same_text": True, "texts": ["one"]}, "1 texts are given, and the table is of 40 captions"),
+        ({"same_text": True, "texts": ["one"]}, "1 texts are given for a table of 40"),
         ({"image_similarity": 0.5, "images": np.ones((2, 3), np.float32)}, "2 vectors of images are given"),
         ({"image_similarity": 0.5, "images": np.zeros((20, 3), np.float32)}, "row 0 of images is zero"),
         ({"doubtful_pair": 0.5}, "belong together"),

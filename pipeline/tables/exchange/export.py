@@ -30,7 +30,7 @@ from aoq.pipeline.tables.files import (
     read_positives,
     search_facts,
 )
-from aoq.pipeline.tables.pairs import SIDES, positives_of, rows_by_id
+from aoq.pipeline.tables.pairs import SIDES, positives_of, require_one_each, rows_by_id
 from aoq.pipeline.tables.screens.view import View
 
 _README = """\
@@ -209,8 +209,7 @@ def _names(table: Path, manifest: Mapping[str, Any], contents: Mapping[str, Cont
         texts = "captions" if noun == "caption" else f"texts of {noun}s"
         listed = None if isinstance(pictures, Path) else pictures
         for values, what in ((ids, f"{noun} ids"), (content.texts, texts), (listed, "pictures")):
-            if values is not None and len(values) != count:
-                raise ValueError(f"{len(values)} {what} are given for a table of {count}; they are of other data.")
+            require_one_each(values, what, count)
         ids = [str(row) for row in range(count)] if ids is None else ids
         rows_by_id(ids, noun)
         values = find_pictures(pictures, ids) if isinstance(pictures, Path) else pictures or content.texts or ()

@@ -21,7 +21,7 @@ from aoq.pipeline.config.section import explain
 from aoq.pipeline.data.clean_pairs import read_clean_pairs
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.contents import TableContents
-from aoq.pipeline.tables.pairs import Pairs
+from aoq.pipeline.tables.pairs import Pairs, require_one_each
 from aoq.pipeline.tables.screens.judgements import read_judgements, read_matches
 from aoq.pipeline.tables.screens.knowledge import Context, Knowledge, entry_blocks
 from aoq.pipeline.tables.screens.rules import check_knowledge, flag_negatives
@@ -164,11 +164,9 @@ def judge_by_rules(
     except ValidationError as error:
         raise ValueError(explain(Screen, error)) from None
     sizes = len(table.i2t), len(table.t2i)
-    if texts is not None and len(texts) != sizes[1]:
-        raise ValueError(f"{len(texts)} texts are given, and the table is of {sizes[1]} captions; give one each.")
-    for side, vectors, count in (("images", images, sizes[0]), ("captions", captions, sizes[1])):
-        if vectors is not None and len(vectors) != count:
-            raise ValueError(f"{len(vectors)} vectors of {side} are given, and the table is of {count}; give one each.")
+    require_one_each(texts, "texts", sizes[1])
+    require_one_each(images, "vectors of images", sizes[0])
+    require_one_each(captions, "vectors of captions", sizes[1])
     if isinstance(positives, (str, Path)):
         positives = read_matches(Path(positives), *sizes)
     if isinstance(pair_probabilities, (str, Path)):
