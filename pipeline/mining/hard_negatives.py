@@ -19,18 +19,18 @@ from aoq.pipeline.vectors import Vectors, in_float32
 if TYPE_CHECKING:
     import torch
 
-Numbers: TypeAlias = "ArrayLike | torch.Tensor"
+Array: TypeAlias = "ArrayLike | torch.Tensor"
 """numpy, a tensor on any device, or nested lists."""
 
 
 def hard_negatives(
-    images: Numbers | None = None,
-    captions: Numbers | None = None,
-    image_of: Numbers | None = None,
+    images: Array | None = None,
+    captions: Array | None = None,
+    image_of: Array | None = None,
     *,
-    queries: Numbers | None = None,
-    documents: Numbers | None = None,
-    positives: Numbers | None = None,
+    queries: Array | None = None,
+    documents: Array | None = None,
+    positives: Array | None = None,
     h: SupportsIndex | Sequence[SupportsIndex] = 50,
     metric: str = "cosine",
     search: str = "auto",
