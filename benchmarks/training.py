@@ -34,8 +34,8 @@ from aoq.pipeline.config.losses import AdaptiveLoss, Loss, OfflineLoss, OnlineLo
 from aoq.pipeline.data.batches import PairData, epoch_order, step_rng
 from aoq.pipeline.settings import configured_path, read_shipped_settings
 from aoq.pipeline.stages.chain import Chain
-from aoq.pipeline.stages.pairs import model_options, open_pairs
 from aoq.pipeline.stages.plan import plan
+from aoq.pipeline.stages.splits import model_options, open_pairs
 from aoq.pipeline.training.batches import draw_batch, offline_draws, read_batch
 from aoq.pipeline.training.drawable import Drawable
 from aoq.pipeline.training.optimizer import make_optimizer

@@ -1,11 +1,13 @@
-"""Base tasks: an artefact is made under its lock, in its work directory, and published by one rename."""
+"""The base task: an artefact is made under its lock, in its work directory, and published by one rename."""
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import logging
 import traceback
 from abc import abstractmethod
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,16 +15,40 @@ from typing import Any, ClassVar
 import luigi
 
 from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.config.overrides import split_member
-from aoq.pipeline.engine import torchrun_rank
+from aoq.pipeline.build import Build
+from aoq.pipeline.config.load import split_member
+from aoq.pipeline.engine import Engine, torchrun_rank
 from aoq.pipeline.settings import configured_engine, configured_path, runs_root
-from aoq.pipeline.stages.make import MAKERS
 from aoq.pipeline.terminal import visible
-from aoq.tasks.parameters import Described
 
 logger = logging.getLogger(__name__)
 COMPUTING = ("aoq.pipeline.stages.train", "aoq.pipeline.stages.encoding", "aoq.pipeline.mining.mine", "torch._dynamo")
 """Modules that making artefacts imports; an optimiser's first step imports the last."""
+
+
+class Described(luigi.Parameter):
+    """Text that Luigi accepts as --experiment and as --SecondRound-experiment; the help lists only the first."""
+
+    @classmethod
+    def _parser_kwargs(cls, param_name: str, task_name: str | None = None) -> dict[str, Any]:
+        options: dict[str, Any] = super()._parser_kwargs(param_name, task_name)  # type: ignore[no-untyped-call]
+        return {**options, "action": _Unlisted} if task_name else options
+
+
+class _Unlisted(argparse.Action):
+    """Store a value; the help does not list the option."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **options: Any) -> None:
+        super().__init__(option_strings, dest, **{**options, "help": argparse.SUPPRESS})
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        setattr(namespace, self.dest, values)
 
 
 class MakingTask(luigi.Task):
@@ -44,7 +70,11 @@ class MakingTask(luigi.Task):
     @property
     @abstractmethod
     def source(self) -> Any:
-        """The plan that the stage's maker takes."""
+        """The plan that `make` takes."""
+
+    @abstractmethod
+    def make(self, source: Any, build: Build, engine: Engine) -> None:
+        """Fill the artefact's work directory."""
 
     @property
     def artifact(self) -> Artifact:
@@ -102,7 +132,7 @@ class MakingTask(luigi.Task):
                 if build is not None:
                     logger.info("%s of %s: %s", self.stage, self.subject, self.artifact.path)
                     (build.directory / "error.txt").unlink(missing_ok=True)
-                    MAKERS[self.stage](self.source, build, configured_engine())
+                    self.make(self.source, build, configured_engine())
         except Exception:
             with suppress(OSError):  # the disk may be what failed
                 (self.artifact.work / "error.txt").write_text(visible(traceback.format_exc()), encoding="utf-8")

@@ -7,11 +7,12 @@ from functools import cached_property
 
 import luigi
 
+from aoq.pipeline.build import Build
+from aoq.pipeline.engine import Engine
 from aoq.pipeline.stages.chain import Member
-from aoq.pipeline.stages.report import PlannedReport, plan_report
-from aoq.pipeline.stages.study import PlannedStudy, plan_study
-from aoq.tasks.base import MakingTask
-from aoq.tasks.parameters import Described
+from aoq.pipeline.stages.report import PlannedReport, make_report, plan_report
+from aoq.pipeline.stages.study import PlannedStudy, make_study, plan_study
+from aoq.tasks.base import Described, MakingTask
 from aoq.tasks.stages import Evaluation, SecondRound
 
 DEFAULT = 'demo; demo@second_round.loss.name="online"'
@@ -29,6 +30,9 @@ class Report(MakingTask):
     @cached_property
     def source(self) -> PlannedReport:
         return plan_report(self.runs, **self.roots)
+
+    def make(self, source: PlannedReport, build: Build, engine: Engine) -> None:
+        make_report(source, build, engine)
 
     @property
     def alias(self) -> str:
@@ -52,6 +56,9 @@ class Ablation(MakingTask):
     @cached_property
     def source(self) -> PlannedStudy:
         return plan_study(self.study, **self.roots)
+
+    def make(self, source: PlannedStudy, build: Build, engine: Engine) -> None:
+        make_study(source, build, engine)
 
     @property
     def alias(self) -> str:

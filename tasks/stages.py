@@ -9,10 +9,11 @@ from typing import Final
 import luigi
 
 from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.build import Build
+from aoq.pipeline.engine import Engine
 from aoq.pipeline.stages.chain import Chain, run_name
-from aoq.pipeline.stages.plan import plan
-from aoq.tasks.base import MakingTask
-from aoq.tasks.parameters import Described
+from aoq.pipeline.stages.plan import MAKERS, plan
+from aoq.tasks.base import Described, MakingTask
 
 TRAINING: Final = {"training": 1}
 """Resource that limits the trainings at a time; its number is in [resources] of luigi.cfg."""
@@ -42,6 +43,9 @@ class ArtifactTask(MakingTask):
     @property
     def source(self) -> Chain:
         return self.chain.owner(self.stage)
+
+    def make(self, source: Chain, build: Build, engine: Engine) -> None:
+        MAKERS[self.stage](source, build, engine)
 
     def requires(self) -> Iterator[luigi.Task]:
         """Yield the task of every artefact that the stage reads."""

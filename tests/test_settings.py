@@ -14,8 +14,7 @@ import pytest
 from luigi.configuration import LuigiConfigParser
 
 from aoq.pipeline import console, settings
-from aoq.pipeline.config.load import load_experiment
-from aoq.pipeline.config.named_files import names_in
+from aoq.pipeline.config.load import load_experiment, names_in
 from aoq.pipeline.config.study import STUDIES, load_study
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.settings import configured_engine, configured_path, read_shipped_settings, runs_root

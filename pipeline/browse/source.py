@@ -17,7 +17,7 @@ from jaxtyping import Float32
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.browse.lists import ListFile
 from aoq.pipeline.browse.survey import Survey, merge_suspects, survey
-from aoq.pipeline.config.overrides import split_member
+from aoq.pipeline.config.load import split_member
 from aoq.pipeline.config.screen import RULES
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.thumbnails import Thumbnails

@@ -15,7 +15,7 @@ from aoq.pipeline.build import UNITS, Build
 from aoq.pipeline.cli.artifacts import all_stages
 from aoq.pipeline.cli.options import as_json
 from aoq.pipeline.cli.output import counted, echo, echo_json, typed
-from aoq.pipeline.config.named_files import names_in
+from aoq.pipeline.config.load import names_in
 from aoq.pipeline.manifest import MANIFEST, read_manifest
 from aoq.pipeline.scratch import LOCK, reclaim, scratch_in, writing_in
 from aoq.pipeline.settings import configured_path, runs_root

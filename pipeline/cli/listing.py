@@ -12,9 +12,7 @@ from aoq.pipeline.cli.options import as_json
 from aoq.pipeline.cli.output import echo_json, echo_next, say, show_rows
 from aoq.pipeline.config.dataset import Dataset
 from aoq.pipeline.config.experiment import Experiment
-from aoq.pipeline.config.load import load_experiment
-from aoq.pipeline.config.named_files import names_in
-from aoq.pipeline.config.overrides import split_member
+from aoq.pipeline.config.load import load_experiment, names_in, split_member
 from aoq.pipeline.config.study import STUDIES, load_study
 
 Rows = Iterator[dict[str, Any]]

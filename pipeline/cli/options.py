@@ -43,13 +43,13 @@ class Completed(click.ParamType):  # type: ignore[type-arg]  # generic since cli
 
 
 def _experiments() -> Iterable[str]:
-    from aoq.pipeline.config.named_files import names_in
+    from aoq.pipeline.config.load import names_in
 
     return names_in()
 
 
 def _studies() -> Iterable[str]:
-    from aoq.pipeline.config.named_files import names_in
+    from aoq.pipeline.config.load import names_in
     from aoq.pipeline.config.study import STUDIES
 
     return names_in(STUDIES)
@@ -122,7 +122,7 @@ def experiment_chain(command: Callable[..., Any]) -> Callable[..., Any]:
     @roots
     @wraps(command)
     def with_chain(experiment: str, override: str, data_root: Path, artifact_root: Path, **options: Any) -> Any:
-        from aoq.pipeline.config.named_files import names_in
+        from aoq.pipeline.config.load import names_in
         from aoq.pipeline.stages.plan import plan
 
         if table_folder(experiment) is not None and experiment not in names_in():

@@ -11,7 +11,7 @@ import click
 from aoq.pipeline.cli.options import EXPERIMENT, roots, table_folder, with_default
 from aoq.pipeline.cli.output import echo, echo_next, typed
 from aoq.pipeline.cli.table_options import RowFiles, own_view, row_options
-from aoq.pipeline.config.overrides import split_member
+from aoq.pipeline.config.load import split_member
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.scratch import write_atomically

@@ -138,18 +138,14 @@ def embed(
     does the same inside an experiment, in place of a first round. A run that was cut short goes on where it was.
     """
     from aoq.pipeline.embedding_blocks import finish_embeddings
-    from aoq.pipeline.prepare.encoders import open_encoder
-    from aoq.pipeline.prepare.photographs import open_photographs
     from aoq.pipeline.stages.encoding import Encoding, write_encoded
 
     engine = Engine(device, threads, backend=backend, ray_address=ray_address)
     if output.exists():
         raise ValueError(f"{output} is there already; choose another name.")
     opened = open_split(folder, split)
-    photographs = open_photographs(folder, split, opened.image_count)
+    encoding = Encoding(name, folder, split, opened.image_count, opened.image_count, opened.captions)
     engine.torch_device()
-    encoder = open_encoder(name)
-    encoding = Encoding(name, encoder, folder, split, photographs, opened.image_count, opened.captions)
     with scratch_beside(output, keep=_has_blocks) as scratch:
         made = scratch / encoding.key / output.name
         made.mkdir(parents=True, exist_ok=True)
@@ -158,7 +154,7 @@ def embed(
         finish_embeddings(made)
         publish(made, output)
     sizes = f"{opened.image_count:,} images and {opened.caption_count:,} captions"
-    echo(f"{output}: {sizes}, {encoder.images.dims} numbers each, by {encoder.name}")
+    echo(f"{output}: {sizes}, {encoding.encoder.images.dims} numbers each, by {encoding.encoder.name}")
     vectors = (str(output / f"{side}.npy") for side in ("images", "captions"))
     echo_next(f"{shlex.join(['aoq', 'mine', *vectors])} TABLE --pairs PAIRS, or --per-image K")
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from aoq.pipeline.cli.options import EXPERIMENT, MANIFEST, PATH, Decorator, split, table_folder, together, with_override
 from aoq.pipeline.cli.output import to_make
-from aoq.pipeline.config.named_files import names_in
+from aoq.pipeline.config.load import names_in
 from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.data.folder import Split, open_split, split_fingerprint
 from aoq.pipeline.hub import is_of_hub

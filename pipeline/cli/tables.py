@@ -157,7 +157,7 @@ def drift(chain: Chain, stage: str, weights: Path | None, anchors: int, depth: i
     table. Little overlap means that this model no longer confuses what the table calls hard.
     """
     from aoq.pipeline.mining.drift import measure_drift
-    from aoq.pipeline.stages.pairs import open_pairs
+    from aoq.pipeline.stages.splits import open_pairs
     from aoq.pipeline.training.checkpoint import load_model
 
     for needed in ("hard_negatives", *(() if weights else (stage,))):

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
 from aoq.pipeline.config.dataset import Dataset, Evaluation
-from aoq.pipeline.config.losses import Loss
 from aoq.pipeline.config.models import Model
-from aoq.pipeline.config.sampling import Sampling
 from aoq.pipeline.config.screen import Screen
 from aoq.pipeline.config.section import Runs
-from aoq.pipeline.config.tables import Mining, Refresh
-from aoq.pipeline.config.training import CoTeaching, SecondRound, Training, plain_training
+from aoq.pipeline.config.tables import Mining, Refresh, Sampling
+from aoq.pipeline.config.training import CoTeaching, SecondRound, Training, control_training, plain_training
 
 TOWER_OPTIONS = {
     **{name: {"image", "text"} for name in ("tower_rate", "freeze", "layer_decay", "gradient_checkpointing", "lora")},
@@ -56,6 +56,15 @@ class Experiment(Runs):
             raise ValueError(f"experiment {self.name!r} trains nothing: it has `weights` instead of [second_round].")
         return self.second_round
 
+    def trained_by(self, stage: str) -> Training | CoTeaching:
+        """Return the section that a stage trains by."""
+        if stage == "first_round":
+            assert self.first_round is not None  # without it this stage does not train
+            return self.first_round
+        if stage == "control":
+            return control_training(self.student)
+        return self.co_teaching or self.student.as_trained
+
     @property
     def uses_table(self) -> bool:
         """Return whether the student draws offline negatives, or its batches, from a table."""
@@ -76,8 +85,7 @@ class Experiment(Runs):
         rounds = (*TABLE_SOURCES, "mining", "second_round", "refresh")
         present = [key for key in rounds if getattr(self, key) is not None]
         idle = [key for key in (*rounds, "screen", "sampling", "weights") if key in self.model_fields_set]
-        self._check_words()
-        self._check_towers()
+        problems = chain(self._check_words(), self._check_towers())
         if self.co_teaching is not None:
             if idle:
                 raise ValueError(f"[co_teaching] replaces the rounds and needs no table; take out {idle}")
@@ -87,53 +95,51 @@ class Experiment(Runs):
         elif self.second_round is None:
             raise ValueError("give [second_round] or [co_teaching], or imported `weights` to evaluate")
         else:
-            self._check_rounds(self.second_round, [key for key in present if key in TABLE_SOURCES])
+            sources = [key for key in present if key in TABLE_SOURCES]
+            problems = chain(problems, self._check_table(sources), self._check_rounds(self.second_round))
+        if problem := next(problems, None):
+            raise ValueError(problem)
         return self
 
-    def _check_words(self) -> None:
+    def _check_words(self) -> Iterator[str]:
         tower, tokeniser = getattr(self.model, "text_tower", None), self.dataset.tokeniser
         if tower is not None and tower != tokeniser:
-            raise ValueError(
-                f"[model] text_tower = {tower!r} reads the ids of its own tokeniser; set [dataset] tokeniser to it too"
-            )
+            yield f"[model] text_tower = {tower!r} reads its own tokeniser's ids; set [dataset] tokeniser to it too"
         if tokeniser is not None and tower is None and self.model.attends:
-            raise ValueError(
+            yield (
                 f"[dataset] tokeniser cuts words into pieces, and [model] {self.model.name} attends to whole words; "
                 "leave it out, set `text_tower`, or choose a model that compares whole captions"
             )
 
-    def _check_towers(self) -> None:
-        """Refuse options for towers if the model has none."""
+    def _check_towers(self) -> Iterator[str]:
+        """Yield options for towers that the model does not have, or that it cannot feed."""
         sides = {side for side in ("image", "text") if getattr(self.model, f"{side}_tower", None) is not None}
         if "image" in sides and self.dataset.demo is not None and not self.dataset.demo.pictures:
-            raise ValueError(
-                "[model] image_tower reads photographs; set [dataset.demo] pictures = true to have them drawn"
-            )
+            yield "[model] image_tower reads photographs; set [dataset.demo] pictures = true to have them drawn"
         if "image" in sides and self.dataset.max_regions is not None:
-            raise ValueError("[dataset] max_regions cuts region features, and an image_tower reads none; leave it out")
+            yield "[dataset] max_regions cuts region features, and an image_tower reads none; leave it out"
         for name in ("first_round", "second_round", "co_teaching"):
             section = getattr(self, name)
             for option, needed in TOWER_OPTIONS.items():
                 if getattr(section, option, None) is not None and not sides & needed:
                     towers = " or ".join(f"`{side}_tower`" for side in sorted(needed))
-                    raise ValueError(
+                    yield (
                         f"[{name}] {option} belongs to a model with a pretrained tower, and [model] {self.model.name} "
                         f"has none; leave it out, or set {towers}"
                     )
-
             if getattr(getattr(section, "loss", None), "temperature", None) == "pair" and not self._is_pair:
-                raise ValueError(
+                yield (
                     f'[{name}] loss.temperature = "pair" needs a pretrained pair; set `image_tower` and '
                     '`text_tower` to one pair, both poolings to "native" and `project` to false, or give a number'
                 )
             frozen = {*(getattr(section, "freeze", None) or ())}
             if sides and sides <= frozen and getattr(section, "lora", None) is not None:
-                raise ValueError(
+                yield (
                     f"[{name}] lora adapts towers that are not frozen, and `freeze` names every tower of [model] "
                     f"{self.model.name}; leave lora out, or take a tower out of `freeze`"
                 )
             if absent := sorted(frozen - sides):
-                raise ValueError(
+                yield (
                     f"[{name}] freeze names {absent[0]!r}, and [model] {self.model.name} has no `{absent[0]}_tower`; "
                     "take it out, or set one"
                 )
@@ -145,61 +151,59 @@ class Experiment(Runs):
         image, text, *how = (getattr(self.model, name, None) for name in names)
         return image is not None and image == text and how == ["native", "native", False]
 
-    def _check_rounds(self, student: SecondRound, sources: list[str]) -> None:
+    def _check_table(self, sources: list[str]) -> Iterator[str]:
         if len(sources) != 1:
-            raise ValueError(
+            yield (
                 "give exactly one of [first_round] (train a teacher), `teacher_weights` (import one), [teacher] "
-                f"encoder (a pretrained one) and `teacher` (use that experiment's table), got {sources or 'none'}"
+                f"encoder (a pretrained one) and `teacher` (use that experiment's table), got {sources or 'none'}; the "
+                "rounds behind that table are changed in its name: teacher = 'NAME@first_round.epochs=2'"
             )
         if (self.mining is None) != (self.teacher is not None):
-            raise ValueError("[mining] belongs to an experiment that makes its own table, and to no other")
+            yield (
+                "[mining] belongs to an experiment that makes its own table, and to no other; that of a `teacher` is "
+                "changed in its name: teacher = 'NAME@mining.h_images=9'"
+            )
         if self.teacher is None and self.teacher_encoder is None and not self.model.makes_embeddings:
-            raise ValueError(
-                f"[model] {self.model.name} compares fragments, and a search index needs embeddings; name a `teacher`"
-            )
-        if self.first_round is not None and self.first_round.loss.needs_table:
-            raise ValueError(
-                f"[first_round.loss] {self.first_round.loss.name!r} draws from a table, and there is no table yet; "
-                "choose one that needs none, such as 'sum', 'online' or 'infonce'"
-            )
+            yield f"[model] {self.model.name} compares fragments, and a search needs embeddings; name a `teacher`"
         if self.refresh is not None and not self.uses_table:
-            raise ValueError(f"[refresh] makes tables, and loss {student.loss.name!r} uses none; leave it out")
+            yield f"[refresh] makes tables, and loss {self.student.loss.name!r} uses none; leave it out"
         if self.refresh is not None and self.refresh.drifted_below is not None and not self.model.makes_embeddings:
-            raise ValueError(
+            yield (
                 f"[refresh] drifted_below limits a search, and [model] {self.model.name} compares fragments: it "
                 "reorders lists and does not search. Leave it out"
             )
+
+    def _check_rounds(self, student: SecondRound) -> Iterator[str]:
+        if self.first_round is not None and self.first_round.loss.needs_table:
+            yield (
+                f"[first_round.loss] {self.first_round.loss.name!r} draws from a table, and there is no table yet; "
+                "choose one that needs none, such as 'sum', 'online' or 'infonce'"
+            )
         if student.loss.makes_triples and not self.sampling.resample:
-            raise ValueError(
+            yield (
                 'loss.companions = "anchors" needs [sampling] resample: where offline negatives correspond, a triple '
                 "holds one image twice"
             )
-        if self.screen is not None and student.loss.draws_offline:
-            self._check_suspected(self.screen, student.loss)
         for name, training in (("first_round", self.first_round), ("second_round", student)):
             if training is not None and training.constraints is not None and not self.model.attends:
-                raise ValueError(
+                yield (
                     f"[{name}.constraints] needs attention, and [model] {self.model.name} has none: it compares whole "
                     "images and captions. Leave the section out, or choose a model of fragments, such as scan"
                 )
-
-    @staticmethod
-    def _check_suspected(screen: Screen, loss: Loss) -> None:
-        """Refuse options that would have no effect."""
+        if (screen := self.screen) is None or not student.loss.draws_offline:
+            return
         if screen.suspected == "drop" and screen.match_prior is not None and not screen.suspecting:
-            raise ValueError(
+            yield (
                 '[screen] match_prior flags nothing, so suspected = "drop" drops nothing; choose "downweight" or '
                 '"soft_margin", or set a rule as well'
             )
-        if screen.suspected != "soft_margin":
-            return
-        if loss.makes_triples:
-            raise ValueError(
+        if screen.suspected == "soft_margin" and student.loss.makes_triples:
+            yield (
                 '[screen] suspected = "soft_margin" applies to offline negatives only, and with companions = "anchors" '
                 'most pairs of a triple are others; choose "drop" or "downweight"'
             )
-        if not loss.softens:
-            raise ValueError(
+        if screen.suspected == "soft_margin" and not student.loss.softens:
+            yield (
                 '[screen] suspected = "soft_margin" lowers margin_offline, which is 0; set loss.margin_offline, to 0.2 '
                 'for example, or choose "drop" or "downweight"'
             )

@@ -1,27 +1,34 @@
-"""Load experiments by name, with an override."""
+"""Load experiments by name, with an override: changes, written as the inside of a TOML inline table."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import aoq
+from aoq.pipeline.config.dataset import TRAINING_DATA
 from aoq.pipeline.config.experiment import Experiment
-from aoq.pipeline.config.named_files import CONFIGS, read_named
-from aoq.pipeline.config.overrides import (
-    changed_by,
-    override_text,
-    parse_override,
-    pass_on,
-    shared_change,
-    without_shared,
-)
 from aoq.pipeline.config.section import validated
 from aoq.pipeline.config.tables import Ensemble, Fusing, Reranking
+from aoq.pipeline.reading import parse_toml, read_toml
+from aoq.pipeline.terminal import did_you_mean
 
 Combination = Ensemble | Reranking | Fusing
 KINDS: dict[str, type[Combination]] = {"ensemble": Ensemble, "rerank": Reranking, "fusion": Fusing}
 """Kinds of files without rounds, by the section that marks them."""
+CONFIGS = (Path("configs"), Path(aoq.__path__[0]) / "configs")
+"""Folders of experiments: those in the current directory take precedence over shipped ones of the same name."""
+WORLDS = {"folder", "source", "demo"}
+"""Options of [dataset] of which one is given."""
+NAMING = ("teacher", "shortlist", "members")
+"""Options that name other experiments."""
+OF_WORDS = ("vocabulary_splits", "min_count")
+"""Options of [dataset] that say which words of the captions are known."""
+SHARED = (*TRAINING_DATA, "dev", *OF_WORDS)
+"""Options of [dataset] that the named experiments share when one of TRAINING_DATA changes."""
 
 
 def load_experiment(name: str, override: str = "", configs: tuple[Path, ...] = CONFIGS) -> Experiment | Combination:
@@ -32,7 +39,6 @@ def load_experiment(name: str, override: str = "", configs: tuple[Path, ...] = C
     """
     path, content = read_named("experiment", name, configs)
     change = parse_override(override)
-    _check_has_rounds(name, content, change)
     content, shared = changed_by(content, change), shared_change(change)
     section = next((section for section in KINDS if section in content), "")
     kind = KINDS.get(section)
@@ -46,13 +52,125 @@ def load_experiment(name: str, override: str = "", configs: tuple[Path, ...] = C
     return validated(kind, where, content) if kind else validated(Experiment, where, content)
 
 
-def _check_has_rounds(name: str, content: Mapping[str, Any], change: Mapping[str, Any]) -> None:
-    """Refuse changes of a table's making to an experiment that takes its teacher's table."""
-    teacher = change.get("teacher", content.get("teacher"))
-    for section in ("first_round", "mining"):
-        if teacher and section in change and section not in content:
-            example = override_text({section: change[section]}) if isinstance(change[section], Mapping) else "…"
-            raise ValueError(
-                f"{name} has no [{section}]: it takes the table of {teacher!r}. Change that one, with "
-                f"""teacher='{teacher}{", " if "@" in str(teacher) else "@"}{example}'."""
-            )
+def names_in(folders: tuple[Path, ...] = CONFIGS) -> list[str]:
+    """Names of the experiments in the folders, or of the studies in theirs."""
+    return sorted({path.stem for folder in folders for path in folder.glob("*.toml")})
+
+
+def read_named(what: str, name: str, folders: tuple[Path, ...]) -> tuple[Path, dict[str, Any]]:
+    """Read the first TOML file `<name>.toml` in the folders, or the file `name`; return its path and content."""
+    named = [Path(name)] if name.endswith(".toml") else [folder / f"{name}.toml" for folder in folders]
+    path = next((path for path in named if path.exists()), None)
+    if path is not None and not path.stem.strip("."):
+        raise ValueError(f"the {what} file {path} has no name before .toml, and runs are named so; give it one.")
+    if path is None and name.endswith(".toml"):
+        raise ValueError(f"there is no {what} file {Path(name).absolute()}.")
+    if path is None:
+        known = names_in(folders)
+        if question := did_you_mean(name, known):
+            raise ValueError(f"unknown {what} {name!r}; {question} `aoq list` shows all.")
+        raise ValueError(f"unknown {what} {name!r}; known are {known}, or give the path of a .toml file.")
+    return path, read_toml(path)
+
+
+def split_member(name: str) -> tuple[str, str]:
+    """Split NAME@OVERRIDE; without an `@`, the override is empty."""
+    name, _, override = name.partition("@")
+    return name, override
+
+
+def parse_override(override: str) -> dict[str, Any]:
+    """Parse the inside of a TOML inline table."""
+    try:
+        return dict(parse_toml(f"override = {{{override}}}")["override"])
+    except ValueError as error:
+        raise ValueError(
+            f"override {override!r} is not the inside of a TOML inline table, "
+            f'such as `seed=1, second_round.loss.name="offtri"`: {error}'
+        ) from None
+
+
+def override_text(change: Mapping[str, Any]) -> str:
+    """Write the change as `--override` takes it.
+
+    >>> override_text({"seed": 1, "second_round": {"loss": {"name": "offtri"}, "decay_epochs": [3]}})
+    'seed=1, second_round.loss.name="offtri", second_round.decay_epochs=[3]'
+    """
+    return ", ".join(_leaves(change))
+
+
+def _leaves(change: Mapping[str, Any], place: str = "") -> Iterator[str]:
+    for name, value in change.items():
+        is_bare = re.fullmatch("[A-Za-z0-9_-]+", name)
+        key = f"{place}{name if is_bare else json.dumps(name, ensure_ascii=False)}"
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{key}.")
+            continue
+        try:
+            yield f"{key}={json.dumps(value, ensure_ascii=False, allow_nan=False)}"
+        except (TypeError, ValueError):
+            raise ValueError(f"{place}{name} = {value} is no value that an experiment has") from None
+
+
+def changed_by(content: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge the change into an experiment; data of one kind replace those of another."""
+    result, data = merged(content, change), change.get("dataset")
+    if isinstance(data, Mapping) and (chosen := data.keys() & WORLDS):
+        result["dataset"] = {key: value for key, value in result["dataset"].items() if key not in WORLDS - chosen}
+    return result
+
+
+def merged(content: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge the change into the content, section by section; the change's values win."""
+    result = dict(content)
+    for key, value in change.items():
+        # A section with a new `name` is another kind of section: its old options go.
+        is_part = isinstance(value, dict) and isinstance(content.get(key), dict) and "name" not in value
+        result[key] = merged(content[key], value) if is_part else value
+    return result
+
+
+def shared_change(change: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a change that the experiments named in a file share; empty if it keeps the training pairs.
+
+    A table's training data are its student's.
+    """
+    data = change.get("dataset")
+    if not isinstance(data, Mapping) or not data.keys() & {*TRAINING_DATA}:
+        return {}
+    shared = {"dataset": {key: value for key, value in data.items() if key in SHARED}}
+    return shared | {key: change[key] for key in ("evaluation",) if key in change}  # its split is one of these data
+
+
+def pass_on(shared: Mapping[str, Any], content: Any, change: Any, configs: tuple[Path, ...]) -> Any:
+    """Pass the change on to the experiments that a section names; what `change` itself says about one wins."""
+    if not isinstance(content, Mapping):
+        return content
+
+    def passed(value: Any, own_wins: bool) -> Any:
+        if isinstance(value, list):
+            return [passed(each, own_wins) for each in value]
+        return _change_named(value, shared, own_wins, configs) if isinstance(value, str) else value
+
+    own = change if isinstance(change, Mapping) else {}
+    return {key: passed(value, key in own) if key in NAMING else value for key, value in content.items()}
+
+
+def _change_named(asked: str, shared: Mapping[str, Any], own_wins: bool, configs: tuple[Path, ...]) -> str:
+    """Add the change to an experiment's override, unless it changes nothing."""
+    name, override = split_member(asked)
+    own = parse_override(override)
+    content = changed_by(read_named("experiment", name, configs)[1], own)
+    dataset = content.get("dataset")
+    if isinstance(dataset, Mapping) and dataset.keys() & {"vocabulary", "tokeniser"}:  # its words come from elsewhere
+        data = {key: value for key, value in shared["dataset"].items() if key not in OF_WORDS}
+        shared = {**shared, "dataset": data}
+    both = changed_by(shared, own) if own_wins else changed_by(own, shared)
+    return asked if changed_by(content, both) == content else f"{name}@{override_text(both)}"
+
+
+def without_shared(shared: Mapping[str, Any], content: Mapping[str, Any], kind: type[Combination]) -> dict[str, Any]:
+    """Leave out what the members take and a file of this kind has not; other options stay, and are refused."""
+    rest = {key: value for key, value in content["dataset"].items() if key not in shared["dataset"]}
+    own = {key: value for key, value in content.items() if key in kind.model_fields or key not in shared}
+    return own | ({"dataset": rest} if rest else {})

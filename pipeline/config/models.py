@@ -1,18 +1,27 @@
-"""The [model] section: its options are the keywords of the model's constructor."""
+"""The [model] section: its options are the keywords of the model's constructor.
+
+They are read from its source: importing a model would load torch, which planning must not.
+"""
 
 from __future__ import annotations
 
+import ast
+import re
 from functools import cache
-from typing import ClassVar
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
-from pydantic import SerializeAsAny
+from pydantic import Field, SerializeAsAny
 
 from aoq.models import MODELS
-from aoq.pipeline.config.constructors import read_constructor
 from aoq.pipeline.config.section import NamedSection, check_registered, derive_section
 
 NO_OPTIONS = ("feature_size", "vocabulary_size", "regions", "word_dropout")
 """Constructor arguments that come from the data, or from a subclass."""
+ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
+"""An entry of a docstring's `Args:`."""
 
 
 class ModelSection(NamedSection):
@@ -53,3 +62,79 @@ def _derive(name: str, module: str, model: str) -> type[ModelSection]:
 
 
 Model = SerializeAsAny[ModelSection]
+
+
+class Constructor(NamedTuple):
+    options: dict[str, tuple[Any, Any]]
+    """Type and pydantic's field of each keyword-only parameter, described by its entry in `Args:`."""
+    constants: dict[str, Any]
+    """Constants in the bodies of the class and its bases."""
+    bases: list[str]
+
+
+def read_constructor(module: str, name: str) -> Constructor:
+    """Read the keywords of a class and, through its `**options`, of its bases; any base may describe them."""
+    parameters: dict[str, tuple[Any, Any]] = {}
+    about: dict[str, str] = {}
+    constants: dict[str, Any] = {}
+    bases: list[str] = []
+    takes_more = True
+    while node := _names(module).classes.get(name):
+        bases.append(name)
+        _, _, entries = (ast.get_docstring(node) or "").partition("\nArgs:\n")
+        about = dict(ENTRY.findall(entries)) | about
+        for part in node.body:
+            if isinstance(part, ast.Assign | ast.AnnAssign) and isinstance(part.value, ast.Constant):
+                targets = part.targets if isinstance(part, ast.Assign) else [part.target]
+                constants = {ast.unparse(target): part.value.value for target in targets} | constants
+            if takes_more and isinstance(part, ast.FunctionDef) and part.name == "__init__":
+                parameters = _names(module).keywords(part.args) | parameters
+                takes_more = part.args.kwarg is not None
+        module, name = _names(module).home(ast.unparse(node.bases[0]) if node.bases else "")
+    fields = {
+        option: (kind, Field(default, description=" ".join(about.get(option, "").split())))
+        for option, (kind, default) in parameters.items()
+    }
+    return Constructor(fields, constants, bases)
+
+
+class _Names(dict[str, Any]):
+    """Values of a module's names, in which `eval` looks up what it needs."""
+
+    def __init__(self, module: str) -> None:
+        self.module, spec = module, find_spec(module)
+        assert spec is not None
+        assert spec.origin is not None
+        self.body = ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body
+        self.classes = {part.name: part for part in self.body if isinstance(part, ast.ClassDef)}
+
+    def __missing__(self, name: str) -> Any:
+        for part in self.body:
+            if isinstance(part, ast.Assign) and ast.unparse(part.targets[0]) == name:
+                return self.value(part.value)
+        module, name = self.home(name)
+        if module == self.module:
+            raise KeyError(name)  # a built-in name
+        return _names(module)[name] if module.startswith("aoq.") else getattr(import_module(module), name)
+
+    def home(self, name: str) -> tuple[str, str]:
+        """Return the module that defines a name, and the name there."""
+        imports = [part for part in self.body if isinstance(part, ast.ImportFrom)]
+        homes = {alias.asname or alias.name: (str(part.module), alias.name) for part in imports for alias in part.names}
+        return homes.get(name, (self.module, name))
+
+    def value(self, expression: ast.expr) -> Any:
+        return eval(ast.unparse(expression), {}, self)
+
+    def keywords(self, arguments: ast.arguments) -> dict[str, tuple[Any, Any]]:
+        """Type and default (... if there is none) of each keyword-only parameter."""
+        return {
+            parameter.arg: (
+                Any if parameter.annotation is None else self.value(parameter.annotation),
+                ... if default is None else self.value(default),
+            )
+            for parameter, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        }
+
+
+_names = cache(_Names)

@@ -104,6 +104,11 @@ class Screen(Section):
         return self.model_dump(mode="json", include=shaping, exclude_none=True)
 
     @property
+    def files(self) -> dict[str, str]:
+        """Files that are named, by option."""
+        return {option: file for option in FILES if (file := getattr(self, option)) is not None}
+
+    @property
     def needs_vectors(self) -> bool:
         """Return whether it needs the teacher's embeddings."""
         return any(getattr(self, rule) is not None for rule in OF_VECTORS)

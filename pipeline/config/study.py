@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, NonNegativeInt, model_validator
 
-from aoq.pipeline.config.named_files import CONFIGS, read_named
+from aoq.pipeline.config.load import CONFIGS, read_named
 from aoq.pipeline.config.section import Array, Section, validated
 
 STUDIES = tuple(folder / "studies" for folder in CONFIGS)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from aoq.pipeline.config.losses import Loss, OnlineLoss, WarmUp
+from aoq.pipeline.config.losses import Loss, OnlineLoss, WarmUp, control_version
 from aoq.pipeline.config.section import Array, Margin, Section
 
 StartUp = Literal["auto"]
@@ -151,6 +151,11 @@ class SecondRound(Training):
     """Fine-tuning instead of fresh weights: start from the first round that the table comes from, or from the student's
     own control. The control itself always starts afresh; `warmup` and `start_up` then apply to it alone."""
 
+    @property
+    def as_trained(self) -> SecondRound:
+        """The schedule that is used: fine-tuning has no warm-up and no start-up, which are for fresh weights."""
+        return self if self.start is None else self.model_copy(update={"warmup": (), "start_up": None})
+
     @model_validator(mode="after")
     def _start_is_used(self) -> SecondRound:
         if self.start is not None and not self.loss.draws_offline:
@@ -189,6 +194,18 @@ class CoTeaching(Schedule):
     @property
     def first_rectified(self) -> int:
         return self.epochs // 2 if self.rectify_from is None else self.rectify_from
+
+
+def control_training(training: Training) -> Training:
+    """Return the same schedule and constraints without offline negatives: on the online loss, or on the loss itself.
+
+    Warm-up epochs that are online anyway are dropped, so that equal trainings have equal keys.
+    """
+    warmup, loss = list(training.warmup), control_version(training.loss)
+    while warmup and warmup[-1] == "online" and isinstance(loss, OnlineLoss):
+        warmup.pop()
+    shared = {name: getattr(training, name) for name in Training.model_fields}
+    return Training.model_validate({**shared, "loss": loss, "warmup": tuple(warmup)})
 
 
 def plain_training(section: CoTeaching) -> SecondRound:

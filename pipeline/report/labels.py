@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aoq.pipeline.config.overrides import split_member
+from aoq.pipeline.config.load import split_member
 from aoq.pipeline.stages.chain import Chain, run_name, trains_as_control
 
 LONGEST = 24

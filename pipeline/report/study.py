@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.config.overrides import split_member
+from aoq.pipeline.config.load import split_member
 from aoq.pipeline.config.study import Study
 from aoq.pipeline.evaluation.attention import SCORES
 from aoq.pipeline.stages.chain import Cell

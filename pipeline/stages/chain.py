@@ -1,9 +1,9 @@
-"""The chain of an experiment's artefacts, and what one chain has in common with another."""
+"""The chain of an experiment's artefacts: what their keys are made of, and what two chains have in common."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.config.dataset import TRAINING_DATA
 from aoq.pipeline.config.experiment import Experiment
-from aoq.pipeline.config.overrides import override_text, split_member
+from aoq.pipeline.config.load import override_text, split_member
 from aoq.pipeline.config.tables import Fusion, Mining, Refresh, Rerank
-from aoq.pipeline.digests import digest
+from aoq.pipeline.digests import digest, file_sha256, known_sha256
 from aoq.pipeline.terminal import did_you_mean
 
 MARKS = r"""[A-Za-z0-9_.=,\-\s"'{}\[\]@:]+"""
@@ -35,9 +35,8 @@ class Chain:
     """The experiment by name, with an override after `@` if it has one; empty for a table between two refreshes."""
     experiment: Experiment
     data_root: Path
-    folder: Path
-    """The precomp folder that the experiment reads."""
-    stages: Mapping[str, Artifact]
+    artifact_root: Path
+    stages: MutableMapping[str, Artifact]
     teacher: Chain | None = None
     """Chain with the table that the student trains on, unless it is the experiment's own."""
     start: Artifact | None = None
@@ -49,6 +48,42 @@ class Chain:
     """Recipe of the table from the members, instead of [mining]."""
     weights: tuple[float, ...] | None = None
     """Weight of each member of an ensemble; None means equal weights."""
+
+    def add(
+        self,
+        stage: str,
+        ingredients: Mapping[str, Any],
+        *upstream: Artifact,
+        reads: Sequence[Artifact] = (),
+        version: int = 1,
+        use: str = "",
+    ) -> None:
+        """Plan an artefact for `use`, by default its stage; raise its `version` when its code changes results."""
+        made = Artifact(self.artifact_root, stage, version, ingredients, upstream, tuple(reads))
+        self.stages[use or stage] = made
+
+    def sha256(self, option: str, name: str) -> str:
+        """Hash a user's file that an option names."""
+        path = self.data_root / name
+        if not path.is_file():
+            raise FileNotFoundError(f"{option}: {path} does not exist; the path starts at the data root.")
+        return file_sha256(path)
+
+    @property
+    def folder(self) -> Path:
+        """The precomp folder that the experiment reads."""
+        made = self.data_artifact
+        return self.data_root / str(self.experiment.dataset.folder) if made is None else made.path
+
+    @property
+    def data_artifact(self) -> Artifact | None:
+        """The generated world or the prepared folder, if the data is one of these."""
+        return self.stages.get("world") or self.stages.get("prepared")
+
+    @property
+    def image_tower(self) -> str | None:
+        """Name of the tower with which the model reads photographs; None if it reads region features."""
+        return getattr(self.experiment.model, "image_tower", None)
 
     @property
     def lineage(self) -> tuple[Chain, ...]:
@@ -208,6 +243,15 @@ def trains_as_control(one: Chain, other: Chain) -> bool:
     """Return whether the one's second round is the other's control."""
     control = other.stages.get("control")
     return control is not None and control.key == one["second_round"].key
+
+
+def pretrained(name: str) -> dict[str, Any]:
+    """Identify an encoder or a tokeniser: by name if it is on a hub, by its files if it lies in a folder."""
+    library, _, model = name.partition(":")
+    if not (folder := Path(model.removeprefix("local-dir:"))).is_dir():  # open_clip's prefix
+        return {"encoder": name}
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {"encoder": library, "files": {str(path.relative_to(folder)): known_sha256(path) for path in files}}
 
 
 def run_name(experiment: str, override: str = "") -> str:

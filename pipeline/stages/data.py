@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.build import UNITS, Build
-from aoq.pipeline.config.dataset import DemoWorld, Noise, Source
-from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.console import show_progress
 from aoq.pipeline.data.check import examine_folder
 from aoq.pipeline.data.demo import write_demo_world
@@ -25,74 +22,59 @@ from aoq.pipeline.data.vocabulary import Vocabulary
 from aoq.pipeline.digests import digest, known_sha256
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.inputs import planned_file, take_in_planned
-from aoq.pipeline.stages.chain import Chain
-from aoq.pipeline.stages.key import Roots, pretrained, reads_photographs
-from aoq.pipeline.stages.splits import NOISE, open_checked, open_true_train_split, take_in_files
+from aoq.pipeline.stages.chain import Chain, pretrained
+from aoq.pipeline.stages.splits import NOISE, PIECES, VOCABULARY, open_checked, open_true_train_split, take_in_files
 
 if TYPE_CHECKING:
     from aoq.pipeline.prepare.pieces import Pieces
 
 logger = logging.getLogger(__name__)
 
-VOCABULARY, PIECES = "vocabulary.json", "tokeniser"
-"""The dataset stage's vocabulary file, or its folder of a tokeniser."""
-LATER_WORLD = {"detail", "feature_noise", "pictures"}
-"""Options added later; they stay out of keys while they have their default."""
 MOST_PROBLEMS = 5
 
 
-def plan_data(roots: Roots, experiment: Experiment) -> tuple[Path, dict[str, Artifact]]:
-    """Plan the stages that make the data; return the folder that the experiment reads, too."""
-    data, stages = experiment.dataset, {}
-    folder, splits = roots.data / str(data.folder), {"train": data.train, "dev": data.dev}
+def plan_data(chain: Chain) -> None:
+    """Plan the stages that make the data."""
+    data = chain.experiment.dataset
     if data.demo is not None:
-        stages["world"] = roots.artifact("world", _world(data.demo))
-        folder = stages["world"].path
+        first = data.demo.model_dump(include={"images", "dev_images", "seed"})
+        chain.add("world", first | data.demo.model_dump(exclude_defaults=True))  # other options came later
     elif data.source is not None:
-        stages["prepared"] = roots.artifact("prepared", _prepared(roots, data.source))
-        folder = stages["prepared"].path
-    else:
-        splits = {role: split_fingerprint(folder, name) for role, name in splits.items()}
-    vocabulary: dict[str, Any] = {"splits": list(data.splits_of_words), "min_count": data.min_count}
-    further = [name for name in data.splits_of_words if name not in (data.train, data.dev)]
-    if data.folder is not None and further:  # the others are in `splits`
-        vocabulary["content"] = {name: split_fingerprint(folder, name) for name in further}
-    if data.vocabulary is not None:
-        vocabulary = {"sha256": roots.sha256("[dataset] vocabulary", data.vocabulary)}
-    if data.tokeniser is not None:
-        vocabulary = pretrained(data.tokeniser)
-    cut = {} if data.train_images is None else {"train_images": data.train_images}
-    ingredients = {"splits": splits, "vocabulary": vocabulary, **cut, **_noise(roots, data.noise)}
-    if data.folder is not None and reads_photographs(experiment):
+        from aoq.pipeline.prepare.request import Request, source_fingerprint  # late: most experiments have none
+
+        ignored = {"path", "images", "skip_broken", *(() if data.source.pack else ("pack",))}
+        content = source_fingerprint(Request.of_section(data.source, chain.data_root))
+        chain.add("prepared", {**data.source.model_dump(mode="json", exclude=ignored), "content": content})
+    splits = {"train": data.train, "dev": data.dev}
+    if data.folder is not None:
+        splits = {role: split_fingerprint(chain.folder, name) for role, name in splits.items()}
+    ingredients: dict[str, Any] = {"splits": splits, "vocabulary": _plan_words(chain)}
+    if data.train_images is not None:
+        ingredients["train_images"] = data.train_images
+    if data.noise is not None and data.noise.moves_pairs:
+        file, drawn = data.noise.file, data.noise.model_dump(include={"level", "ratio", "seed"}) | {"version": 2}
+        sha256 = None if file is None else chain.sha256("[dataset.noise] file", file)
+        ingredients["noise"] = drawn if sha256 is None else {"sha256": sha256}
+    if data.folder is not None and chain.image_tower is not None:
         from aoq.pipeline.prepare.photographs import photographs_fingerprint  # late: most experiments need none
 
-        read = {name: photographs_fingerprint(folder, name) for name in (data.train, data.dev)}
+        read = {name: photographs_fingerprint(chain.folder, name) for name in (data.train, data.dev)}
         ingredients["photographs"] = read
-    stages["dataset"] = roots.artifact("dataset", ingredients, *stages.values())
-    return folder, stages
+    chain.add("dataset", ingredients, *chain.stages.values())
 
 
-def _world(demo: DemoWorld) -> dict[str, Any]:
-    later = {name for name in LATER_WORLD if getattr(demo, name) == DemoWorld.model_fields[name].default}
-    return demo.model_dump(mode="json", exclude=later)
-
-
-def _prepared(roots: Roots, source: Source) -> dict[str, Any]:
-    """Return the content of a source, wherever it lies, and the recipe of what is made from it."""
-    from aoq.pipeline.prepare.request import Request, source_fingerprint  # late: most experiments have none
-
-    later = set() if source.pack else {"pack"}
-    recipe = source.model_dump(mode="json", exclude={"path", "images", "skip_broken"} | later)
-    return {**recipe, "content": source_fingerprint(Request.of_section(source, roots.data))}
-
-
-def _noise(roots: Roots, noise: Noise | None) -> dict[str, Any]:
-    """Return the noise's part of the key; empty if no pair is moved."""
-    if noise is None or not noise.moves_pairs:
-        return {}
-    if noise.file is not None:
-        return {"noise": {"sha256": roots.sha256("[dataset.noise] file", noise.file)}}
-    return {"noise": {"level": noise.level, "ratio": noise.ratio, "seed": noise.seed, "version": 2}}
+def _plan_words(chain: Chain) -> dict[str, Any]:
+    """Return what the tokenised captions depend on: a tokeniser, a file, or the splits whose words are collected."""
+    data = chain.experiment.dataset
+    if data.tokeniser is not None:
+        return pretrained(data.tokeniser)
+    if data.vocabulary is not None:
+        return {"sha256": chain.sha256("[dataset] vocabulary", data.vocabulary)}
+    words: dict[str, Any] = {"splits": list(data.splits_of_words), "min_count": data.min_count}
+    further = [name for name in data.splits_of_words if name not in (data.train, data.dev)]
+    if data.folder is not None and further:  # the key knows the others
+        words["content"] = {name: split_fingerprint(chain.folder, name) for name in further}
+    return words
 
 
 def make_world(chain: Chain, build: Build, engine: Engine) -> None:
@@ -132,7 +114,7 @@ def make_dataset(chain: Chain, build: Build, engine: Engine) -> None:
     _check_files(folder, used)
     train, dev = open_true_train_split(chain), open_checked(chain, config.dev)
     check_feature_size(chain, dev, train.features.shape[2])
-    vocabulary, splits = _vocabulary(chain, {config.train: train, config.dev: dev}), {"train": train, "dev": dev}
+    vocabulary, splits = _open_vocabulary(chain, {config.train: train, config.dev: dev}), {"train": train, "dev": dev}
     vocabulary.save(build.directory / (PIECES if isinstance(vocabulary, Pieces) else VOCABULARY))
     for role, split in splits.items():
         tokens = tokenised(split.captions, vocabulary)
@@ -192,7 +174,7 @@ def check_feature_size(chain: Chain, split: Split, expected: int) -> None:
         )
 
 
-def _vocabulary(chain: Chain, opened: Mapping[str, Split]) -> Vocabulary | Pieces:
+def _open_vocabulary(chain: Chain, opened: Mapping[str, Split]) -> Vocabulary | Pieces:
     """Open the named tokeniser or file, or collect the words of the named splits, some of which are open already."""
     config = chain.experiment.dataset
     if config.tokeniser is not None:
@@ -211,10 +193,9 @@ def _vocabulary(chain: Chain, opened: Mapping[str, Split]) -> Vocabulary | Piece
 
 def check_pretrained(chain: Chain) -> None:
     """Raise if the tokeniser, also the text tower's, or the image tower changed since keys were made."""
-    words, tower = chain.experiment.dataset.tokeniser, getattr(chain.experiment.model, "image_tower", None)
-    planned = [(words, chain["dataset"].ingredients["vocabulary"])]
+    planned = [(chain.experiment.dataset.tokeniser, chain["dataset"].ingredients["vocabulary"])]
     models = [made.ingredients.get("model", {}) for made in chain.stages.values()]
-    planned += [(tower, model["image_tower"]) for model in models if "image_tower" in model][:1]
+    planned += [(chain.image_tower, model["image_tower"]) for model in models if "image_tower" in model][:1]
     for name, expected in planned:
         if name is not None and pretrained(name) != expected:
             raise ValueError(f"{name} was changed after the run was planned; run again.")

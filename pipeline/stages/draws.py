@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from jaxtyping import Bool
@@ -11,22 +11,18 @@ from jaxtyping import Bool
 from aoq.pipeline.batches.lists import meeting_lists
 from aoq.pipeline.batches.order import COMMUNITY, KeptOrder, MinedBatches
 from aoq.pipeline.config.experiment import Experiment
-from aoq.pipeline.config.losses import LogitLoss
-from aoq.pipeline.config.sampling import Sampling
-from aoq.pipeline.data.demo import is_true, read_scenes
-from aoq.pipeline.data.demo_scenes import Scenes
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.positives import positive_pairs_of
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
 from aoq.pipeline.stages.chain import Chain
-from aoq.pipeline.stages.splits import fingerprint, open_true_train_split
+from aoq.pipeline.stages.splits import fingerprint
 from aoq.pipeline.tables.screens.view import Judged, View, read_view
 from aoq.pipeline.tables.table import NegativeTable, read_table
 from aoq.pipeline.training.batches import Guide
 from aoq.pipeline.training.drawable import GapWeights, drawable
-from aoq.pipeline.training.drawn_ranks import WHAT, DrawnRanks, drawn_ranks
+from aoq.pipeline.training.drawn_ranks import DrawnRanks, drawn_ranks
 from aoq.pipeline.training.sampler import WHOLE, Sampler
 
 logger = logging.getLogger(__name__)
@@ -36,10 +32,6 @@ Sizes = tuple[int, int]
 Opened = tuple[NegativeTable, View | None]
 MANY = 1 / 3
 """If the teacher scores this fraction of negatives at least as high as the anchor's own pair, it tells no matches."""
-FEW_IMAGES = 4000
-"""With fewer photographs, models that compare words with regions gained little from offline negatives."""
-CHECKED = 2000
-"""Negatives of each direction that a generated world is asked about."""
 
 
 def open_table(chain: Chain) -> Opened:
@@ -72,24 +64,17 @@ def make_sampler(chain: Chain, split: Split, table: NegativeTable, view: View | 
     """Make the sampler of the table, narrowed by [sampling] and judged by [screen]."""
     screen, sampling = chain.experiment.screen, chain.experiment.sampling
     sizes = (split.image_count, split.caption_count)
-    depths = {direction: table[direction].h for direction in DIRECTIONS}
-    for sentence in describe_draws(chain, sizes, depths, (table, view)):
+    for sentence in _describe_draws(chain, sizes, (table, view), {}):
         logger.info("%s", sentence)
     suspected, gaps = screen.suspected if screen else "drop", None
     if sampling.gap is not None and sampling.sharpness is not None:
         gaps = GapWeights(sampling.gap, sampling.sharpness)
     lists = {}
     for direction in DIRECTIONS:
-        judged = view[direction] if view else None
-        ranks = _ranks(chain, sizes, direction, depths[direction], judged)
+        judged, listed = view[direction] if view else None, table[direction]
+        ranks = _ranks(chain, sizes, direction, listed.h, judged)
         lists[direction] = drawable(
-            direction,
-            table[direction],
-            h=ranks.stop,
-            after=ranks.start,
-            judged=judged,
-            suspected=suspected,
-            gaps=gaps,
+            direction, listed, h=ranks.stop, after=ranks.start, judged=judged, suspected=suspected, gaps=gaps
         )
         if (probability := lists[direction].match_probability) is not None:
             softer = chain.experiment.student.loss.softens
@@ -105,87 +90,42 @@ def make_sampler(chain: Chain, split: Split, table: NegativeTable, view: View | 
     )
 
 
-def _ranks(
-    chain: Chain,
-    sizes: Sizes,
-    direction: Direction,
-    depth: int,
-    judged: Judged | None,
-    sampling: Sampling | None = None,
-) -> DrawnRanks:
+def _ranks(chain: Chain, sizes: Sizes, direction: Direction, depth: int, judged: Judged | None) -> DrawnRanks:
     """Return the ranks that the student draws from lists of `depth`, after the screen."""
     screen, (images, captions) = chain.experiment.screen, sizes
-    left = None if screen is None or judged is None else judged.weights(screen.suspected) > 0
     return drawn_ranks(
-        sampling or chain.experiment.sampling,
+        chain.experiment.sampling,
         direction,
         depth=depth,
         candidates=captions if direction == "i2t" else images,
         batch=chain.experiment.student.batch_size,
-        drawable=left,
+        drawable=None if screen is None or judged is None else judged.weights(screen.suspected) > 0,
     )
-
-
-def cautions(experiment: Experiment, images: int) -> Iterator[str]:
-    """Warn of settings that gained nothing when they were measured."""
-    loss = experiment.student.loss
-    if isinstance(loss, LogitLoss):
-        if experiment.sampling.hardness is not None:
-            yield (
-                f"loss {loss.name!r} on the hardest ranks alone ended 9 to 13 rsum below its control on Flickr8k, on "
-                "whole lists level with it: leave [sampling] hardness out, and train the control too"
-            )
-    elif experiment.model.makes_embeddings:
-        yield (
-            f"{experiment.model.name!r} compares one vector with one: when such students were trained to their best on "
-            "Flickr8k, VSRN ended 6 rsum above its control, VSE++ level, VSE∞ 4 below, and 7 below on the hardest "
-            'ranks alone (hardness = "auto"); train the control too'
-        )
-    elif images < FEW_IMAGES and experiment.dataset.demo is None:
-        yield (
-            f"{images:,} images are few: on Flickr8k SCAN gained nothing with 2,000 photographs, 7 rsum with 4,000, 10 "
-            "with 6,000; train the control too"
-        )
 
 
 def forecast(chain: Chain, sizes: Sizes, depths: Mapping[Direction, int]) -> Iterator[str]:
     """Describe the draws: from the table or, before it exists, from the lengths of the lists that will be mined."""
     is_there = chain["hard_negatives"].exists() and ("screen" not in chain.stages or chain["screen"].exists())
-    if is_there:
-        opened = open_table(chain)
-        depths = {direction: opened[0][direction].h for direction in DIRECTIONS}
-        yield from describe_draws(chain, sizes, depths, opened)
-    else:
-        yield from describe_draws(chain, sizes, depths, None)
+    return _describe_draws(chain, sizes, open_table(chain) if is_there else None, depths)
 
 
-def describe_draws(chain: Chain, sizes: Sizes, depths: Mapping[Direction, int], opened: Opened | None) -> Iterator[str]:
-    """Describe the offline negatives' hardness, one sentence per direction; then advice and cautions.
+def _describe_draws(
+    chain: Chain, sizes: Sizes, opened: Opened | None, depths: Mapping[Direction, int]
+) -> Iterator[str]:
+    """Describe the offline negatives' hardness, one sentence per direction.
 
     With the table, each sentence has the fraction that the screen suspects or that the teacher scores at least as high
-    as the anchor's lowest own pair, and in a generated world the fraction of matches.
+    as the anchor's lowest own pair.
     """
-    experiment = chain.experiment
-    if sizes[0] < experiment.student.batch_size:
-        yield f"{sizes[0]:,} images are fewer than a batch of {experiment.student.batch_size}, which holds most of them"
-    table, view = opened or (None, None)
-    truth, cut, dataset = None, [], experiment.dataset
-    if table is not None and dataset.demo is not None:
-        truth = open_true_train_split(chain).captions, read_scenes(chain.folder, dataset.train)
+    if sizes[0] < (batch := chain.experiment.student.batch_size):
+        yield f"{sizes[0]:,} images are fewer than a batch of {batch}, which holds most of them"
     for direction in DIRECTIONS:
-        depth, judged, doubts = depths[direction], view[direction] if view else None, []
-        ranks = _ranks(chain, sizes, direction, depth, judged)
-        if table is not None:
-            doubts.append(_describe_doubts(experiment, table[direction], judged, ranks))
-            if truth is not None:
-                doubts.append(_describe_matches(truth, table[direction], ranks))
-        yield "; ".join([str(ranks), *doubts])
-        auto = _ranks(chain, sizes, direction, depth, judged, Sampling(hardness="auto"))
-        if auto.easier < ranks.easier:
-            cut.append(f"{auto.stop} {WHAT[direction]}")
-    if cut and experiment.sampling.hardness is None and experiment.model.attends:
-        yield f'[sampling] hardness = "auto" would draw from the first {" and ".join(cut)}'
-    yield from cautions(experiment, sizes[0])
+        if opened is None:
+            yield str(_ranks(chain, sizes, direction, depths[direction], None))
+            continue
+        lists, judged = opened[0][direction], opened[1][direction] if opened[1] else None
+        ranks = _ranks(chain, sizes, direction, lists.h, judged)
+        yield f"{ranks}; {_describe_doubts(chain.experiment, lists, judged, ranks)}"
 
 
 def _describe_doubts(experiment: Experiment, lists: NegativeLists, judged: Judged | None, ranks: DrawnRanks) -> str:
@@ -204,19 +144,3 @@ def _describe_doubts(experiment: Experiment, lists: NegativeLists, judged: Judge
 
 def _fraction(chosen: Bool[np.ndarray, "anchors ranks"], listed: Bool[np.ndarray, "anchors ranks"]) -> float:
     return float((chosen & listed).sum() / max(1, listed.sum()))
-
-
-def _describe_matches(truth: tuple[Sequence[str], Scenes], lists: NegativeLists, ranks: DrawnRanks) -> str:
-    """Say how many of the drawn negatives match their anchor in a generated world, from a sample of them."""
-    sentences, scenes = truth
-    drawn = lists.negative_ids[:, ranks.start : ranks.stop]
-    anchors, places = np.nonzero(drawn >= 0)
-    some = np.random.default_rng(0).permutation(len(anchors))[:CHECKED]
-    others = drawn[anchors[some], places[some]]
-    images, captions = (anchors[some], others) if ranks.direction == "i2t" else (others, anchors[some])
-    matches = []
-    for image, caption in zip(images.tolist(), captions.tolist(), strict=True):
-        one = slice(image, image + 1)
-        scene = Scenes(scenes.groups[one], scenes.cells[one], scenes.ground[one])
-        matches.append(is_true(sentences[caption], scene).item())
-    return f"{np.mean(matches):.1%} of them match, as the generated world knows"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +28,7 @@ from aoq.pipeline.prepare.images_job import Sample, images_job
 from aoq.pipeline.prepare.photographs import Photographs, open_photographs
 from aoq.pipeline.search.store import Folder
 from aoq.pipeline.stages.chain import Chain
-from aoq.pipeline.stages.pairs import open_pairs
-from aoq.pipeline.stages.splits import open_checked, open_true_train_split
+from aoq.pipeline.stages.splits import open_checked, open_pairs, open_true_train_split
 from aoq.pipeline.training.checkpoint import load_model
 
 AT_ONCE = 32
@@ -47,33 +46,40 @@ def embed_train_split(chain: Chain, stage: str, folder: Path, engine: Engine) ->
     return known_sha256(weights)
 
 
-def encode_train_split(chain: Chain, encoder_name: str, folder: Path, engine: Engine) -> str:
+def encode_train_split(chain: Chain, encoder: str, folder: Path, engine: Engine) -> str:
     """Write an encoder's vectors of the training split's photographs and captions; return its weights' sha256."""
     name, split = chain.experiment.dataset.train, open_true_train_split(chain, engine.verify)
-    encoder = open_encoder(encoder_name)
-    photographs = open_photographs(chain.folder, name, open_checked(chain, name, engine.verify).image_count)
-    encoding = Encoding(encoder_name, encoder, chain.folder, name, photographs, split.image_count, split.captions)
+    listed = open_checked(chain, name, engine.verify).image_count
+    encoding = Encoding(encoder, chain.folder, name, listed, split.image_count, split.captions)
     take_in("encoder", lambda: encoding.read)
     with show_progress("embeddings") as report:
         write_encoded(encoding, folder, folder / UNITS, engine, report)
-    return encoder.images.fingerprint
+    return encoding.encoder.images.fingerprint
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """The first photographs of a split with their captions, and an encoder by its name."""
+    """An encoder by its name, and the first `count` of a split's `listed` photographs with their captions."""
 
     name: str
-    encoder: Encoder
     folder: Path
     split: str
-    photographs: Photographs
+    listed: int
     count: int
     captions: Sequence[str]
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        return open_encoder(self.name)
+
+    @cached_property
+    def photographs(self) -> Photographs:
+        return open_photographs(self.folder, self.split, self.listed)
 
     @property
     def read(self) -> str:
         """Identity of the encoder's weights and of the split's photographs and captions."""
+        assert self.photographs  # a folder without any is refused before the encoder is opened
         files = (self.folder / f"{self.split}_{name}" for name in ("images.parquet", "caps.txt"))
         return digest([self.encoder.images.fingerprint, *map(file_sha256, files)])
 
@@ -81,6 +87,31 @@ class Encoding:
     def key(self) -> str:
         """Identity of the vectors."""
         return digest([self.read, self.count, digest(list(self.captions))])
+
+    def sides(self, device: torch.device) -> dict[str, Side]:
+        """Encode photographs and captions as unit vectors, in order; threads read photographs ahead."""
+        photographs, encoder, pool = self.photographs, self.encoder, ThreadPoolExecutor()
+        preprocessing = encoder.images.preprocessing
+        encoder.images.to(device)
+
+        def pixels(row: int) -> UInt8[np.ndarray, "height width 3"]:
+            content = photographs.read(row)
+            try:
+                return preprocessing.pixels(decode(content, preprocessing.least).image)
+            except ValueError as error:
+                raise ValueError(f"{photographs.images.describe(row)}: {error}; prepare the folder again.") from None
+
+        def encode_images(rows: list[int]) -> Float[Tensor, "some dims"]:
+            parts = stacked(pool.map(pixels, rows))
+            return torch.cat([encoder.images.encoded(part, device)[:, 0] for part in parts])
+
+        def encode_captions(rows: list[int]) -> Float[Tensor, "some dims"]:
+            return encoder.texts([self.captions[row] for row in rows], device)
+
+        return {
+            "images": Side(self.count, partial(_in_parts, encode_images)),
+            "captions": Side(len(self.captions), partial(_in_parts, encode_captions)),
+        }
 
 
 def write_encoded(encoding: Encoding, vectors: Path, work: Path, engine: Engine, report: Report) -> None:
@@ -90,55 +121,23 @@ def write_encoded(encoding: Encoding, vectors: Path, work: Path, engine: Engine,
     work.mkdir(parents=True, exist_ok=True)
     store = Folder(work, encoding.key)
     store.clear_unfinished()
-    sides = encoded_sides(encoding.photographs, encoding.count, encoding.captions, encoding.encoder, device)
-    write_embeddings(sides, vectors, report, run=run, store=store)
+    write_embeddings(encoding.sides(device), vectors, report, run=run, store=store)
 
 
 def _ship(
     sides: Mapping[str, Side], store: Folder, *, encoding: Encoding, device: torch.device
 ) -> Job[Mapping[str, Side]]:
     """Make the job of an encoding; with a GPU, each unit has one."""
-    there = encoding.folder.absolute(), encoding.split, len(encoding.photographs.sha256)
-    captions, read = list(encoding.captions), encoding.read
+    closed = replace(encoding, folder=encoding.folder.absolute(), captions=list(encoding.captions))
     sample = Sample.of(encoding.photographs.images, np.arange(encoding.count))
-    opened = partial(_open_on_node, encoding.name, *there, encoding.count, captions, read, device.type)
+    opened = partial(_open_on_node, closed, encoding.read, device.type)
     return images_job(store, encoding.encoder.images.module, device.type, sample, opened)
 
 
-def _open_on_node(
-    name: str, folder: Path, split: str, listed: int, count: int, captions: Sequence[str], read: str, device: str
-) -> Mapping[str, Side]:
-    photographs, encoder = open_photographs(folder, split, listed), open_encoder(name)
-    if Encoding(name, encoder, folder, split, photographs, count, captions).read != read:
-        raise ValueError(f"{folder}, or the weights of {name}, are not the same on all nodes.")
-    return encoded_sides(photographs, count, captions, encoder, torch.device(device))
-
-
-def encoded_sides(
-    photographs: Photographs, count: int, captions: Sequence[str], encoder: Encoder, device: torch.device
-) -> dict[str, Side]:
-    """Encode photographs and captions as unit vectors, in order; threads read photographs ahead."""
-    preprocessing, pool = encoder.images.preprocessing, ThreadPoolExecutor()
-    encoder.images.to(device)
-
-    def pixels(row: int) -> UInt8[np.ndarray, "height width 3"]:
-        content = photographs.read(row)
-        try:
-            return preprocessing.pixels(decode(content, preprocessing.least).image)
-        except ValueError as error:
-            raise ValueError(f"{photographs.images.describe(row)}: {error}; prepare the folder again.") from None
-
-    def encode_images(rows: list[int]) -> Float[Tensor, "some dims"]:
-        parts = stacked(pool.map(pixels, rows))
-        return torch.cat([encoder.images.encoded(part, device)[:, 0] for part in parts])
-
-    def encode_captions(rows: list[int]) -> Float[Tensor, "some dims"]:
-        return encoder.texts([captions[row] for row in rows], device)
-
-    return {
-        "images": Side(count, partial(_in_parts, encode_images)),
-        "captions": Side(len(captions), partial(_in_parts, encode_captions)),
-    }
+def _open_on_node(encoding: Encoding, read: str, device: str) -> Mapping[str, Side]:
+    if encoding.read != read:
+        raise ValueError(f"{encoding.folder}, or the weights of {encoding.name}, are not the same on all nodes.")
+    return encoding.sides(torch.device(device))
 
 
 def _in_parts(

@@ -11,7 +11,6 @@ import numpy as np
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.build import Build
-from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.data.annotations import annotation_files
 from aoq.pipeline.data.folder import Split, split_fingerprint
 from aoq.pipeline.data.phrases import annotation_path, find_phrases
@@ -20,42 +19,35 @@ from aoq.pipeline.engine import Engine
 from aoq.pipeline.inputs import planned_file
 from aoq.pipeline.stages.chain import Chain
 from aoq.pipeline.stages.data import check_feature_size
-from aoq.pipeline.stages.key import Roots, reads_photographs
-from aoq.pipeline.stages.splits import open_checked, take_in_files
+from aoq.pipeline.stages.splits import open_checked, open_named_pairs, take_in_files
 
 
-def plan_evaluation(
-    roots: Roots,
-    experiment: Experiment,
-    folder: Path,
-    scored: Sequence[Artifact],
-    datasets: Sequence[Artifact],
-    **mean: Any,
-) -> Artifact:
+def plan_evaluation(chain: Chain, scored: Sequence[Artifact], datasets: Sequence[Artifact], **mean: Any) -> None:
     """Plan metrics of the trainings that are `scored`; `mean` says how the similarities of several are averaged."""
-    data, split = experiment.dataset, experiment.evaluation.split
-    ingredients = {**experiment.evaluation.model_dump(mode="json"), "content": None, **mean}
-    if data.folder is not None and split not in (data.train, data.dev):  # else the dataset's key knows the split
-        ingredients["content"] = split_fingerprint(folder, split)
-        if reads_photographs(experiment):
-            from aoq.pipeline.prepare.photographs import photographs_fingerprint  # late: most experiments need none
-
-            ingredients["photographs"] = photographs_fingerprint(folder, split)
+    data, evaluation = chain.experiment.dataset, chain.experiment.evaluation
+    ingredients = {**evaluation.model_dump(mode="json"), "content": None, **mean}
     if data.demo is not None:
         ingredients["truth"] = 1
     if data.folder is not None:  # else it need not exist yet
-        files = annotation_files(folder, split)
-        if files:
-            ingredients["annotations"] = {name: file_sha256(path) for name, path in files.items()}
-        if (phrases := _phrases(experiment, folder, len(scored))) is not None:
-            ingredients["phrases"] = file_sha256(phrases)
-    return roots.artifact("evaluation", ingredients, *scored, reads=datasets)
+        if evaluation.split not in (data.train, data.dev):  # else the dataset's key knows the split
+            ingredients["content"] = split_fingerprint(chain.folder, evaluation.split)
+            if chain.image_tower is not None:
+                from aoq.pipeline.prepare.photographs import photographs_fingerprint  # late: most need none
+
+                ingredients["photographs"] = photographs_fingerprint(chain.folder, evaluation.split)
+        hashes = {name: file_sha256(path) for name, path in _annotations(chain, len(scored)).items()}
+        if phrases := hashes.pop("phrases", None):
+            ingredients["phrases"] = phrases
+        if hashes:
+            ingredients["annotations"] = hashes
+    chain.add("evaluation", ingredients, *scored, reads=datasets)
 
 
-def _phrases(experiment: Experiment, folder: Path, count: int) -> Path | None:
-    """Return the file of annotated phrases, if there is one model and it attends."""
-    attends = count == 1 and experiment.model.attends
-    return annotation_path(folder, experiment.evaluation.split) if attends else None
+def _annotations(chain: Chain, count: int) -> dict[str, Path]:
+    """Return the files that annotate the split; that of phrases if there is one model and it attends."""
+    split, files = chain.experiment.evaluation.split, annotation_files(chain.folder, chain.experiment.evaluation.split)
+    phrases = annotation_path(chain.folder, split) if count == 1 and chain.experiment.model.attends else None
+    return files if phrases is None else {**files, "phrases": phrases}
 
 
 def make_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
@@ -68,7 +60,6 @@ def make_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
     from aoq.pipeline.evaluation.annotated import measure_annotations
     from aoq.pipeline.evaluation.attended import measure_attention
     from aoq.pipeline.evaluation.retrieval import ensemble, evaluate_similarity
-    from aoq.pipeline.stages.pairs import as_pairs
     from aoq.pipeline.training.checkpoint import load_model
 
     def mean(scores: list[np.ndarray], weights: tuple[float, ...] | None, name: str) -> np.ndarray:
@@ -86,7 +77,7 @@ def make_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
     metrics: list[dict[str, float]] = []
     for member in [member.chain for member in chain.members] or [chain]:
         check_feature_size(member, split, member["dataset"].manifest()["feature_size"])
-        pairs, place = as_pairs(member, split), str(len(scores))
+        pairs, place = open_named_pairs(member, split), str(len(scores))
         files = sorted(member["second_round"].opened().glob("*.safetensors"))  # two if they were co-taught
         models = [load_model(path).to(device) for path in files]
         scored = [similarity_matrix(model, pairs, device, parts / f"{place}.{n}.npy") for n, model in enumerate(models)]
@@ -107,18 +98,15 @@ def make_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
 
 def _open(chain: Chain, build: Build, engine: Engine) -> Split:
     """Open the evaluation split with its annotations; files that no dataset stage has hashed are hashed here."""
-    name, planned, folder = chain.experiment.evaluation.split, chain["evaluation"].ingredients, chain.folder
-    below = chain.experiment.dataset.folder
+    name, planned = chain.experiment.evaluation.split, chain["evaluation"].ingredients
     if planned.get("content") is not None:
         build.notes["folder_sha256"] = take_in_files(chain, name)
-    if below is not None:
+    if (below := chain.experiment.dataset.folder) is not None:
         hashes = planned.get("annotations", {}) | {kind: planned[kind] for kind in ("phrases",) if kind in planned}
-        files = annotation_files(folder, name)
-        if (phrases := _phrases(chain.experiment, folder, len(chain.members) or 1)) is not None:
-            files["phrases"] = phrases
+        files = _annotations(chain, len(chain.members) or 1)
         if files.keys() != hashes.keys():
             raise ValueError(
-                f"{folder}: annotations of {name!r} were added or removed after the run was planned; run again."
+                f"{chain.folder}: annotations of {name!r} were added or removed after the run was planned; run again."
             )
         for kind, path in files.items():
             planned_file(chain.data_root, f"{below}/{path.name}", hashes[kind])

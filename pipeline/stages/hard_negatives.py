@@ -1,25 +1,26 @@
-"""The negative table: mined from embeddings, reranked, fused, or refreshed by the student."""
+"""The negative table: mined from the teacher's embeddings, reranked, fused or refreshed; and its screen."""
 
 from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.build import UNITS, Build
+from aoq.pipeline.config.screen import Screen
 from aoq.pipeline.config.tables import Fusion, Mining, Refresh, Rerank
 from aoq.pipeline.console import show_progress
+from aoq.pipeline.data.clean_pairs import read_clean_pairs
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.digests import known_sha256
 from aoq.pipeline.engine import Engine
+from aoq.pipeline.inputs import planned_file
 from aoq.pipeline.mining.sizes import fit_depths
 from aoq.pipeline.search.problem import Direction
-from aoq.pipeline.stages.chain import Chain, Depths
-from aoq.pipeline.stages.key import Roots
-from aoq.pipeline.stages.splits import fingerprint, open_train_split
+from aoq.pipeline.stages.chain import Chain, Depths, pretrained
+from aoq.pipeline.stages.splits import fingerprint, open_pairs, open_train_split
 from aoq.pipeline.tables.files import read_lists, read_manifest, table_hashes
 
 if TYPE_CHECKING:
@@ -28,18 +29,39 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def plan_mined_table(roots: Roots, mining: Mining, embeddings: Artifact, dataset: Artifact) -> Artifact:
+def plan_embeddings(chain: Chain) -> None:
+    """Plan the embeddings of the training split, by the first round or by a pretrained encoder."""
+    if (encoder := chain.experiment.teacher_encoder) is not None:
+        chain.add("embeddings", pretrained(encoder), chain["dataset"])
+    else:
+        chain.add("embeddings", {}, chain["first_round"], reads=[chain["dataset"]])
+
+
+def plan_mined_table(chain: Chain, mining: Mining) -> None:
     """Plan a mined table; every exact search finds the same one."""
     exact = {} if mining.is_approximate else {"search": "exact", "recall_floor": 1.0}
     recipe = mining.model_dump(mode="json") | exact
-    return roots.artifact("hard_negatives", recipe, embeddings, reads=[dataset], version=2)
+    chain.add("hard_negatives", recipe, chain["embeddings"], reads=[chain["dataset"]], version=2)
 
 
-def plan_combined_table(
-    roots: Roots, way: str, recipe: Mapping[str, Any], made_of: Sequence[Artifact], dataset: Artifact
-) -> Artifact:
-    """Plan a table made from others, or by a student: by `rerank`, `fusion` or `refresh`."""
-    return roots.artifact("hard_negatives", {way: recipe}, *made_of, reads=[dataset])
+def plan_screen(chain: Chain, screen: Screen) -> None:
+    """Plan the view of the table; the treatment of suspects is the student's."""
+    hashes = {option: chain.sha256(f"[screen] {option}", file) for option, file in screen.files.items()}
+    reads = [chain["dataset"], *([chain["embeddings"]] if screen.needs_vectors else [])]
+    chain.add("screen", screen.recipe | hashes, chain["hard_negatives"], reads=reads)
+
+
+def make_embeddings(chain: Chain, build: Build, engine: Engine) -> None:
+    """Write the vectors, with the hash of the weights that made them."""
+    from aoq.pipeline.embedding_blocks import finish_embeddings
+    from aoq.pipeline.stages.encoding import embed_train_split, encode_train_split
+
+    if chain.experiment.teacher_encoder is None:
+        weights = embed_train_split(chain, "first_round", build.directory, engine)
+    else:
+        weights = encode_train_split(chain, chain.experiment.teacher_encoder, build.directory, engine)
+    build.notes["weights_sha256"] = weights
+    finish_embeddings(build.directory)
 
 
 def make_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
@@ -115,7 +137,6 @@ def _refresh(chain: Chain, options: Refresh, build: Build, engine: Engine) -> No
 def _rerank(chain: Chain, options: Rerank, build: Build, engine: Engine) -> None:
     """Order the shortlist by the scores of a teacher, which may compare fragments."""
     from aoq.pipeline.mining.rerank import Rescoring, Shortlist, rerank
-    from aoq.pipeline.stages.pairs import open_pairs
     from aoq.pipeline.training.checkpoint import load_model
 
     device = engine.torch_device()
@@ -162,6 +183,42 @@ def _fuse(chain: Chain, options: Fusion, build: Build, engine: Engine) -> None:
         positives=split.positives,
         output=build.directory / "table",
     )
+
+
+def make_screen(chain: Chain, build: Build, engine: Engine) -> None:
+    """Write the table as the experiment's screen sees it."""
+    from aoq.pipeline.embedding import EmbeddingStore
+    from aoq.pipeline.tables.screens.judge import judge
+    from aoq.pipeline.tables.screens.judgements import read_judgements, read_matches
+    from aoq.pipeline.tables.screens.knowledge import Knowledge
+    from aoq.pipeline.tables.screens.view import write_view
+    from aoq.pipeline.tables.table import read_table
+
+    engine.torch_device()
+    build.clear()
+    screen = chain.experiment.screen
+    assert screen is not None  # else the chain lacks this stage
+    split, planned = open_train_split(chain, engine.verify), chain["screen"].ingredients
+    images, captions, grades = split.image_count, split.caption_count, screen.judged_grades
+    readers: dict[str, tuple[str, Callable[[Path], Any]]] = {
+        "positives": ("matches", lambda file: read_matches(file, images, captions)),
+        "pair_probabilities": ("pair_probabilities", lambda file: read_clean_pairs(file, captions)),
+        "judgements": ("judgements", lambda file: read_judgements(file, images, captions, grades=grades)),
+    }
+    known: dict[str, Any] = {}
+    for option, name in screen.files.items():
+        kind, read = readers[option]
+        known[kind] = read(planned_file(chain.data_root, name, planned[option]))
+    if screen.needs_vectors:
+        store = EmbeddingStore.open(chain["embeddings"].opened())
+        known |= {"images": store.images, "captions": store.captions}
+    knowledge = Knowledge(split.captions, **known)
+    view = judge(read_table(chain["hard_negatives"].opened() / "table", dataset=fingerprint(chain)), screen, knowledge)
+    write_view(view, build.directory / "view")
+    build.notes["directions"] = view.manifest["directions"]
+    for direction, counts in view.manifest["directions"].items():
+        taken = ", ".join(f"{rule} {count}" for rule, count in counts["takes"].items())
+        logger.info("%s: %d of %d negatives left (%s)", direction, counts["left"], counts["listed"], taken)
 
 
 def _weights(chain: Chain, stage: str) -> Path:

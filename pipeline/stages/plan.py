@@ -5,38 +5,65 @@ Planning imports nothing heavy. `tests/stages/test_keys.py` pins the keys, so th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.build import Build
 from aoq.pipeline.config.experiment import Experiment
-from aoq.pipeline.config.load import Combination, load_experiment
-from aoq.pipeline.config.overrides import merged, override_text, parse_override, split_member
+from aoq.pipeline.config.load import Combination, load_experiment, merged, override_text, parse_override, split_member
 from aoq.pipeline.config.screen import OF_VECTORS
 from aoq.pipeline.config.tables import Ensemble, Fusing, Fusion, Refresh, Rerank, Reranking
+from aoq.pipeline.config.training import control_training
+from aoq.pipeline.engine import Engine
 from aoq.pipeline.mining.sizes import TILES
 from aoq.pipeline.stages.chain import Chain, Depths, Member, check_same_data, table_depths
-from aoq.pipeline.stages.data import plan_data
-from aoq.pipeline.stages.embeddings import plan_embeddings
-from aoq.pipeline.stages.evaluation import plan_evaluation
-from aoq.pipeline.stages.hard_negatives import plan_combined_table, plan_mined_table
-from aoq.pipeline.stages.key import Roots
-from aoq.pipeline.stages.schedule import control_training
-from aoq.pipeline.stages.screen import plan_screen
-from aoq.pipeline.stages.training import plan_co_teaching, plan_import, plan_student, plan_training
+from aoq.pipeline.stages.data import make_dataset, make_prepared, make_world, plan_data
+from aoq.pipeline.stages.evaluation import make_evaluation, plan_evaluation
+from aoq.pipeline.stages.hard_negatives import (
+    make_embeddings,
+    make_hard_negatives,
+    make_screen,
+    plan_embeddings,
+    plan_mined_table,
+    plan_screen,
+)
+from aoq.pipeline.stages.training import (
+    make_training,
+    plan_co_teaching,
+    plan_import,
+    plan_student,
+    plan_training,
+)
+
+MAKERS: dict[str, Callable[[Chain, Build, Engine], None]] = {
+    "world": make_world,
+    "prepared": make_prepared,
+    "dataset": make_dataset,
+    "first_round": partial(make_training, "first_round"),
+    "embeddings": make_embeddings,
+    "hard_negatives": make_hard_negatives,
+    "screen": make_screen,
+    "control": partial(make_training, "control"),
+    "second_round": partial(make_training, "second_round"),
+    "evaluation": make_evaluation,
+}
+"""What makes each stage of an experiment."""
 
 
 def plan(name: str, *, data_root: Path, artifact_root: Path, override: str = "") -> Chain:
     """Plan the chain of the experiment `name`; only its data must exist."""
     asked = f"{name}@{override}" if override else name
-    return _Planner(Roots(data_root, artifact_root), (asked,)).chain(load_experiment(name, override))
+    return _Planner(data_root, artifact_root, (asked,)).chain(load_experiment(name, override))
 
 
 @dataclass(frozen=True)
 class _Planner:
-    roots: Roots
+    data_root: Path
+    artifact_root: Path
     asked: tuple[str, ...]
     """The experiment to plan, last, and those that led to it."""
 
@@ -64,35 +91,33 @@ class _Planner:
 
     def trained(self, experiment: Experiment) -> Chain:
         """Plan the data, the training, and the evaluation of its model."""
-        roots, teacher = self.roots, self.teacher(experiment)
-        folder, stages = plan_data(roots, experiment)
-        chain = Chain(self.asked[-1], experiment, roots.data, folder, stages, teacher)  # `stages` is filled below
-        dataset, start = stages["dataset"], None
-        if experiment.mining is not None and teacher is None:
+        chain = Chain(self.asked[-1], experiment, self.data_root, self.artifact_root, {}, self.teacher(experiment))
+        plan_data(chain)
+        if experiment.mining is not None and chain.teacher is None:
             if experiment.first_round is not None:
-                stages["first_round"] = plan_training(roots, experiment, experiment.first_round, dataset)
+                plan_training(chain, "first_round", experiment.first_round)
             elif experiment.teacher_weights is not None:
-                stages["first_round"] = plan_import(roots, experiment, "teacher_weights", dataset)
-            stages["embeddings"] = plan_embeddings(roots, experiment, dataset, stages.get("first_round"))
-            stages["hard_negatives"] = plan_mined_table(roots, experiment.mining, stages["embeddings"], dataset)
+                plan_import(chain, "first_round", "teacher_weights")
+            plan_embeddings(chain)
+            plan_mined_table(chain, experiment.mining)
+        start = None
         if experiment.weights is not None:
-            student = plan_import(roots, experiment, "weights", dataset)
+            plan_import(chain, "second_round", "weights")
         else:
-            stages["control"] = plan_training(roots, experiment, control_training(experiment.student), dataset)
+            plan_training(chain, "control", control_training(experiment.student))
             if experiment.co_teaching is not None:
-                student = plan_co_teaching(roots, experiment, experiment.co_teaching, dataset)
+                plan_co_teaching(chain, experiment.co_teaching)
             elif experiment.uses_table:
                 _check_table(chain)
                 start = _start(chain)
                 if experiment.screen is not None:
-                    stages["screen"] = plan_screen(roots, experiment.screen, chain)
-                student = plan_student(roots, chain, start)
+                    plan_screen(chain, experiment.screen)
+                plan_student(chain, start)
             elif experiment.student.loss.name != "online":
-                student = plan_training(roots, experiment, experiment.student, dataset)
+                plan_training(chain, "second_round", experiment.student)
             else:
-                student = stages["control"]
-        stages["second_round"] = student
-        stages["evaluation"] = plan_evaluation(roots, experiment, folder, [student], [dataset])
+                chain.stages["second_round"] = chain["control"]
+        plan_evaluation(chain, [chain["second_round"]], [chain["dataset"]])
         return replace(chain, start=start)
 
     def teacher(self, experiment: Experiment) -> Chain | None:
@@ -120,8 +145,8 @@ class _Planner:
             tables.append(student.chain["hard_negatives"])
             keeps, remedy = "the lists that are kept have", "lower it, or leave drifted_below out"
             Depths.of(refresh).check_within(table_depths(student.chain), "[refresh]", keeps, remedy)
-        combined = self.combined(title, "refresh", recipe, tables, student.chain, [student])
-        return replace(combined, asked="", table=refresh)
+        combined = self.combined(title, {"refresh": recipe}, tables, student.chain, [student], refresh)
+        return replace(combined, asked="")
 
     def reranked(self, name: str, rerank: Rerank, section: str = "[rerank]") -> Chain:
         """Plan the shortlist's candidates in the order of the teacher's scores, as `section` configures them."""
@@ -140,9 +165,8 @@ class _Planner:
         scored.check_within(there, where, keeps, option="depth")
         recipe = {**listed.named("h"), **scored.named("depth"), "checked_anchors": rerank.checked_anchors}
         members = [shortlist, teacher]
-        artifacts = [member.artifact for member in members]
-        combined = self.combined(name, "rerank", recipe | {"tiles": TILES}, artifacts, teacher.chain, members)
-        return replace(combined, table=rerank)
+        tables = [member.artifact for member in members]
+        return self.combined(name, {"rerank": recipe | {"tiles": TILES}}, tables, teacher.chain, members, rerank)
 
     def fused(self, name: str, fusion: Fusion) -> Chain:
         """Plan one table from the lists of several."""
@@ -158,14 +182,21 @@ class _Planner:
         there = Depths(sum(each.captions for each in depths), sum(each.images for each in depths))
         Depths.of(fusion).check_within(there, f"fusion {name!r}:", "all members together keep", "lower it")
         recipe, tables = fusion.model_dump(mode="json", exclude={"members"}), [each.artifact for each in members]
-        return replace(self.combined(name, "fusion", recipe, tables, first, members), table=fusion)
+        return self.combined(name, {"fusion": recipe}, tables, first, members, fusion)
 
     def combined(
-        self, name: str, way: str, recipe: dict[str, Any], made_of: list[Artifact], data: Chain, members: list[Member]
+        self,
+        name: str,
+        recipe: dict[str, Any],
+        made_of: list[Artifact],
+        data: Chain,
+        members: list[Member],
+        table: Rerank | Fusion | Refresh,
     ) -> Chain:
         """Plan a table that is made of others, on the data of `data`."""
-        table = plan_combined_table(self.roots, way, recipe, made_of, data["dataset"])
-        return self.on_data_of(data, name, {"hard_negatives": table}, members)
+        chain = replace(self.on_data_of(data, name, members), table=table)
+        chain.add("hard_negatives", recipe, *made_of, reads=[data["dataset"]])
+        return chain
 
     def ensemble(self, asked: Ensemble) -> Chain:
         """Plan the evaluation of several experiments together; they must see the same captions in the same way."""
@@ -180,18 +211,19 @@ class _Planner:
                         f"different {what} ([dataset] gives {mine[what]} and {theirs[what]}); similarities can only "
                         "be averaged between models of one."
                     )
-        experiment = first.experiment.model_copy(update={"evaluation": asked.evaluation})
-        weights = asked.ensemble.model_dump(mode="json", include={"weights"})
+        chain = self.on_data_of(first, asked.name, members)
+        experiment = chain.experiment.model_copy(update={"evaluation": asked.evaluation})
+        chain = replace(chain, experiment=experiment, weights=asked.ensemble.weights)
         scored, data = ([member.chain[stage] for member in members] for stage in ("second_round", "dataset"))
-        evaluation = plan_evaluation(self.roots, experiment, first.folder, scored, data, **weights)
-        chain = self.on_data_of(replace(first, experiment=experiment), asked.name, {"evaluation": evaluation}, members)
-        return replace(chain, weights=asked.ensemble.weights)
+        plan_evaluation(chain, scored, data, **asked.ensemble.model_dump(mode="json", include={"weights"}))
+        return chain
 
-    def on_data_of(self, data: Chain, name: str, made: dict[str, Artifact], members: Sequence[Member]) -> Chain:
-        """Return the chain of what is made of the members, and of the stages that make the data of `data`."""
+    def on_data_of(self, data: Chain, name: str, members: Sequence[Member]) -> Chain:
+        """Return a chain with the members, and with the stages that make the data of `data`."""
         experiment = data.experiment.model_copy(update={"name": name})
         stages = {stage: data.stages[stage] for stage in ("world", "prepared", "dataset") if stage in data.stages}
-        return Chain(self.asked[-1], experiment, data.data_root, data.folder, stages | made, members=tuple(members))
+        chain = Chain(self.asked[-1], experiment, self.data_root, self.artifact_root, stages)
+        return replace(chain, members=tuple(members))
 
 
 def _data_and_words(chain: Chain) -> dict[str, Any]:

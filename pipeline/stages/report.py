@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.build import Build
-from aoq.pipeline.config.overrides import merged, override_text, parse_override, split_member
+from aoq.pipeline.config.load import merged, override_text, parse_override, split_member
+from aoq.pipeline.config.training import control_training
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.stages.chain import Chain, Member, trains_as_control
 from aoq.pipeline.stages.plan import plan
-from aoq.pipeline.stages.schedule import control_training
 from aoq.pipeline.stages.splits import open_train_split
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def render_report(
 
 
 def _open_model(chain: Chain) -> tuple[MatchingModel, PairData]:
-    from aoq.pipeline.stages.pairs import open_named_pairs
+    from aoq.pipeline.stages.splits import open_named_pairs
     from aoq.pipeline.training.checkpoint import load_model
 
     pairs = open_named_pairs(chain, chain.experiment.evaluation.split)

@@ -1,18 +1,33 @@
-"""Open the splits of a chain's data folder, as the dataset stage read them."""
+"""Open splits of a chain's data folder: as the dataset stage read them, and as an experiment's model reads them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from aoq.pipeline.data.files import read_pairs
-from aoq.pipeline.data.folder import LARGE, Split, first_images, open_split, present_files, split_fingerprint
+from aoq.models import MODELS
+from aoq.pipeline.data.files import open_features, read_pairs
+from aoq.pipeline.data.folder import (
+    LARGE,
+    Split,
+    first_images,
+    open_split,
+    present_files,
+    split_fingerprint,
+    split_paths,
+)
 from aoq.pipeline.digests import known_sha256
 from aoq.pipeline.inputs import SAMPLED, Verify, take_in, take_in_planned
 from aoq.pipeline.stages.chain import Chain
 
+if TYPE_CHECKING:
+    from aoq.pipeline.data.batches import PairData, Pixels
+
 NOISE = "noise.npy"
 """The dataset stage's file with the image of every training caption, in the format of NCR's noise files."""
+VOCABULARY, PIECES = "vocabulary.json", "tokeniser"
+"""The dataset stage's vocabulary file, or its folder of a tokeniser."""
 WHOLE = 1 << 30
 """Arrays up to this many bytes are hashed whole; larger ones by the fingerprint's blocks, unless requested."""
 
@@ -23,11 +38,10 @@ def open_checked(chain: Chain, name: str, verify: Verify = "sampled") -> Split:
     Raises:
         ValueError: for a file that differs from the one that the dataset stage read.
     """
-    made = next((chain[stage] for stage in ("world", "prepared") if stage in chain.stages), None)
-    if made is None:
-        _check(chain, name, verify)
+    if chain.data_artifact is None:
+        _check_files(chain, name, verify)
     else:
-        made.opened()
+        chain.data_artifact.opened()
     return open_split(chain.folder, name)
 
 
@@ -57,7 +71,81 @@ def take_in_files(chain: Chain, name: str) -> dict[str, str]:
     return {path.name: known_sha256(path) for path in paths}
 
 
-def _check(chain: Chain, name: str, verify: Verify) -> None:
+def open_pairs(chain: Chain, role: str, verify: Verify = "sampled") -> PairData:
+    """Open the train or dev split with the captions that the dataset stage tokenised.
+
+    Raises:
+        ValueError: if the split lacks what the model needs.
+    """
+    from aoq.pipeline.data.batches import PairData
+    from aoq.pipeline.data.tokens import TokenisedCaptions
+
+    config = chain.experiment.dataset
+    split = open_train_split(chain, verify) if role == "train" else open_checked(chain, config.dev, verify)
+    tokens = TokenisedCaptions.load(chain["dataset"].opened() / f"{role}_tokens.npz")
+    pairs = PairData(split, tokens, config.max_regions, _open_pixels(chain, split))
+    if pairs.pixels is None:
+        _check_regions(chain.experiment.model.name, pairs)
+    return pairs
+
+
+def open_named_pairs(chain: Chain, split: str | Split) -> PairData:
+    """Open any split of the folder, tokenised with the chain's own vocabulary, as its models read it."""
+    from aoq.pipeline.data.batches import PairData
+    from aoq.pipeline.prepare.pieces import read_words, tokenised
+
+    config, split = chain.experiment.dataset, open_checked(chain, split) if isinstance(split, str) else split
+    words = read_words(chain["dataset"].opened() / (VOCABULARY if config.tokeniser is None else PIECES))
+    return PairData(split, tokenised(split.captions, words), config.max_regions, _open_pixels(chain, split))
+
+
+def model_options(chain: Chain) -> dict[str, Any]:
+    """Return the options of the experiment's model: its section, and the sizes that follow from the data."""
+    dataset, section = chain["dataset"].manifest(), chain.experiment.model
+    sizes = {name: dataset[name] for name in ("feature_size", "vocabulary_size")}
+    if not MODELS[section.name].takes_masks:
+        regions = open_features(split_paths(chain.folder, chain.experiment.dataset.train)["ims.npy"]).shape[1]
+        sizes["regions"] = min(regions, chain.experiment.dataset.max_regions or regions)
+    return {**section.model_dump(exclude={"name"}), **sizes}
+
+
+def _open_pixels(chain: Chain, split: Split) -> Pixels | None:
+    """Open the photographs that the model reads, if it does; refuse others than those that keys depend on."""
+    if chain.image_tower is None:
+        return None
+    import torch
+
+    from aoq.models.towers.image_towers import open_image_tower
+    from aoq.pipeline.prepare.photographs import photographs_fingerprint
+    from aoq.pipeline.prepare.pixels import open_pixels
+
+    evaluated = {chain.experiment.evaluation.split: chain["evaluation"].ingredients.get("photographs")}
+    planned = evaluated | chain["dataset"].ingredients.get("photographs", {})
+    if expected := planned.get(split.name):
+        current, subject = partial(photographs_fingerprint, chain.folder, split.name), f"a photograph of {split.name!r}"
+        take_in_planned(f"photographs of {split.name}", expected, current, f"{chain.folder}: {subject}")
+    images = open_features(split_paths(chain.folder, split.name)["ims.npy"]).shape[0]
+    with torch.device("meta"):  # its weights are not needed
+        preprocessing = open_image_tower(chain.image_tower).preprocessing
+    return open_pixels(chain.folder, split, preprocessing, images)
+
+
+def _check_regions(name: str, pairs: PairData) -> None:
+    model, split = MODELS[name], pairs.split
+    if model.needs_boxes and split.boxes is None:
+        raise ValueError(
+            f"{model.__name__} needs the boxes of regions, and split {split.name!r} has no {split.name}_boxes.npy; "
+            "write one (images, regions, 4): x1, y1, x2, y2 in [0, 1]; or choose a model without positions."
+        )
+    if not model.takes_masks and split.mask is not None and not split.mask[:, : pairs.max_regions].all():
+        raise ValueError(
+            f"{model.__name__} normalises each region slot over the batch and takes no masked regions, but "
+            f"{split.name}_mask.npy masks some; set [dataset] max_regions to what every image has, or choose another "
+            "model."
+        )
+
+
+def _check_files(chain: Chain, name: str, verify: Verify) -> None:
     dataset = chain["dataset"]
     recorded = dataset.manifest().get("folder_sha256", {}) if dataset.exists() else {}
     remedy = (

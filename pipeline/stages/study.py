@@ -18,9 +18,8 @@ import pyarrow.parquet as pq
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.build import Build
 from aoq.pipeline.config.experiment import Experiment
-from aoq.pipeline.config.load import load_experiment
+from aoq.pipeline.config.load import load_experiment, merged, override_text, parse_override, split_member
 from aoq.pipeline.config.losses import LossSection
-from aoq.pipeline.config.overrides import merged, override_text, parse_override, split_member
 from aoq.pipeline.config.study import Change, Study, load_study
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.evaluation.retrieval import Ranks, folded_ranks, open_similarity

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -18,7 +18,6 @@ from aoq.models import build_model
 from aoq.models.base import MatchingModel
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.build import Build, code_versions
-from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.training import CoTeaching, Training
 from aoq.pipeline.console import show_progress
 from aoq.pipeline.data.folder import Split
@@ -33,9 +32,8 @@ from aoq.pipeline.stages.chain import Chain, Depths
 from aoq.pipeline.stages.data import check_pretrained
 from aoq.pipeline.stages.draws import make_guide, make_orders, make_sampler, open_table
 from aoq.pipeline.stages.hard_negatives import shortened
-from aoq.pipeline.stages.pairs import model_options, open_pairs
 from aoq.pipeline.stages.processes import follow, joined, run_ranks
-from aoq.pipeline.stages.schedule import trained_by
+from aoq.pipeline.stages.splits import model_options, open_pairs
 from aoq.pipeline.training.checkpoint import load_model, read_weights, save_model
 from aoq.pipeline.training.co_teaching import FILES, CoTrainer
 from aoq.pipeline.training.loop import Loop, Run
@@ -56,7 +54,7 @@ def train(chain: Chain, stage: str, build: Build, engine: Engine, processes: Pro
     """
     if processes is None and torchrun_rank() is None and engine.processes > 1:
         return _start_ranks(chain, stage, build, engine)
-    section, name = trained_by(chain, stage), chain.experiment.model.name
+    section, name = chain.experiment.trained_by(stage), chain.experiment.model.name
     with ExitStack() as stack:
         alone = torchrun_rank() is None
         group = processes or (ALONE if alone else stack.enter_context(joined(engine, chain[stage].key)))
@@ -88,7 +86,7 @@ def train(chain: Chain, stage: str, build: Build, engine: Engine, processes: Pro
             group.check_alike({"experiment": repr(chain.experiment), **code_versions(), **build.inputs.content})
         notes = trainer.train(validate)
         if group.leads:
-            report_outcome(chain, trainer.schedule, notes, dev.split)
+            _report_outcome(chain, trainer.schedule, notes, dev.split)
         return notes
 
 
@@ -130,8 +128,8 @@ def _with_numbers_of_pair(training: Training, model: MatchingModel) -> Training:
     return training.model_copy(update={"loss": training.loss.model_copy(update=numbers)})
 
 
-def report_outcome(chain: Chain, training: Training, notes: Mapping[str, Any], dev: Split) -> None:
-    """Warn of a best epoch near chance; log how hard the offline negatives were, and how they could be harder."""
+def _report_outcome(chain: Chain, training: Training, notes: Mapping[str, Any], dev: Split) -> None:
+    """Warn of a best epoch near chance; log how hard the offline negatives were."""
     chance, reached = chance_of(dev.image_of, dev.identity), notes["metrics"]["rsum"]
     if at_chance := chance.explains(reached):
         remedy = "" if training.start_up or not training.loss.takes_pace else ' with start_up = "auto", or'
@@ -146,18 +144,8 @@ def report_outcome(chain: Chain, training: Training, notes: Mapping[str, Any], d
         )
     if harder := notes.get("offline_harder_by_epoch"):
         text = f"{harder[-1]:.0%} of the offline negatives were harder to this model than the hardest of their batch"
-        if not at_chance and harder[-1] < EASY:
-            text += f": the table adds little to its batches. What may help: {', or '.join(remedies(chain.experiment))}"
-        logger.info("in the last epoch, %s", text)
-
-
-def remedies(experiment: Experiment) -> Iterator[str]:
-    """Yield ways to harder offline negatives that suit the model and that the experiment does not use yet."""
-    if experiment.model.attends and experiment.sampling.hardness is None:
-        yield 'harder ones ([sampling] hardness = "auto") if the lists hold any'
-    if experiment.model.makes_embeddings and experiment.refresh is None:
-        yield "those that this model finds itself ([refresh])"
-    yield "a smaller batch"
+        adds_little = not at_chance and harder[-1] < EASY
+        logger.info("in the last epoch, %s", text + (": the table adds little to its batches" if adds_little else ""))
 
 
 def import_weights(chain: Chain, stage: str, file: str, build: Build, engine: Engine) -> None:

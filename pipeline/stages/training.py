@@ -6,44 +6,36 @@ from typing import Any
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.build import Build
-from aoq.pipeline.config.experiment import Experiment
-from aoq.pipeline.config.sampling import BATCHES
 from aoq.pipeline.config.training import CoTeaching, Schedule, Training
 from aoq.pipeline.data.clean_pairs import CLEAN_PAIRS, read_clean_pairs
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.stages.chain import Chain
-from aoq.pipeline.stages.key import Roots, pretrained
-from aoq.pipeline.stages.schedule import student_training
+from aoq.pipeline.stages.chain import Chain, pretrained
 from aoq.pipeline.stages.splits import open_train_split, open_true_train_split
 
-LATER_SAMPLING = {"gap", "sharpness", "windows", "hardness", "hardest", "guide_margin", "batches", *BATCHES}
-LATER_CO_TEACHING = {"start_up", "precision"} | {
-    name for name, field in Schedule.model_fields.items() if field.default is None
-}
-"""Options added later; they stay out of keys while unused."""
 
-
-def plan_training(roots: Roots, experiment: Experiment, training: Training, dataset: Artifact) -> Artifact:
+def plan_training(chain: Chain, use: str, training: Training) -> None:
     """Plan a training on in-batch negatives alone: of a teacher, a control, or a student without a table."""
-    ingredients = {**_model(experiment), "seed": experiment.seed, "training": _schedule(training)}
-    return roots.artifact("first_round", ingredients, dataset)
+    options = training.model_dump(mode="json", exclude_none=True, exclude=_unused(training))
+    ingredients = {**_model(chain), "seed": chain.experiment.seed, "training": options}
+    chain.add("first_round", ingredients, chain["dataset"], use=use)
 
 
-def plan_import(roots: Roots, experiment: Experiment, option: str, dataset: Artifact) -> Artifact:
+def plan_import(chain: Chain, use: str, option: str) -> None:
     """Plan imported weights, which replace a training."""
-    weights = {"weights_sha256": roots.sha256(option, getattr(experiment, option))}
-    return roots.artifact("first_round", {**_model(experiment), **weights}, dataset)
+    weights = {"weights_sha256": chain.sha256(option, getattr(chain.experiment, option))}
+    chain.add("first_round", {**_model(chain), **weights}, chain["dataset"], use=use)
 
 
-def plan_student(roots: Roots, chain: Chain, start: Artifact | None) -> Artifact:
+def plan_student(chain: Chain, start: Artifact | None) -> None:
     """Plan a second round on the dataset and the table, or its screen; from the weights of `start`, if given."""
     experiment, sampling = chain.experiment, chain.experiment.sampling
-    unused = {name for name in LATER_SAMPLING if getattr(sampling, name) is None}
+    training = experiment.student.as_trained
+    depths = {"h_captions": sampling.h_captions, "h_images": sampling.h_images}  # other options came later
     ingredients = {
-        **_model(experiment),
+        **_model(chain),
         "seed": experiment.seed,
-        "training": _schedule(student_training(experiment.student)),
-        "sampling": sampling.model_dump(mode="json", exclude=unused),
+        "training": training.model_dump(mode="json", exclude_none=True, exclude=_unused(training)),
+        "sampling": depths | sampling.model_dump(mode="json", exclude_none=True),
     }
     table, reads = chain["hard_negatives"], []
     if experiment.screen is not None:
@@ -51,35 +43,33 @@ def plan_student(roots: Roots, chain: Chain, start: Artifact | None) -> Artifact
         table, reads = chain["screen"], [table]
     if sampling.guide_margin is not None:
         reads.append(chain["embeddings"])
-    upstream = [chain["dataset"], table, *([] if start is None else [start])]
-    return roots.artifact("second_round", ingredients, *upstream, reads=reads)
+    started_from = [] if start is None else [start]
+    chain.add("second_round", ingredients, chain["dataset"], table, *started_from, reads=reads)
 
 
-def plan_co_teaching(roots: Roots, experiment: Experiment, section: CoTeaching, dataset: Artifact) -> Artifact:
+def plan_co_teaching(chain: Chain, section: CoTeaching) -> None:
     """Plan two co-taught networks."""
-    defaults = CoTeaching.model_fields
-    later = {name for name in LATER_CO_TEACHING if getattr(section, name) == defaults[name].default}
-    ingredients = {**_model(experiment), "seed": experiment.seed}
-    ingredients["co_teaching"] = section.model_dump(mode="json", exclude=later)
-    return roots.artifact("second_round", ingredients, dataset)
+    options = section.model_dump(mode="json", exclude=_unused(section))
+    ingredients = {**_model(chain), "seed": chain.experiment.seed, "co_teaching": options}
+    chain.add("second_round", ingredients, chain["dataset"])
 
 
-def _model(experiment: Experiment) -> dict[str, Any]:
-    later = {"image_tower", "text_tower"} if experiment.model.attends else {"image_tower"}
-    absent = {name for name in later if getattr(experiment.model, name, None) is None}
-    model = experiment.model.model_dump(mode="json", exclude=absent)
+def _model(chain: Chain) -> dict[str, Any]:
+    section = chain.experiment.model
+    later = {"image_tower", "text_tower"} if section.attends else {"image_tower"}
+    model = section.model_dump(mode="json", exclude={name for name in later if getattr(section, name, None) is None})
     for option in ("image_tower", "text_tower"):
         if (tower := model.get(option)) is not None:
             model[option] = pretrained(tower)
-    return {"model": model, "max_regions": experiment.dataset.max_regions}
+    return {"model": model, "max_regions": chain.experiment.dataset.max_regions}
 
 
-def _schedule(training: Training) -> dict[str, Any]:
-    """Return the options of the round; later ones stay out of keys while None, `precision` while float32."""
-    ignored = set() if training.is_paced else {"start_up"}
-    if training.precision == Training.model_fields["precision"].default:
-        ignored.add("precision")
-    return training.model_dump(mode="json", exclude_none=True, exclude=ignored)
+def _unused(section: Schedule) -> set[str]:
+    """Return later options that stay out of keys: those that are None, an unused `start_up`, `precision` if float32."""
+    unused = {name for name in type(section).model_fields if name != "rectify_from" and getattr(section, name) is None}
+    if isinstance(section, Training) and not section.is_paced:
+        unused.add("start_up")
+    return unused if section.precision != "float32" else unused | {"precision"}
 
 
 def make_training(stage: str, chain: Chain, build: Build, engine: Engine) -> None:

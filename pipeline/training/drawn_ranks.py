@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool
 
-from aoq.pipeline.config.sampling import Sampling
+from aoq.pipeline.config.tables import Sampling
 from aoq.pipeline.search.problem import Direction
 
 HARDER = 10.0

@@ -9,8 +9,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int32, Int64
 
-from aoq.pipeline.config.sampling import check_windows
 from aoq.pipeline.config.section import check_registered
+from aoq.pipeline.config.tables import check_windows
 from aoq.pipeline.search.positives import Positives, pairs_of, positive_pairs_of, with_itself
 from aoq.pipeline.search.problem import BLOCK, DIRECTIONS, Direction, blocks
 from aoq.pipeline.tables.pairs import SIDES, Pairs, is_among, pair_keys, positives_of

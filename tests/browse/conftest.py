@@ -16,8 +16,7 @@ from aoq.pipeline.browse.marks import Marks, Matches
 from aoq.pipeline.browse.source import Source, open_source
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.stages.make import MAKERS
-from aoq.pipeline.stages.plan import plan
+from aoq.pipeline.stages.plan import MAKERS, plan
 
 IMAGES = 70
 HOSTILE = '<script>alert("x")</script> & <b>dogs</b>'

@@ -18,8 +18,7 @@ from aoq.pipeline.evaluation.ranks import write_ranks
 from aoq.pipeline.evaluation.retrieval import Ranks, summarise
 from aoq.pipeline.manifest import seal
 from aoq.pipeline.scratch import scratch_beside
-from aoq.pipeline.stages.make import MAKERS
-from aoq.pipeline.stages.plan import plan
+from aoq.pipeline.stages.plan import MAKERS, plan
 from aoq.pipeline.tables.table import read_table
 from tests.cli.conftest import TINY
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from aoq.pipeline.cli import main
 from aoq.pipeline.cli.commands import GROUPS, NAMES
-from aoq.pipeline.config.named_files import names_in
+from aoq.pipeline.config.load import names_in
 from aoq.pipeline.search.backends import BACKENDS
 
 HEAVY = ("torch", "numba", "faiss", "llvmlite", "scipy", "matplotlib", "flask")

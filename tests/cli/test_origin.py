@@ -9,8 +9,7 @@ import pytest
 
 from aoq.pipeline.data.folder import split_fingerprint
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.stages.make import MAKERS
-from aoq.pipeline.stages.plan import plan
+from aoq.pipeline.stages.plan import MAKERS, plan
 from aoq.pipeline.tables.table import read_table
 from tests.cli.conftest import EACH, IMAGES, TINY, run
 

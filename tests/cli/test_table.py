@@ -11,8 +11,7 @@ import pytest
 
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.mining.hard_negatives import hard_negatives
-from aoq.pipeline.stages.make import MAKERS
-from aoq.pipeline.stages.plan import plan
+from aoq.pipeline.stages.plan import MAKERS, plan
 
 ROOT = Path(__file__).parent.parent.parent
 TINY = ROOT / "tests" / "tiny.toml"

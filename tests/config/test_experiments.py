@@ -11,9 +11,8 @@ from aoq.models import MODELS, build_model
 from aoq.models.base import EmbeddingModel
 from aoq.pipeline.config import losses
 from aoq.pipeline.config.experiment import Experiment
-from aoq.pipeline.config.load import load_experiment
+from aoq.pipeline.config.load import load_experiment, names_in
 from aoq.pipeline.config.models import ModelSection
-from aoq.pipeline.config.named_files import names_in
 from aoq.pipeline.config.tables import Ensemble
 from aoq.pipeline.losses import LOSSES
 from aoq.pipeline.search.backends import choose_backend

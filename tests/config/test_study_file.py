@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from aoq.pipeline.config.load import load_experiment
-from aoq.pipeline.config.named_files import names_in
-from aoq.pipeline.config.overrides import split_member
+from aoq.pipeline.config.load import load_experiment, names_in, split_member
 from aoq.pipeline.config.study import STUDIES, load_study
+from aoq.pipeline.config.training import control_training
 from aoq.pipeline.stages.plan import plan
-from aoq.pipeline.stages.schedule import control_training
 from aoq.pipeline.stages.study import plan_study
 from aoq.tasks import Ablation
 
@@ -103,7 +101,7 @@ def test_a_loss_keeps_the_numbers_of_the_one_whose_place_it_takes(planned):
 
 def test_any_change_is_a_line_of_toml():
     change = {"seed": 3, "a": {"b": {"c": 'x "y" é', "d": [0.5, True]}, "e": 1e-05}, "my val": {"a.b": 3}}
-    from aoq.pipeline.config.overrides import override_text, parse_override
+    from aoq.pipeline.config.load import override_text, parse_override
 
     assert parse_override(override_text(change)) == change
 

@@ -13,8 +13,7 @@ from aoq.pipeline.data.folder import first_images, open_split, split_fingerprint
 from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.evaluation.retrieval import retrieval_ranks
 from aoq.pipeline.search.positives import positive_pairs_of
-from aoq.pipeline.stages.make import MAKERS
-from aoq.pipeline.stages.plan import plan
+from aoq.pipeline.stages.plan import MAKERS, plan
 from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.training.batches import read_batch
 from aoq.pipeline.training.drawable import Drawable

@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.stages.make import MAKERS
-from aoq.pipeline.stages.plan import plan
+from aoq.pipeline.stages.plan import MAKERS, plan
 from aoq.pipeline.training.loop import Loop
 
 SAVE = Loop.checkpoint

@@ -14,8 +14,7 @@ from PIL import Image
 from aoq.pipeline.cli import main
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.prepare.encoders import open_encoder
-from aoq.pipeline.stages.make import MAKERS
-from aoq.pipeline.stages.plan import plan
+from aoq.pipeline.stages.plan import MAKERS, plan
 from aoq.pipeline.tables.table import read_table
 from tests.prepare.conftest import SEEN, TINY, encoded, picture
 from tests.prepare.test_extractors import normalised

@@ -20,10 +20,9 @@ from aoq.pipeline.prepare.augmentation import GREY, KNOWN, Augmenter, may_be_fli
 from aoq.pipeline.prepare.demo_pictures import write_demo_pictures
 from aoq.pipeline.prepare.encoders import open_encoder
 from aoq.pipeline.prepare.images import decode
-from aoq.pipeline.prepare.photographs import open_photographs
 from aoq.pipeline.prepare.pieces import Pieces
 from aoq.pipeline.prepare.pixels import open_pixels
-from aoq.pipeline.stages.encoding import encoded_sides
+from aoq.pipeline.stages.encoding import Encoding
 from tests.prepare.conftest import TINY, WORDS, picture, save_clip
 
 SEEN = Preprocessing(16, 24, (16, 24), (0.5,) * 3, (0.5,) * 3, "bilinear")
@@ -207,7 +206,7 @@ def test_a_pair_in_a_dual_encoder_gives_the_vectors_of_the_pair_as_an_encoder(pr
     dual.load_pretrained()
     pixels = open_pixels(folder, split, dual.preprocessing)
     pairs = PairData(split, pieces.tokenised(split.captions), pixels=pixels)
-    sides = encoded_sides(open_photographs(folder, "train", 16), 16, split.captions, encoder, torch.device("cpu"))
+    sides = Encoding(name, folder, "train", 16, 16, split.captions).sides(torch.device("cpu"))
     with torch.inference_mode():
         found = dual.encode_images(pairs.images(np.arange(16))), dual.encode_captions(pairs.captions(np.arange(32)))
         for code, side, count in zip(found, ("images", "captions"), (16, 32), strict=True):

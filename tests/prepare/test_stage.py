@@ -9,9 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from aoq.pipeline.data.folder import open_split
-from aoq.pipeline.stages.make import MAKERS
-from aoq.pipeline.stages.pairs import open_pairs
-from aoq.pipeline.stages.plan import plan
+from aoq.pipeline.stages.plan import MAKERS, plan
+from aoq.pipeline.stages.splits import open_pairs
 from aoq.tasks.stages import Dataset, Prepared
 from tests.prepare.conftest import CPU, encoded, picture
 

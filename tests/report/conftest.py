@@ -10,7 +10,7 @@ from PIL import Image
 
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.stages.make import MAKERS
+from aoq.pipeline.stages.plan import MAKERS
 from aoq.pipeline.stages.report import plan_report, render_report
 
 SECTIONS = (

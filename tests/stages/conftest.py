@@ -10,8 +10,7 @@ import torch
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.data.vocabulary import tokenise
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.stages.make import MAKERS
-from aoq.pipeline.stages.plan import plan
+from aoq.pipeline.stages.plan import MAKERS, plan
 
 EXPERIMENT = """
 dataset.folder = "{folder}"

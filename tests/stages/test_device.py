@@ -15,7 +15,7 @@ from aoq.pipeline.engine import Engine
 from aoq.pipeline.inputs import collected
 from aoq.pipeline.search import scan
 from aoq.pipeline.settings import set_engine
-from aoq.pipeline.stages.make import MAKERS
+from aoq.pipeline.stages.plan import MAKERS
 from aoq.pipeline.tables.table import read_table
 from tests.training.simulated import DEVICE, Simulated
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aoq.pipeline.config.load import load_experiment
-from aoq.pipeline.config.sampling import Sampling
+from aoq.pipeline.config.tables import Sampling
 from aoq.pipeline.data.demo import is_true, read_scenes
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.stages import draws

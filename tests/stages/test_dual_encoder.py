@@ -18,12 +18,11 @@ import torch
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.evaluation.evaluate import evaluate
 from aoq.pipeline.prepare.demo_pictures import write_demo_pictures
+from aoq.pipeline.stages import chain as chains
 from aoq.pipeline.stages import data as planned
-from aoq.pipeline.stages import key
 from aoq.pipeline.stages import train as rounds
-from aoq.pipeline.stages.make import MAKERS
-from aoq.pipeline.stages.pairs import open_pairs
-from aoq.pipeline.stages.plan import plan
+from aoq.pipeline.stages.plan import MAKERS, plan
+from aoq.pipeline.stages.splits import open_pairs
 from aoq.pipeline.training import loop
 from aoq.pipeline.training.checkpoint import load_model
 from aoq.pipeline.training.trainer import Trainer
@@ -231,7 +230,9 @@ def test_a_folder_without_photographs_is_refused_when_it_is_planned(make, drawn)
 
 def test_an_image_tower_that_changed_after_the_plan_is_noticed(make, vit, monkeypatch):
     chain = make("world", "dataset")
-    monkeypatch.setattr(planned, "pretrained", lambda name: {"encoder": name} if name == vit else key.pretrained(name))
+    monkeypatch.setattr(
+        planned, "pretrained", lambda name: {"encoder": name} if name == vit else chains.pretrained(name)
+    )
     with pytest.raises(ValueError, match=rf"{vit} was changed after the run was planned; run again"):
         make_stage(chain, "first_round", ENGINE)
 

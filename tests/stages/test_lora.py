@@ -9,7 +9,7 @@ from torch import nn
 
 from aoq.models import build_model
 from aoq.pipeline.stages import train as rounds
-from aoq.pipeline.stages.pairs import model_options, open_pairs
+from aoq.pipeline.stages.splits import model_options, open_pairs
 from aoq.pipeline.training.checkpoint import load_model
 from aoq.pipeline.training.trainer import Trainer
 from tests.stages.conftest import make_stage

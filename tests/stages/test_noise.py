@@ -9,8 +9,7 @@ import pytest
 
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.data.noise import draw_noise
-from aoq.pipeline.stages.pairs import open_named_pairs, open_pairs
-from aoq.pipeline.stages.splits import open_train_split
+from aoq.pipeline.stages.splits import open_named_pairs, open_pairs, open_train_split
 from aoq.pipeline.tables.files import read_manifest, read_positives
 from aoq.pipeline.tables.pairs import paired
 

@@ -14,8 +14,8 @@ import tasks
 from aoq.pipeline.cli import main
 from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.search.problem import DIRECTIONS
-from aoq.pipeline.stages.pairs import open_pairs
 from aoq.pipeline.stages.plan import plan
+from aoq.pipeline.stages.splits import open_pairs
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.training.checkpoint import load_model

@@ -21,8 +21,7 @@ from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.cli import main
 from aoq.pipeline.evaluation.retrieval import Ranks, summarise
 from aoq.pipeline.report.study import markdown, read_cell
-from aoq.pipeline.stages.make import MAKERS
-from aoq.pipeline.stages.study import plan_study
+from aoq.pipeline.stages.study import make_study, plan_study
 from tests.stages.conftest import ENGINE, make_stage
 
 ROOT = Path(__file__).parent.parent.parent
@@ -61,7 +60,7 @@ def whole(file, tmp_path_factory):
         for stage in STAGES:
             make_stage(cell.chain, stage)
     with plan.artifact.building() as build:
-        MAKERS["study"](plan, build, ENGINE)
+        make_study(plan, build, ENGINE)
     return plan
 
 

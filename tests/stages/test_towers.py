@@ -14,7 +14,7 @@ from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.evaluation.evaluate import evaluate
 from aoq.pipeline.prepare.pieces import Pieces
-from aoq.pipeline.stages.pairs import open_named_pairs, open_pairs
+from aoq.pipeline.stages.splits import open_named_pairs, open_pairs
 from aoq.pipeline.training.checkpoint import load_model
 from tests.stages.conftest import make_stage
 

@@ -17,9 +17,8 @@ from aoq.models.towers.text_towers import open_text_tower
 from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.evaluation.evaluate import evaluate
 from aoq.pipeline.prepare.pieces import Pieces
-from aoq.pipeline.stages.key import pretrained
-from aoq.pipeline.stages.make import MAKERS
-from aoq.pipeline.stages.plan import plan
+from aoq.pipeline.stages.chain import pretrained
+from aoq.pipeline.stages.plan import MAKERS, plan
 from aoq.pipeline.training.checkpoint import load_model, save_model
 from tests.prepare import tiny
 from tests.stages.conftest import ENGINE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from aoq.pipeline.config.sampling import Sampling
+from aoq.pipeline.config.tables import Sampling
 from aoq.pipeline.training.drawn_ranks import DrawnRanks, drawn_ranks
 
 AUTO = Sampling(hardness="auto")
