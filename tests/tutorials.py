@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,10 @@ from click.testing import CliRunner
 
 from aoq.pipeline.cli import main
 from tests.prepare.conftest import picture
+from tests.programs import Program
 
 PAGES = Path(__file__).parent.parent / "docs" / "tutorials"
 FORKING = ("prepare", "embed", "run", "study", "evaluate")
-"""Commands that fork, which hangs after torch has computed: each needs its own process."""
 
 
 def page(name: str) -> str:
@@ -30,7 +29,10 @@ def blocks(text: str, kind: str) -> list[str]:
 
 
 def run(shell: str, folder: Path) -> str:
-    """Run every command except installations, and return what they print."""
+    """Run every command except installations, and return what they print.
+
+    Those that fork have a process of their own: forking hangs after torch has computed.
+    """
     printed = []
     for line in shell.splitlines():
         program, *arguments = shlex.split(line, comments=True)
@@ -43,8 +45,10 @@ def run(shell: str, folder: Path) -> str:
             assert done.exit_code == 0, f"{line}\n{done.output}"
             printed.append(done.stdout)
             continue
-        command = Path(sys.executable).parent / program if program == "aoq" else program
-        ended = subprocess.run([command, *arguments], cwd=folder, capture_output=True, text=True, timeout=600)
+        if program == "aoq":
+            ended = Program([program, *arguments], folder).wait(600)
+        else:
+            ended = subprocess.run([program, *arguments], cwd=folder, capture_output=True, text=True, timeout=600)
         assert ended.returncode == 0, f"{line}\n{ended.stdout}{ended.stderr}"
         printed.append(ended.stdout)
     return "\n".join(printed)

@@ -86,7 +86,7 @@ def train(chain: Chain, stage: str, build: Build, engine: Engine, processes: Pro
             group.check_alike({"experiment": repr(chain.experiment), **code_versions(), **build.inputs.content})
         notes = trainer.train(validate)
         if group.leads:
-            _report_outcome(chain, trainer.schedule, notes, dev.split)
+            report_outcome(chain, trainer.schedule, notes, dev.split)
         return notes
 
 
@@ -128,7 +128,7 @@ def _with_numbers_of_pair(training: Training, model: MatchingModel) -> Training:
     return training.model_copy(update={"loss": training.loss.model_copy(update=numbers)})
 
 
-def _report_outcome(chain: Chain, training: Training, notes: Mapping[str, Any], dev: Split) -> None:
+def report_outcome(chain: Chain, training: Training, notes: Mapping[str, Any], dev: Split) -> None:
     """Warn of a best epoch near chance; log how hard the offline negatives were."""
     chance, reached = chance_of(dev.image_of, dev.identity), notes["metrics"]["rsum"]
     if at_chance := chance.explains(reached):

@@ -1,13 +1,14 @@
-"""Luigi as users start it: a process of its own, here on the tiny world."""
+"""Luigi as users start it, here on the tiny world."""
 
 from __future__ import annotations
 
-import os
-import subprocess
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.programs import Program
 
 ROOT = Path(__file__).parent.parent.parent
 TINY = Path(__file__).parent.parent / "tiny.toml"
@@ -27,10 +28,21 @@ def command(tmp_path):
 
 @pytest.fixture
 def luigi(command):
-    def run(*arguments, cwd=ROOT, **options):
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        return subprocess.run(
-            command(*arguments, **options), cwd=cwd, env=environment, capture_output=True, text=True, timeout=300
-        )
+    """(task, more arguments) -> what the task printed, and its code."""
+    return lambda *arguments, cwd=ROOT, **options: Program(command(*arguments, **options), cwd).wait()
 
-    return run
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The artefacts of an uninterrupted run from another directory."""
+    folder = tmp_path_factory.mktemp("whole")
+    arguments = ["--experiment", str(TINY), "--artifact-root", str(folder / "artifacts"), "--engine-threads", "1"]
+    made = Program([*LUIGI, "SecondRound", *arguments], folder).wait()
+    assert made.returncode == 0, made.stderr
+    return folder / "artifacts"
+
+
+@pytest.fixture
+def root(whole, tmp_path):
+    """A copy of these artefacts, where `luigi` works."""
+    return shutil.copytree(whole, tmp_path / "artifacts", symlinks=True)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import luigi as luigi_package
@@ -18,6 +15,7 @@ from click.testing import CliRunner
 
 import tasks
 from aoq.pipeline.cli import main
+from tests.programs import Program, wait_for
 
 TINY = Path(__file__).parent.parent / "tiny.toml"
 NOISY = TINY.with_name("noisy.toml")
@@ -33,14 +31,17 @@ def weights(root):
     return {stage: m["final_weights_sha256"] for stage, m in manifests(root).items() if "final_weights_sha256" in m}
 
 
-def test_both_rounds_from_another_directory_then_nothing_to_do(luigi, tmp_path):
-    first = luigi("SecondRound", cwd=tmp_path)
-    assert first.returncode == 0, first.stderr
-    made = manifests(tmp_path / "artifacts")
+def counts(root):
+    stages = {path.parent.parent.name for path in root.glob("*/*/MANIFEST.json")}
+    return {stage: len(list(root.glob(f"{stage}/*/MANIFEST.json"))) for stage in stages}
+
+
+def test_both_rounds_from_another_directory_then_nothing_to_do(luigi, root, tmp_path):
+    made = manifests(root)
     assert set(made) == {"world", "dataset", "first_round", "embeddings", "hard_negatives", "second_round"}
-    links = tmp_path / "artifacts" / "runs" / "tiny"
+    links = root / "runs" / "tiny"
     assert (links / "hard_negatives" / "table" / "i2t.parquet").is_file()
-    assert not (tmp_path / "artifacts" / "hard_negatives" / "shards").exists()
+    assert not (root / "hard_negatives" / "shards").exists()
     target = os.readlink(links / "second_round")
     (links / "second_round").unlink()
     (links / "second_round").symlink_to("elsewhere")  # what the name meant last
@@ -50,7 +51,7 @@ def test_both_rounds_from_another_directory_then_nothing_to_do(luigi, tmp_path):
     assert "second_round of" in again.stderr
     assert "is there" in again.stderr
     assert "done" not in again.stderr
-    assert manifests(tmp_path / "artifacts") == made
+    assert manifests(root) == made
 
 
 def test_changing_h_mines_again_but_trains_no_teacher(luigi, root):
@@ -58,21 +59,17 @@ def test_changing_h_mines_again_but_trains_no_teacher(luigi, root):
     changed = luigi("HardNegatives", "--override", "mining.h_captions=10")
     assert changed.returncode == 0
     assert weights(root) == before
-    assert len(list(root.glob("hard_negatives/*/MANIFEST.json"))) == 2
-    assert len(list(root.glob("embeddings/*/MANIFEST.json"))) == 1
+    assert (counts(root)["hard_negatives"], counts(root)["embeddings"]) == (2, 1)
     assert "first_round of" not in changed.stderr
 
 
-def test_an_ensemble_trains_its_members_and_is_shown(luigi, tmp_path):
+def test_an_ensemble_trains_its_members_and_is_shown(luigi, root, tmp_path):
     both = tmp_path / "both.toml"
     members = [str(TINY), f'{TINY}@second_round.loss.name="offtri"']
     both.write_text(f"[ensemble]\nmembers = {members}\n")
     made = luigi("Evaluation", experiment=both)
     assert made.returncode == 0, made.stderr
-    root = tmp_path / "artifacts"
-    counts = {path.name: len(list(path.glob("*/MANIFEST.json"))) for path in root.iterdir() if path.name != "runs"}
-    assert counts["hard_negatives"] == counts["evaluation"] == 1
-    assert counts["second_round"] == 2
+    assert [counts(root)[stage] for stage in ("hard_negatives", "evaluation", "second_round")] == [1, 1, 2]
     shown = CliRunner().invoke(main, ["results", str(both), "--artifact-root", str(root)])
     assert shown.exit_code == 0, shown.output
     assert {"adapoffquin", "offtri", "ensemble"} <= set(shown.stdout.split())
@@ -90,14 +87,8 @@ def test_a_student_reuses_its_teachers_table(luigi, root, tmp_path):
     student.write_text(text.replace('"vsepp"', '"scan"'))
     made = luigi("SecondRound", experiment=student)
     assert made.returncode == 0, made.stderr
-    assert {path.name: len(list(path.glob("*/MANIFEST.json"))) for path in root.iterdir() if path.name != "runs"} == {
-        "world": 1,
-        "dataset": 1,
-        "first_round": 1,
-        "embeddings": 1,
-        "hard_negatives": 1,
-        "second_round": 2,
-    }
+    once = dict.fromkeys(("world", "dataset", "first_round", "embeddings", "hard_negatives"), 1)
+    assert counts(root) == {**once, "second_round": 2}
     teacher = luigi("HardNegatives", experiment=student)
     assert teacher.returncode == 0
     assert "hard_negatives" in teacher.stderr
@@ -123,64 +114,31 @@ def test_a_student_may_have_another_vocabulary_than_its_teacher(luigi, root, tmp
     assert len(list(root.glob("dataset/*/MANIFEST.json"))) == 2
 
 
-def start(command):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
+POINTS = [
+    "first_round/.*.work/metrics.jsonl",
+    "first_round/.*.work/shards/last.ckpt",
+    "embeddings/.*.work",
+    "hard_negatives/.*.work",
+    "second_round/.*.work/shards/last.ckpt",
+]
 
 
-def wait_for(condition, seconds=120):
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "it never came to the point where it was to be killed"
-        time.sleep(0.01)
-
-
-@pytest.mark.parametrize(
-    "point",
-    [
-        "first_round/.*.work/metrics.jsonl",
-        "first_round/.*.work/shards/last.ckpt",
-        "embeddings/.*.work",
-        "hard_negatives/.*.work",
-        "second_round/.*.work/shards/last.ckpt",
-    ],
-)
-def test_kill_9_and_run_again_ends_at_the_same_weights(command, luigi, tmp_path, point, whole):
+def test_kill_9_and_run_again_ends_at_the_same_weights(command, luigi, tmp_path, whole):
     root = tmp_path / "cut"
-    running = start(command("SecondRound", root=root))
-    wait_for(lambda: list(root.glob(point)))
-    os.killpg(running.pid, signal.SIGKILL)
-    running.wait()
+    for point in POINTS:
+        running = Program(command("SecondRound", root=root), ROOT)
+        wait_for(lambda point=point: list(root.glob(point)))
+        running.kill()
     again = luigi("SecondRound", root=root)
     assert again.returncode == 0, again.stderr
     assert weights(root) == weights(whole)
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """The artefacts of an uninterrupted run."""
-    root = tmp_path_factory.mktemp("whole")
-    arguments = ["SecondRound", "--experiment", str(TINY), "--artifact-root", str(root), "--engine-threads", "1"]
-    program = Path(os.sys.executable).parent / "luigi"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([program, "--module", "tasks", *arguments], cwd=ROOT, env=environment, check=True, timeout=300)
-    return root
-
-
-@pytest.fixture
-def root(whole, tmp_path):
-    """A copy of these artefacts, where `luigi` works."""
-    return shutil.copytree(whole, tmp_path / "artifacts", symlinks=True)
-
-
 def test_two_networks_are_taught_killed_and_evaluated_together(command, luigi, tmp_path):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    running = start(command("SecondRound", experiment=NOISY, root=cut))
+    running = Program(command("SecondRound", experiment=NOISY, root=cut), ROOT)
     wait_for(lambda: list(cut.glob("second_round/.*.work/shards/last.ckpt")))
-    os.killpg(running.pid, signal.SIGKILL)
-    running.wait()
+    running.kill()
     for root in (whole, cut):
         made = luigi("Evaluation", experiment=NOISY, root=root)
         assert made.returncode == 0, made.stderr
@@ -201,11 +159,10 @@ def test_two_networks_are_taught_killed_and_evaluated_together(command, luigi, t
 def test_runs_at_once_make_each_artefact_once(command, tmp_path):
     """Two of them are the same command, which Luigi's own lock would refuse."""
     overrides = ("", "", "mining.h_captions=9")
-    for running in [start(command("HardNegatives", "--override", override)) for override in overrides]:
-        assert running.wait(timeout=300) == 0
-    root = tmp_path / "artifacts"
-    counts = {stage: len(list(root.glob(f"{stage}/*/MANIFEST.json"))) for stage in ("first_round", "hard_negatives")}
-    assert counts == {"first_round": 1, "hard_negatives": 2}
+    for running in [Program(command("HardNegatives", "--override", override), ROOT) for override in overrides]:
+        assert running.wait().returncode == 0
+    once = dict.fromkeys(("world", "dataset", "first_round", "embeddings"), 1)
+    assert counts(tmp_path / "artifacts") == {**once, "hard_negatives": 2}
 
 
 AS_ANOTHER = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
@@ -221,12 +178,14 @@ def test_another_user_of_the_machine_is_not_in_the_way(command, tmp_path):
         folder.mkdir()
         folder.chmod(mode)
     (own / "luigi.cfg").write_text("[engine]\nthreads = 1\n")
-    environment = {**os.environ, "TMPDIR": str(temporary), "HOME": str(own)}
-    for become, root in (((), tmp_path / "artifacts"), ((*AS_ANOTHER, *READING), own / "artifacts")):
-        line = [*become, *command("Dataset", root=root)]
-        made = subprocess.run(line, cwd=own, env=environment, capture_output=True, text=True, timeout=300)
+    variables = {"TMPDIR": str(temporary), "HOME": str(own)}
+    first = Program(command("DemoWorld", root=tmp_path / "artifacts"), own, variables).wait()
+    line = [*AS_ANOTHER, *READING, *command("DemoWorld", root=own / "artifacts")]
+    environment = {**os.environ, **variables}
+    second = subprocess.run(line, cwd=own, env=environment, capture_output=True, text=True, timeout=300)
+    for made, root in ((first, tmp_path / "artifacts"), (second, own / "artifacts")):
         assert made.returncode == 0, made.stderr
-        assert "dataset" in manifests(root)
+        assert "world" in manifests(root)
     assert (own / "artifacts").stat().st_uid == 65534
 
 
@@ -236,11 +195,11 @@ def processes_of(session):
 
 
 def test_no_orphan_survives_sigterm(command, tmp_path):
-    running = start(command("FirstRound", "--override", "first_round.epochs=2000"))
+    running = Program(command("FirstRound", "--override", "first_round.epochs=2000"), ROOT)
     wait_for(lambda: list((tmp_path / "artifacts").glob("first_round/.*.work/metrics.jsonl")))
     assert len(processes_of(running.pid)) > 1
     running.terminate()
-    running.wait(timeout=30)
+    running.wait(30)
     wait_for(lambda: not processes_of(running.pid), seconds=10)
 
 

@@ -1,0 +1,76 @@
+"""Run `aoq` and `luigi` as users do, each forked from a process that has already imported what they import."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from multiprocessing import forkserver, get_context, set_start_method
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+
+from tests.chaos import forks
+
+NO_VARIABLES: Mapping[str, str] = {}
+
+
+class Program:
+    """A command that was started, in a process group of its own."""
+
+    def __init__(self, command: Sequence[object], folder: Path, variables: Mapping[str, str] = NO_VARIABLES) -> None:
+        context = get_context("forkserver")
+        context.set_forkserver_preload([*forks.PRELOADED])
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in forks.ENVIRONMENT.items():
+                patch.setenv(name, value)
+            forkserver.ensure_running()
+        self._folder = mkdtemp()
+        self._shown = [str(Path(self._folder, name)) for name in ("stdout", "stderr")]
+        command = [Path(str(command[0])).name, *map(str, command[1:])]
+        self._command, given = command, (command, str(folder), self._shown, dict(variables))
+        self._process = context.Process(target=_become, args=given)
+        self._process.start()
+
+    @property
+    def pid(self) -> int:
+        """Number of its process and of its group."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def kill(self) -> None:
+        """Kill all its processes with SIGKILL."""
+        wait_for(lambda: os.getpgid(self.pid) == self.pid)
+        os.killpg(self.pid, signal.SIGKILL)
+        self.wait()
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def wait(self, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+        """Return what the command printed and its code, once it has ended."""
+        self._process.join(timeout)
+        if (code := self._process.exitcode) is None:
+            raise subprocess.TimeoutExpired(self._command, timeout)
+        output, errors = (Path(name).read_text(errors="backslashreplace") for name in self._shown)
+        shutil.rmtree(self._folder)
+        return subprocess.CompletedProcess(self._command, code, output, errors)
+
+
+def wait_for(condition, seconds=120):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it never came to the point where it was to be killed"
+        time.sleep(0.01)
+
+
+def _become(command: list[str], folder: str, shown: list[str], variables: dict[str, str]) -> None:
+    set_start_method("fork", force=True)  # as in any program; here it would be that of this process
+    os.chdir(folder)
+    forks._forget_settings()  # the server has read the luigi.cfg of another folder
+    streams = [os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for name in shown]
+    forks._become(command, Path(folder), streams, variables, forks.MEMORY)
