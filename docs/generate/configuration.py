@@ -9,7 +9,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
@@ -20,7 +20,7 @@ from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.losses import SECTIONS as LOSSES
 from aoq.pipeline.config.losses import LossSection
 from aoq.pipeline.config.models import ModelSection
-from aoq.pipeline.config.section import NamedSection
+from aoq.pipeline.config.section import NamedSection, sections_in
 from aoq.pipeline.config.study import Study
 from aoq.pipeline.config.tables import Ensemble, Fusing, Reranking
 
@@ -111,12 +111,6 @@ def table(section: Section, leave_out: tuple[str, ...] = ()) -> str:
             kind = f"{kind_of(properties[name])}{default}"
             lines.append(f"| `{name}` | {kind}<br>{_cell(about.get(name, ''))} |")
     return "\n".join([*lines, ""]) if len(lines) > 2 else ""
-
-
-def sections_in(annotation: Any) -> list[Section]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [section for argument in get_args(annotation) for section in sections_in(argument)]
 
 
 def docstrings(section: Section) -> dict[str, str]:

@@ -65,8 +65,8 @@ class Noise(Section):
     """Wrong pairs in the training split; the evaluation splits stay unchanged."""
 
     level: Literal["caption", "image"] = "caption"
-    """`caption`: captions are drawn one by one, and their images permuted (NCR, BiCro). `image`: images are drawn, each
-    with all its captions (DECL, L2RM), which is harder. Results of the two are not comparable."""
+    """`caption`: captions are drawn, and their images permuted (NCR, BiCro). `image`: images are drawn, each with all
+    its captions (DECL, L2RM), which is harder. Results of the two are not comparable."""
     ratio: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
     """Fraction that is drawn; a permutation leaves a few of them in place."""
     seed: Annotated[int, Field(ge=0)] = 0

@@ -33,8 +33,7 @@ class Experiment(Runs):
     teacher_weights: str | None = None
     """Weights of `aoq import-checkpoint`, relative to the data root, instead of a first round."""
     teacher_encoder: str | None = None
-    """A pretrained encoder of photographs and texts instead of a first round; `[teacher] encoder` is another spelling
-    of it."""
+    """A pretrained encoder of photographs and texts instead of a first round; also spelt `[teacher] encoder`."""
     weights: str | None = None
     """Such weights instead of all training: a model to evaluate, alone or in an ensemble."""
     first_round: Training | None = None

@@ -39,14 +39,14 @@ def load_experiment(name: str, override: str = "", configs: tuple[Path, ...] = C
     """
     path, content = read_named("experiment", name, configs)
     change = parse_override(override)
-    content, shared = changed_by(content, change), shared_change(change)
+    content, shared = _changed_by(content, change), _shared_change(change)
     section = next((section for section in KINDS if section in content), "")
     kind = KINDS.get(section)
     if shared and kind:
-        members = pass_on(shared, content[section], change.get(section), configs)
-        content = {**without_shared(shared, content, kind), section: members}
+        members = _pass_on(shared, content[section], change.get(section), configs)
+        content = {**_without_shared(shared, content, kind), section: members}
     elif shared:
-        content = pass_on(shared, content, change, configs)
+        content = _pass_on(shared, content, change, configs)
     where = f"{path}, changed by the override {override!r}" if change else str(path)
     content = {"name": path.stem, **content}
     return validated(kind, where, content) if kind else validated(Experiment, where, content)
@@ -112,7 +112,7 @@ def _leaves(change: Mapping[str, Any], place: str = "") -> Iterator[str]:
             raise ValueError(f"{place}{name} = {value} is no value that an experiment has") from None
 
 
-def changed_by(content: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+def _changed_by(content: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
     """Merge the change into an experiment; data of one kind replace those of another."""
     result, data = merged(content, change), change.get("dataset")
     if isinstance(data, Mapping) and (chosen := data.keys() & WORLDS):
@@ -130,7 +130,7 @@ def merged(content: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, A
     return result
 
 
-def shared_change(change: Mapping[str, Any]) -> dict[str, Any]:
+def _shared_change(change: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a change that the experiments named in a file share; empty if it keeps the training pairs.
 
     A table's training data are its student's.
@@ -142,7 +142,7 @@ def shared_change(change: Mapping[str, Any]) -> dict[str, Any]:
     return shared | {key: change[key] for key in ("evaluation",) if key in change}  # its split is one of these data
 
 
-def pass_on(shared: Mapping[str, Any], content: Any, change: Any, configs: tuple[Path, ...]) -> Any:
+def _pass_on(shared: Mapping[str, Any], content: Any, change: Any, configs: tuple[Path, ...]) -> Any:
     """Pass the change on to the experiments that a section names; what `change` itself says about one wins."""
     if not isinstance(content, Mapping):
         return content
@@ -160,16 +160,16 @@ def _change_named(asked: str, shared: Mapping[str, Any], own_wins: bool, configs
     """Add the change to an experiment's override, unless it changes nothing."""
     name, override = split_member(asked)
     own = parse_override(override)
-    content = changed_by(read_named("experiment", name, configs)[1], own)
+    content = _changed_by(read_named("experiment", name, configs)[1], own)
     dataset = content.get("dataset")
     if isinstance(dataset, Mapping) and dataset.keys() & {"vocabulary", "tokeniser"}:  # its words come from elsewhere
         data = {key: value for key, value in shared["dataset"].items() if key not in OF_WORDS}
         shared = {**shared, "dataset": data}
-    both = changed_by(shared, own) if own_wins else changed_by(own, shared)
-    return asked if changed_by(content, both) == content else f"{name}@{override_text(both)}"
+    both = _changed_by(shared, own) if own_wins else _changed_by(own, shared)
+    return asked if _changed_by(content, both) == content else f"{name}@{override_text(both)}"
 
 
-def without_shared(shared: Mapping[str, Any], content: Mapping[str, Any], kind: type[Combination]) -> dict[str, Any]:
+def _without_shared(shared: Mapping[str, Any], content: Mapping[str, Any], kind: type[Combination]) -> dict[str, Any]:
     """Leave out what the members take and a file of this kind has not; other options stay, and are refused."""
     rest = {key: value for key, value in content["dataset"].items() if key not in shared["dataset"]}
     own = {key: value for key, value in content.items() if key in kind.model_fields or key not in shared}

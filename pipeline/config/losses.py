@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from inspect import signature
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_type_hints
 
-from pydantic import NonNegativeFloat, PositiveFloat, SerializeAsAny, model_validator
+from pydantic import NonNegativeFloat, PositiveFloat, SerializeAsAny, create_model, model_validator
 
-from aoq.pipeline.config.section import Margin, NamedSection, check_registered, derive_section, keyword_options
+from aoq.pipeline.config.section import Margin, NamedSection, check_registered
 
 if TYPE_CHECKING:
     from aoq.pipeline.losses import LossKind
@@ -73,12 +74,16 @@ class LossSection(NamedSection):
 @cache
 def _derive(name: str, loss: LossKind) -> type[LossSection]:
     """Derive a section from the function's keywords; margins have their usual ranges and defaults."""
-    options = {
-        option: MARGINS[option] if option in MARGINS and value[1] is ... else value
-        for option, value in keyword_options(loss.function).items()
-    }
+    types, options = get_type_hints(loss.function), dict[str, Any]()
+    for option, parameter in signature(loss.function).parameters.items():
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty:
+            options[option] = MARGINS.get(option, (types.get(option, Any), ...))
+        elif parameter.kind is parameter.KEYWORD_ONLY:
+            options[option] = types.get(option, Any), parameter.default
     base = LossSection if loss.offline == "none" else WithCompanions
-    return derive_section(name, base, options, has_offline_terms=loss.offline != "none")
+    section = create_model(f"LossSection_{name}", __base__=base, **options)
+    section.has_offline_terms = loss.offline != "none"
+    return section
 
 
 class OnlineLoss(LossSection):

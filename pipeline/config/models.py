@@ -11,12 +11,12 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
-from pydantic import Field, SerializeAsAny
+from pydantic import Field, SerializeAsAny, create_model
 
 from aoq.models import MODELS
-from aoq.pipeline.config.section import NamedSection, check_registered, derive_section
+from aoq.pipeline.config.section import NamedSection, check_registered
 
 NO_OPTIONS = ("feature_size", "vocabulary_size", "regions", "word_dropout")
 """Constructor arguments that come from the data, or from a subclass."""
@@ -51,29 +51,21 @@ class ModelSection(NamedSection):
 
 @cache
 def _derive(name: str, module: str, model: str) -> type[ModelSection]:
-    constructor = read_constructor(module, model)
-    return derive_section(
-        name,
-        ModelSection,
-        {option: value for option, value in constructor.options.items() if option not in NO_OPTIONS},
-        makes_embeddings="EmbeddingModel" in constructor.bases,
-        attends=constructor.constants.get("attends", False),
-    )
+    options, constants, bases = _read_constructor(module, model)
+    own: dict[str, Any] = {option: value for option, value in options.items() if option not in NO_OPTIONS}
+    section = create_model(f"ModelSection_{name}", __base__=ModelSection, **own)
+    section.makes_embeddings, section.attends = "EmbeddingModel" in bases, constants.get("attends", False)
+    return section
 
 
 Model = SerializeAsAny[ModelSection]
 
 
-class Constructor(NamedTuple):
-    options: dict[str, tuple[Any, Any]]
-    """Type and pydantic's field of each keyword-only parameter, described by its entry in `Args:`."""
-    constants: dict[str, Any]
-    """Constants in the bodies of the class and its bases."""
-    bases: list[str]
+def _read_constructor(module: str, name: str) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    """Read the keywords of a class and, through its `**options`, of its bases; any base may describe them.
 
-
-def read_constructor(module: str, name: str) -> Constructor:
-    """Read the keywords of a class and, through its `**options`, of its bases; any base may describe them."""
+    Return pydantic's type and field of each, the constants in the bodies of the class and its bases, and their names.
+    """
     parameters: dict[str, tuple[Any, Any]] = {}
     about: dict[str, str] = {}
     constants: dict[str, Any] = {}
@@ -95,7 +87,7 @@ def read_constructor(module: str, name: str) -> Constructor:
         option: (kind, Field(default, description=" ".join(about.get(option, "").split())))
         for option, (kind, default) in parameters.items()
     }
-    return Constructor(fields, constants, bases)
+    return fields, constants, bases
 
 
 class _Names(dict[str, Any]):

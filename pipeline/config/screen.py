@@ -60,13 +60,11 @@ class Screen(Section):
     judged_match: Probability = 0.5
     """Flag pairs that the judge gives at least this probability; pairs that it gives less are cleared."""
     judged_grades: Annotated[tuple[float, float], Field(strict=False)] | None = None
-    """Lowest and highest grade, if the file has a column grade instead of probability; in between,
-    probabilities rise linearly."""
+    """Lowest and highest grade, if the file has grades instead of probabilities, which rise linearly between them."""
     alike_owners: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
     """Flag this fraction of each list: candidates with the owners most similar to the anchor, by the teacher (SaHa)."""
     match_prior: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
-    """Suspect each negative, without a flag, with its posterior probability of a match, given its score and this
-    prior (FNE)."""
+    """Suspect each negative, without a flag, with its probability of a match given its score and this prior (FNE)."""
     suspected: Suspected = "drop"
     """Treatment of suspected false negatives in training."""
 

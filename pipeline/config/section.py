@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
-import typing
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import (
@@ -15,7 +13,6 @@ from pydantic import (
     Field,
     ModelWrapValidatorHandler,
     ValidationError,
-    create_model,
     model_validator,
 )
 
@@ -61,36 +58,10 @@ class NamedSection(Section):
         return named.model_validate, (self.model_dump(),)
 
 
-S = TypeVar("S", bound=NamedSection)
-
-
 def check_registered(what: str, name: str, registry: Collection[str]) -> None:
     """Refuse a name that is not in the registry, and list those that are."""
     if name not in registry:
         raise ValueError(f"there is no {what} {name!r}; known are {', '.join(map(repr, registry))}")
-
-
-def derive_section(name: str, base: type[S], options: Mapping[str, Any], **about: bool) -> type[S]:
-    """Derive the section of a registry's entry: its `options`, each a type and a default, and class variables."""
-    section = create_model(f"{base.__name__}_{name}", __base__=base, **options)
-    for variable, value in about.items():
-        setattr(section, variable, value)
-    return section
-
-
-def keyword_options(function: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
-    """Type and default (... if there is none) of each keyword-only parameter.
-
-    >>> def spread(pairs: int, *, margin: float = 0.2, steps: int) -> float: ...
-    >>> keyword_options(spread)
-    {'margin': (<class 'float'>, 0.2), 'steps': (<class 'int'>, Ellipsis)}
-    """
-    types = typing.get_type_hints(function)
-    return {
-        name: (types.get(name, Any), ... if parameter.default is parameter.empty else parameter.default)
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY
-    }
 
 
 def validated(kind: type[B], where: str, content: Mapping[str, Any]) -> B:
@@ -129,14 +100,15 @@ def _allowed_keys(section: type[BaseModel], place: tuple[str, ...], content: Any
     for part in place:
         content = content.get(part) if isinstance(content, Mapping) else None
         if part in section.model_fields:  # else a key of a table of sections
-            choices = _sections_in(section.model_fields[part].annotation)
+            choices = sections_in(section.model_fields[part].annotation)
             section = choices[0] if len(choices) == 1 else section
             if issubclass(section, NamedSection) and isinstance(content, Mapping):
                 section = section.kind(content["name"])
     return sorted(section.model_fields)
 
 
-def _sections_in(annotation: Any) -> list[type[BaseModel]]:
+def sections_in(annotation: Any) -> list[type[BaseModel]]:
+    """Return the sections that an option's type names."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [section for argument in get_args(annotation) for section in _sections_in(argument)]
+    return [section for argument in get_args(annotation) for section in sections_in(argument)]

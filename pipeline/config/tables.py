@@ -112,8 +112,7 @@ class Fusion(Members, Lengths):
     members: Annotated[Array[str], Field(min_length=2, max_length=8)]
     """Experiments with a table, each with an override after `@` if need be."""
     method: Literal["rank", "score"]
-    """`rank`: reciprocal-rank fusion. `score`: the mean of scores as fractions of the positive pairs that score no
-    more."""
+    """`rank`: reciprocal-rank fusion. `score`: mean of scores as fractions of the positive pairs that score no more."""
 
 
 class Refresh(Lengths):
@@ -161,12 +160,10 @@ class Sampling(Section):
     hardest: PositiveFloat | None = None
     """Upper limit of the same factor: ranks below C / (B hardest) are left out as well."""
     windows: Array[Array[Share]] | None = None
-    """Part of the lists that each drawing epoch draws from, [start, stop) in fractions of their length; the last
-    one stays."""
+    """Part of the lists that each drawing epoch draws from, as fractions [start, stop); the last one stays."""
 
     batches: Literal["mined"] | None = None
-    """Batches of pairs that are each other's hard negatives by the table (`aoq.pipeline.batches`); by default
-    random ones."""
+    """Batches of pairs that are hard negatives of each other (`aoq.pipeline.batches`); by default random ones."""
     batch_ranks: Annotated[tuple[int, int], Field(strict=False)] | None = None
     """Ranks [start, stop) of captions, from 0, that link pairs in `batches`; by default all."""
     community: Annotated[int, Field(ge=2)] | None = None

@@ -106,8 +106,7 @@ class Schedule(Section):
 
 
 class Training(Schedule):
-    """One round of training. An epoch visits every caption once, or with companions as anchors a third of them,
-    in the same number of steps."""
+    """One round of training. An epoch visits every caption once; with companions as anchors, a third in equal steps."""
 
     loss: Loss
     warmup: Array[WarmUp] = ()
@@ -188,8 +187,7 @@ class CoTeaching(Schedule):
     start_up: StartUp | None = None
     """`auto`: self-paced hardness of online negatives after the warm-up; by default the hardest."""
     rectify_from: NonNegativeInt | None = None
-    """Epoch of co-teaching, from 0, from which pairs flagged as noisy train as well; by default half of
-    all."""
+    """Epoch of co-teaching, from 0, from which pairs flagged as noisy train as well; by default half of all."""
 
     @property
     def first_rectified(self) -> int:

@@ -27,8 +27,6 @@ from aoq.pipeline.training.sampler import WHOLE, Sampler
 
 logger = logging.getLogger(__name__)
 
-Sizes = tuple[int, int]
-"""Counts of images and captions."""
 Opened = tuple[NegativeTable, View | None]
 MANY = 1 / 3
 """If the teacher scores this fraction of negatives at least as high as the anchor's own pair, it tells no matches."""
@@ -90,7 +88,7 @@ def make_sampler(chain: Chain, split: Split, table: NegativeTable, view: View | 
     )
 
 
-def _ranks(chain: Chain, sizes: Sizes, direction: Direction, depth: int, judged: Judged | None) -> DrawnRanks:
+def _ranks(chain: Chain, sizes: tuple[int, int], direction: Direction, depth: int, judged: Judged | None) -> DrawnRanks:
     """Return the ranks that the student draws from lists of `depth`, after the screen."""
     screen, (images, captions) = chain.experiment.screen, sizes
     return drawn_ranks(
@@ -103,14 +101,17 @@ def _ranks(chain: Chain, sizes: Sizes, direction: Direction, depth: int, judged:
     )
 
 
-def forecast(chain: Chain, sizes: Sizes, depths: Mapping[Direction, int]) -> Iterator[str]:
+def forecast(chain: Chain, sizes: tuple[int, int], depths: Mapping[Direction, int]) -> Iterator[str]:
     """Describe the draws: from the table or, before it exists, from the lengths of the lists that will be mined."""
     is_there = chain["hard_negatives"].exists() and ("screen" not in chain.stages or chain["screen"].exists())
     return _describe_draws(chain, sizes, open_table(chain) if is_there else None, depths)
 
 
 def _describe_draws(
-    chain: Chain, sizes: Sizes, opened: Opened | None, depths: Mapping[Direction, int]
+    chain: Chain,
+    sizes: tuple[int, int],
+    opened: Opened | None,
+    depths: Mapping[Direction, int],
 ) -> Iterator[str]:
     """Describe the offline negatives' hardness, one sentence per direction.
 

@@ -51,11 +51,7 @@ def _annotations(chain: Chain, count: int) -> dict[str, Path]:
 
 
 def make_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
-    """Write metrics on the evaluation split: of the second round, or of an ensemble and each of its members.
-
-    Annotations of the split beyond its pairs add metrics; annotated phrases add the accuracy of a model's
-    attention (`attention`).
-    """
+    """Write metrics on the split and its annotations: of the second round, or of an ensemble and its members."""
     from aoq.pipeline.embedding import reserved_file, similarity_matrix
     from aoq.pipeline.evaluation.annotated import measure_annotations
     from aoq.pipeline.evaluation.attended import measure_attention

@@ -91,10 +91,8 @@ def announce_failure(artifact: Artifact) -> None:
 def run_ranks(engine: Engine, folder: Path, part: Part) -> tuple[Any, dict[str, list[str]]]:
     """Do the part in each of `engine.processes` processes, of this machine or of a cluster, which shares the folder.
 
-    Return the leader's result, and the `nodes` of a cluster.
-
-    Raises:
-        ChildProcessError: if another process fails or is lost; the leader's own error is raised as it is.
+    Return the leader's result, and the `nodes` of a cluster. The leader's own error is raised as it is; if another
+    process fails or is lost, that is a ChildProcessError.
     """
     return _on_ray(engine, folder, part) if engine.backend == "ray" else (_here(engine, part), {})
 

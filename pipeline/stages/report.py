@@ -34,11 +34,8 @@ class PlannedReport:
 
 
 def plan_report(runs: str, *, data_root: Path, artifact_root: Path) -> PlannedReport:
-    """Plan a report of `runs` as typed, "demo; demo@seed=1", and of the controls of those that train on a table.
-
-    Packages that draw the page are imported first, so that a missing one is named before anything is made.
-    """
-    for package in ("jinja2", "matplotlib"):
+    """Plan a report of `runs` as typed, "demo; demo@seed=1", and of the controls of those that train on a table."""
+    for package in ("jinja2", "matplotlib"):  # a missing one is named before anything is made
         import_extra(package, "report", "a report")
     asked = tuple(filter(None, map(str.strip, runs.split(SEPARATOR))))
     if not asked:

@@ -33,11 +33,7 @@ WHOLE = 1 << 30
 
 
 def open_checked(chain: Chain, name: str, verify: Verify = "sampled") -> Split:
-    """Open a split of the chain's folder.
-
-    Raises:
-        ValueError: for a file that differs from the one that the dataset stage read.
-    """
+    """Open a split of the chain's folder; refuse files that differ from those that the dataset stage read."""
     if chain.data_artifact is None:
         _check_files(chain, name, verify)
     else:
@@ -72,11 +68,7 @@ def take_in_files(chain: Chain, name: str) -> dict[str, str]:
 
 
 def open_pairs(chain: Chain, role: str, verify: Verify = "sampled") -> PairData:
-    """Open the train or dev split with the captions that the dataset stage tokenised.
-
-    Raises:
-        ValueError: if the split lacks what the model needs.
-    """
+    """Open the train or dev split, tokenised by the dataset stage; refuse one that lacks what the model needs."""
     from aoq.pipeline.data.batches import PairData
     from aoq.pipeline.data.tokens import TokenisedCaptions
 

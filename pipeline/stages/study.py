@@ -95,10 +95,7 @@ def _base(study: Study, model: str, member: str) -> Experiment:
 
 
 def _with_numbers(change: Change, base: Experiment) -> Change:
-    """Add to the change the margins and other numbers of the loss that it replaces.
-
-    They depend on the range of the model's scores rather than on the loss.
-    """
+    """Add the numbers of the loss that the change replaces: they suit the model's scores rather than the loss."""
     second_round = change.get("second_round")
     if not isinstance(second_round, dict) or not isinstance(second_round.get("loss"), dict):
         return change
@@ -170,10 +167,8 @@ def _add_intervals(
         if cell.model == model:
             by_arm.setdefault(cell.arm, []).append(both)
     first = next(cell for cell in cells if cell.model == model)
-    compared, image_of = (
-        by_arm.pop(baseline),
-        open_checked(first.chain, first.chain.experiment.evaluation.split).image_of,
-    )
+    image_of = open_checked(first.chain, first.chain.experiment.evaluation.split).image_of
+    compared = by_arm.pop(baseline)
     intervals = rsum_intervals(by_arm, compared, image_of, rng=np.random.default_rng(0))
     for line in summary:
         if line["model"] == model:

@@ -185,10 +185,7 @@ def _start_ranks(chain: Chain, stage: str, build: Build, engine: Engine) -> dict
 def train_rank(
     chain: Chain, stage: str, directory: Path | None, processes: Processes, engine: Engine
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Train in the work directory that another process has locked, or follow in a temporary folder.
-
-    Return the notes and the inputs.
-    """
+    """Train in a work directory that is locked already, or follow in a temporary folder; return notes and inputs."""
     with TemporaryDirectory() as folder:
         leads = processes.leads and directory is not None
         build = Build(directory if directory is not None and leads else Path(folder))

@@ -50,11 +50,12 @@ def make_once(tmp_path_factory):
     def run(chain, stage):
         artifact = chain[stage]
         kept = store / artifact.stage / artifact.key
-        if not artifact.exists() and kept.exists():
+        if artifact.exists():
+            return
+        if kept.exists():
             shutil.copytree(kept, artifact.path)
-        made_before = artifact.exists()
-        make_stage(chain, stage, ENGINE)
-        if not made_before and not kept.exists():
+        else:
+            make_stage(chain, stage)
             shutil.copytree(artifact.path, kept)
 
     return run
@@ -81,11 +82,8 @@ def make(data_root, tmp_path, make_once):
         path.write_text(text.format(folder=folder, model=model, teacher=teacher, second_round=rounds, more=more))
         chain = plan(str(path), data_root=root, artifact_root=tmp_path / "artifacts")
         for given in stages:
-            if given == "mining":
-                for stage in MINING:
-                    make_once(chain, stage)
-            else:
-                make_stage(chain, given, ENGINE)
+            for stage in MINING if given == "mining" else [given]:
+                make_once(chain, stage)
         return chain
 
     return run

@@ -17,6 +17,7 @@ from aoq.pipeline.search import scan
 from aoq.pipeline.settings import set_engine
 from aoq.pipeline.stages.plan import MAKERS
 from aoq.pipeline.tables.table import read_table
+from tests.stages.conftest import OWN
 from tests.training.simulated import DEVICE, Simulated
 
 THERE = Engine(device=str(DEVICE), threads=1)
@@ -53,19 +54,22 @@ def test_embeddings_and_tables_are_the_cpus(make, made_there):
 
 @pytest.mark.parametrize("model", ["vsepp", "scan"])
 def test_trainings_and_evaluations_are_the_cpus(make, made_there, taught_by, model):
-    """A teacher, and a student on its table."""
-    chain = make("teacher", "mining")
-    trained = [(chain, "first_round")]
-    given = {} if model == "vsepp" else {"teacher": taught_by("teacher"), "model": model}
-    student = make("trial", *["mining"] * (model == "vsepp"), "second_round", "evaluation", loss="adapoffquin", **given)
-    for chain, stage in [*trained, (student, "second_round")]:
+    """A teacher and its student, and a student that attends."""
+    student = {"second_round": 'epochs = 1, batch_size = 64, loss.name = "adapoffquin"'}
+    stages = ["second_round", "evaluation"]
+    chain = make("teacher", "mining", *stages, teacher=OWN.replace("16", "64"), **student)
+    trained = [(chain, "first_round"), (chain, "second_round")]
+    if model == "scan":
+        chain = make("trial", "dataset", *stages, model=model, teacher=taught_by("teacher"), **student)
+        trained = [(chain, "second_round")]
+    for chain, stage in trained:
         folder, notes = made_there(chain, stage)
         assert notes["device"] == str(DEVICE)
         weights, expected = (load_file(each / "model.safetensors") for each in (folder, chain[stage].path))
         for name, one in expected.items():
             torch.testing.assert_close(weights[name], one, rtol=1e-3, atol=1e-4)
-    _, notes = made_there(student, "evaluation")
-    assert notes["metrics"] == student["evaluation"].manifest()["metrics"]
+    _, notes = made_there(chain, "evaluation")
+    assert notes["metrics"] == chain["evaluation"].manifest()["metrics"]
 
 
 @pytest.fixture

@@ -24,19 +24,14 @@ def peft():
     return pytest.importorskip("peft")
 
 
-@pytest.fixture
-def first_round(make, monkeypatch):  # noqa: F811
-    """A chain with its first round, and the trained model, which has its adapters still."""
+def test_linear_layers_change_by_a_low_rank_and_publish_their_adapters(make, monkeypatch):  # noqa: F811
+    """The embeddings of the published weights are those of the adapted model."""
     chain, trainers = make("world", "dataset", first_round=LORA), []
     monkeypatch.setattr(rounds, "Trainer", lambda **given: trainers.append(Trainer(**given)) or trainers[0])
     for stage in ("first_round", "embeddings"):
         make_stage(chain, stage)
-    (model,) = trainers[0].models
-    return chain, model.eval()
-
-
-def test_the_weights_of_linear_layers_alone_change_and_by_a_low_rank(first_round):
-    chain, _ = first_round
+    (adapted,) = trainers[0].models
+    assert any("lora" in name for name, _ in adapted.eval().named_parameters())
     published = load_model(chain["first_round"].path / "model.safetensors")
     fresh = build_model("dual_encoder", **model_options(chain))
     fresh.load_pretrained()
@@ -49,11 +44,6 @@ def test_the_weights_of_linear_layers_alone_change_and_by_a_low_rank(first_round
         assert changed == {f"{name}.weight" for name in layers if not name.startswith("pooler")}
         for name in changed:
             assert torch.linalg.matrix_rank(changes[name], atol=1e-5) <= RANK
-
-
-def test_vectors_of_the_published_weights_are_those_of_the_adapted_model(first_round):
-    chain, adapted = first_round
-    assert any("lora" in name for name, _ in adapted.named_parameters())
     pairs, captions = open_pairs(chain, "train"), np.arange(30)
     with torch.inference_mode():
         of_images = adapted.encode_images(pairs.images(np.arange(48))).vectors

@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch.distributed import HashStore
+from torch.distributed.launcher.api import LaunchConfig
 
 from aoq.pipeline.build import UNITS
 from aoq.pipeline.data.clean_pairs import CLEAN_PAIRS, read_clean_pairs
@@ -23,10 +24,18 @@ from aoq.pipeline.stages import processes
 from aoq.pipeline.stages.processes import run_ranks
 from aoq.pipeline.training.checkpoint import CHECKPOINTS
 from aoq.pipeline.training.co_teaching import FILES
+from tests.chaos.forks import PRELOADED
 from tests.stages.conftest import ENGINE, make_stage
 
 TWO = replace(ENGINE, processes=2)
 LEARNT = 'epochs = 3, batch_size = 16, learning_rate = 1e-3, loss.name = "infonce"'
+
+
+@pytest.fixture(autouse=True)
+def forked(monkeypatch):
+    """Fork the processes from one that has imported what they import: starting Python and torch takes seconds."""
+    multiprocessing.set_forkserver_preload([*PRELOADED])
+    monkeypatch.setattr(processes, "LaunchConfig", partial(LaunchConfig, start_method="forkserver"))
 
 
 def train(chain, engine, stage="second_round"):

@@ -9,7 +9,6 @@ from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.data.vocabulary import tokenise
 from aoq.pipeline.evaluation.evaluate import evaluate
 from aoq.pipeline.training.checkpoint import load_model
-from tests.stages.conftest import ENGINE, make_stage
 
 TEXT = """
 dataset = {{folder = "{folder}", tokeniser = "NAME"}}
@@ -50,21 +49,3 @@ def test_both_rounds(make, vectors):
     assert 0 < moved < 0.01  # a tenth of the rate
     measured = evaluate(trained, chain.folder, "dev", vocabulary=chain["dataset"].path / "tokeniser")
     assert measured["rsum"] == pytest.approx(chain["evaluation"].manifest()["metrics"]["rsum"])
-
-
-def test_keys_follow_the_files(make, vectors, tmp_path):
-    def keys(folder):
-        text = TEXT.replace("NAME", f"static:{folder}")
-        return {stage: made.key for stage, made in make("keys", model="dual_encoder", text=text).stages.items()}
-
-    before = keys(vectors)
-    assert keys(vectors.rename(tmp_path / "moved")) == before
-    np.save(tmp_path / "moved" / "vectors.npy", np.load(tmp_path / "moved" / "vectors.npy") + 1)
-    assert not {*keys(tmp_path / "moved").values()} & {*before.values()}
-
-
-def test_vectors_that_changed_after_the_plan_are_noticed(make, vectors):
-    chain = make("late", model="dual_encoder", text=TEXT.replace("NAME", f"static:{vectors}"))
-    np.save(vectors / "vectors.npy", np.zeros((3, 4)))
-    with pytest.raises(ValueError, match="was changed after the run was planned"):
-        make_stage(chain, "dataset", ENGINE)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -22,6 +18,7 @@ from aoq.pipeline.cli import main
 from aoq.pipeline.evaluation.retrieval import Ranks, summarise
 from aoq.pipeline.report.study import markdown, read_cell
 from aoq.pipeline.stages.study import make_study, plan_study
+from tests.programs import Program
 from tests.stages.conftest import ENGINE, make_stage
 
 ROOT = Path(__file__).parent.parent.parent
@@ -203,12 +200,8 @@ def test_luigi_is_asked_for_the_first_cell_first_and_for_what_its_rows_tell_of(f
 
 
 def start(file, root):
-    command = [Path(sys.executable).parent / "luigi", "--module", "tasks", "Ablation", "--study", file]
     options = ["--artifact-root", root, "--engine-threads", "1", "--engine-checkpoint-steps", "50", "--workers", "2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [*command, *options], cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+    return Program(["luigi", "--module", "tasks", "Ablation", "--study", file, *options], ROOT)
 
 
 def test_killed_at_random_and_run_again_gives_the_same_tables(file, whole, tmp_path):
@@ -221,12 +214,10 @@ def test_killed_at_random_and_run_again_gives_the_same_tables(file, whole, tmp_p
             if not place.exists():
                 place.symlink_to(artifact)
     running = start(file, tmp_path)
-    time.sleep(random.uniform(1.0, 5.0))
-    os.killpg(running.pid, signal.SIGKILL)
-    running.communicate()
-    again = start(file, tmp_path)
-    _, said = again.communicate(timeout=300)
-    assert again.returncode == 0, said
+    time.sleep(random.uniform(0.5, 3.0))
+    running.kill()
+    again = start(file, tmp_path).wait()
+    assert again.returncode == 0, again.stderr
     for name in ("results", "ranks", "summary"):
         assert without_times(rows(plan, name)) == without_times(rows(whole, name))
     assert (tmp_path / "runs" / "study_trial" / "study" / "table.md").is_file()
@@ -235,9 +226,8 @@ def test_killed_at_random_and_run_again_gives_the_same_tables(file, whole, tmp_p
 def test_a_wrong_study_ends_before_anything_is_made(tmp_path):
     path = tmp_path / "wrong.toml"
     path.write_text(TEXT.replace('"offtri"', '"offtry"'))
-    running = start(path, tmp_path / "artifacts")
-    _, said = running.communicate(timeout=120)
-    assert running.returncode != 0
-    assert "cannot run arm 'tuned'" in said
-    assert "Traceback" not in said
+    ended = start(path, tmp_path / "artifacts").wait()
+    assert ended.returncode != 0
+    assert "cannot run arm 'tuned'" in ended.stderr
+    assert "Traceback" not in ended.stderr
     assert not (tmp_path / "artifacts").exists()

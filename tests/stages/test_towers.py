@@ -114,24 +114,6 @@ def test_an_experiment_trains_a_tower_in_both_rounds(make, bert, tower):
     assert measured["rsum"] == pytest.approx(chain["first_round"].manifest()["metrics"]["rsum"])
 
 
-def test_any_pooled_model_takes_a_tokenisers_ids(make, bert, tower):
-    chain = make("pieces", "mining", text=TEXT.replace("{tower}", tower), more="")
-    model = load_model(chain["first_round"].path / "model.safetensors")
-    assert model.text.embedding.num_embeddings == len(bert[1])
-
-
-@pytest.mark.parametrize(
-    ("model", "more", "message"),
-    [
-        ("vse_infinity", ', text_tower = "transformers:other"', r"text_tower = 'transformers:other' reads the ids of"),
-        ("scan", "", r"\[dataset\] tokeniser cuts words into pieces, and \[model\] scan attends"),
-    ],
-)
-def test_what_does_not_fit_is_refused(make, tower, model, more, message):
-    with pytest.raises(ValueError, match=message):
-        make("wrong", text=TEXT.replace("{tower}", tower), model=model, more=more, teacher='teacher = "demo_vsepp"')
-
-
 def test_keys_follow_the_tokenisers_files(make, bert, tower, tmp_path):
     def keys(folder):
         name = f"transformers:{folder}"
@@ -154,8 +136,3 @@ def test_a_tower_that_changed_after_the_plan_is_noticed(make, bert, tmp_path):
     for stage in ("dataset", "first_round"):
         with pytest.raises(ValueError, match="was changed after the run was planned"):
             make_stage(chain, stage)
-
-
-def test_a_tower_rate_without_a_tower_is_refused(make):
-    with pytest.raises(ValueError, match=r"\[second_round\] tower_rate belongs to a model with a pretrained tower"):
-        make("rated", second_round='epochs = 1, tower_rate = 0.5, loss.name = "offtri"')
