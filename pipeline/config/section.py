@@ -7,14 +7,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ModelWrapValidatorHandler,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
 T = TypeVar("T")
 B = TypeVar("B", bound=BaseModel)

@@ -108,10 +108,7 @@ def forecast(chain: Chain, sizes: tuple[int, int], depths: Mapping[Direction, in
 
 
 def _describe_draws(
-    chain: Chain,
-    sizes: tuple[int, int],
-    opened: Opened | None,
-    depths: Mapping[Direction, int],
+    chain: Chain, sizes: tuple[int, int], opened: Opened | None, depths: Mapping[Direction, int]
 ) -> Iterator[str]:
     """Describe the offline negatives' hardness, one sentence per direction.
 

@@ -31,13 +31,7 @@ from aoq.pipeline.stages.hard_negatives import (
     plan_mined_table,
     plan_screen,
 )
-from aoq.pipeline.stages.training import (
-    make_training,
-    plan_co_teaching,
-    plan_import,
-    plan_student,
-    plan_training,
-)
+from aoq.pipeline.stages.training import make_training, plan_co_teaching, plan_import, plan_student, plan_training
 
 MAKERS: dict[str, Callable[[Chain, Build, Engine], None]] = {
     "world": make_world,

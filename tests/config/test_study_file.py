@@ -113,26 +113,19 @@ def test_the_studys_key_follows_its_cells(planned):
         assert planned(TEXT.replace(old, new)).artifact.key != key
 
 
+SMALL, SHORT, ONLINE = f'small = "{TINY}"', "sampling.h_captions = 5", 'change.second_round.loss.name = "online"'
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (
-            'baseline = "online"',
-            'baseline = "onlin"',
-            r"baseline 'onlin' is not an arm; \[arms\] has \['quin', 'online', ",
-        ),
-        (
-            'models = ["small"]',
-            'models = ["smal"]',
-            r"\[arms.short\] names the models \['smal'\]; .* has \['small'",
-        ),
+        ('baseline = "online"', 'baseline = "onlin"', r"baseline 'onlin' is not an arm; \[arms\] has \['quin', 'onl"),
+        ('models = ["small"]', 'models = ["smal"]', r"\[arms.short\] names the models \['smal'\]; .* has \['small'"),
         ("change_for.large", "change_for.larg", r"\[arms.quintuplet\] names the models \['larg'\]"),
-        (f'small = "{TINY}"', 'small = "tinny"', r"\[models\] small: unknown experiment 'tinny'; known are \['coco"),
-        (
-            f'small = "{TINY}"',
-            'small = "f8k_fusion"',
-            r"\[models\] small: experiment 'f8k_fusion' trains nothing",
-        ),
+        (SMALL, 'small = "tinny"', r"\[models\] small: unknown experiment 'tinny'; known are \['coco"),
+        (SMALL, 'small = "f8k_fusion"', r"\[models\] small: experiment 'f8k_fusion' trains nothing"),
+        (SMALL, f'small = "{TINY}@seed=7"', r"\[models\] small sets a seed, which is what `seeds` are for"),
+        (SMALL, 'small = "none.toml"', r"\[models\] small: there is no experiment file /.*none.toml"),
         ("[0, 1]", "[0, 1, 0]", r"a seed appears twice in \[0, 1, 0\]"),
         ("[0, 1]", "[]", r"seeds: .*at least 1 item"),
         ("seeds =", 'columns = ["rsum", "map"]\nseeds =', r"columns: there are no metrics \['map'\]; known are"),
@@ -141,63 +134,21 @@ def test_the_studys_key_follows_its_cells(planned):
         ('models = ["small"]', "models = []", r"arms.short.models: .*at least 1 item"),
         ("seeds", "sedes", r"the top level has unknown keys \['sedes'\]; allowed keys are \['arms', 'baseline'"),
         ("change.sampling.h_captions", "changes.sampling", r"unknown keys \['changes'\]; allowed keys are \['change'"),
-        (
-            "sampling.h_captions = 5",
-            "sampling.h_captions = 50",
-            r"model 'small' .* cannot run arm 'short': .* h_captions = 50, and the table keeps 20; .* `models`",
-        ),
-        (
-            'name = "offquin"',
-            'name = "offquim"',
-            r"model 'small' .* cannot run arm 'quintuplet': .*second_round.loss.*'offquim'",
-        ),
-        (
-            'name = "offquin"',
-            'name = ["offquin"]',
-            r"model 'small' .* cannot run arm 'quintuplet': .*second_round.loss.*offquin",
-        ),
-        ("sampling.h_captions = 5", "seed = 5", r"\[arms.short\] changes the seed"),
-        ("sampling.h_captions = 5", "evaluation.folds = 2", r"arm 'short' of model 'small' is evaluated on other data"),
-        (
-            'change.second_round.loss.name = "online"',
-            'models = ["small"]',
-            r"baseline 'online' runs on all models but \['large'\]",
-        ),
+        (SHORT, "sampling.h_captions = 50", r"model 'small' .* cannot run arm 'short': .* keeps 20; .* `models`"),
+        ('name = "offquin"', 'name = "offquim"', r"model 'small' .* cannot run arm 'quintuplet': .*loss.*'offquim'"),
+        ('name = "offquin"', 'name = ["offquin"]', r"model 'small' .* cannot run arm 'quintuplet': .*loss.*offquin"),
+        (SHORT, "seed = 5", r"\[arms.short\] changes the seed"),
+        (SHORT, "evaluation.folds = 2", r"arm 'short' of model 'small' is evaluated on other data"),
+        (ONLINE, 'models = ["small"]', r"baseline 'online' runs on all models but \['large'\]"),
+        (ONLINE, 'change.second_round.loss = "online"', r"cannot run arm 'online': .*loss: .*got 'online'"),
+        (ONLINE, 'change.second_round = "control"', r"second_round: .*got 'control'"),
         ("[models]", "[models", "not a TOML file"),
         ("[models]", 'name = "../x"\n[models]', r"name: .*pattern"),
-        (
-            "change_for.large.second_round.learning_rate = 5e-3",
-            "change_for.large.seed = 5",
-            r"\[arms.quintuplet\] changes",
-        ),
-        (
-            f'small = "{TINY}"',
-            f'small = "{TINY}@seed=7"',
-            r"\[models\] small sets a seed, which is what `seeds` are for",
-        ),
-        (f'small = "{TINY}"', 'small = "none.toml"', r"\[models\] small: there is no experiment file /.*none.toml"),
-        (
-            'change.second_round.loss.name = "online"',
-            'change.second_round.loss = "online"',
-            r"cannot run arm 'online': .*second_round.loss: .*got 'online'",
-        ),
-        (
-            'change.second_round.loss.name = "online"',
-            'change.second_round = "control"',
-            r"second_round: .*got 'control'",
-        ),
-        (
-            "change.sampling.h_captions = 5",
-            "change.dataset.folder = 1979-05-27",
-            r"folder = 1979-05-27 is no value that",
-        ),
+        ("large.second_round.learning_rate = 5e-3", "large.seed = 5", r"\[arms.quintuplet\] changes"),
+        (f"change.{SHORT}", "change.dataset.folder = 1979-05-27", r"folder = 1979-05-27 is no value that"),
         ("h_captions = 5", "gap = inf", "sampling.gap = inf is no value that an experiment has"),
-        ("change.sampling.h_captions = 5", "change.screen = {}", r"'short': .*no rule is set"),
-        (
-            "change.sampling.h_captions = 5",
-            'change.dataset.noise.file = "none.npy"',
-            r"cannot run arm 'short': \[dataset.noise\] file: .*none.npy does not exist",
-        ),
+        (f"change.{SHORT}", "change.screen = {}", r"'short': .*no rule is set"),
+        (SHORT, 'dataset.noise.file = "none.npy"', r"arm 'short': \[dataset.noise\] file: .*none.npy does not exist"),
     ],
 )
 def test_mistakes_are_named(planned, tmp_path, old, new, message):
@@ -208,17 +159,13 @@ def test_mistakes_are_named(planned, tmp_path, old, new, message):
     assert not (tmp_path / "artifacts").exists()
 
 
-@pytest.mark.parametrize("section", ["models", "arms"])
-def test_a_study_of_nothing_is_refused(planned, section):
-    text = (
-        'baseline = "online"\nseeds = [0]\n'
-        + {
-            "models": "models = {}\narms.online = {}",
-            "arms": f'models.small = "{TINY}"\narms = {{}}',
-        }[section]
-    )
+@pytest.mark.parametrize(
+    ("section", "rest"),
+    [("models", "models = {}\narms.online = {}"), ("arms", f'models.small = "{TINY}"\narms = {{}}')],
+)
+def test_a_study_of_nothing_is_refused(planned, section, rest):
     with pytest.raises(ValueError, match=f"{section}: .*at least 1 item"):
-        planned(text)
+        planned(f'baseline = "online"\nseeds = [0]\n{rest}')
 
 
 def test_arms_that_are_one_training_are_named(planned, caplog):

@@ -56,8 +56,7 @@ def test_annotations_are_of_the_evaluation_alone(make, make_scan, data_root):
     assert make("own", folder="annotated")["evaluation"].key == unattending
 
 
-@pytest.mark.parametrize("file", ["dev_phrases.jsonl", "dev_classes.npy"])
-@pytest.mark.parametrize("change", ["added", "removed"])
+@pytest.mark.parametrize(("file", "change"), [("dev_phrases.jsonl", "removed"), ("dev_classes.npy", "added")])
 def test_annotations_that_came_or_went_after_the_run_was_planned_are_refused(make_scan, data_root, file, change):
     folder = data_root / f"{change}_{file.partition('.')[0]}"
     shutil.copytree(data_root / "one", folder)

@@ -46,29 +46,6 @@ def test_a_table_that_is_made_of_others_trains_nothing(tmp_path):
     assert table_depths(fused) == Depths(9, 7)
 
 
-def test_stages_stand_in_the_order_they_are_made():
-    assert list(planned("screen={mutual_rank=3}").stages) == [
-        "world",
-        "dataset",
-        "first_round",
-        "embeddings",
-        "hard_negatives",
-        "control",
-        "screen",
-        "second_round",
-        "evaluation",
-    ]
-
-
-def test_lists_are_no_longer_than_those_they_come_from():
-    there = Depths(captions=20, images=8)
-    there.check_within(there, "[sampling]", "the table keeps")
-    with pytest.raises(ValueError, match=r"\[sampling\] h_images = 9, and the table keeps 8; lower it, or raise h_im"):
-        Depths(20, 9).check_within(there, "[sampling]", "the table keeps")
-    with pytest.raises(ValueError, match=r"depth_captions = 21, and the table keeps 20; lower it\.$"):
-        Depths(21, 9).check_within(there, "[rerank]", "the table keeps", "lower it", option="depth")
-
-
 def test_runs_have_a_folder_for_each_override():
     assert run_name("f8k_scan") == "f8k_scan"
     assert run_name("configs/own.toml") == "own"

@@ -99,15 +99,7 @@ def test_what_a_model_needs_of_the_data_is_checked_first(make, taught_by, own_ro
         ("sgr", r"SGR normalises each region slot .* dev_mask.npy masks some; set \[dataset\] max_regions"),
     ):
         with pytest.raises(ValueError, match=message):
-            make(
-                name,
-                "dataset",
-                "second_round",
-                model=name,
-                loss="online",
-                teacher=taught_by("own"),
-                root=own_root,
-            )
+            make(name, "dataset", "second_round", model=name, loss="online", teacher=taught_by("own"), root=own_root)
 
 
 def test_captions_that_become_few_token_sequences_are_refused(make, own_root):

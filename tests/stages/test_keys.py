@@ -59,7 +59,7 @@ SHAPED = [
     ({"control", *MINED}, ["seed=1"]),
     ({"dataset", "control", *MINED}, ["dataset.noise.ratio=0.2"]),
     ({"world", "dataset", "control", *MINED}, ["dataset.demo.seed=1", 'dataset.demo.detail="full"']),
-    ({"world", "dataset", "control", *MINED}, ["dataset.demo.feature_noise=3.0"]),
+    ({"world", "dataset", "control", *MINED}, ["dataset.demo.feature_noise=3.0", "dataset.demo.pictures=true"]),
 ]
 
 
@@ -297,8 +297,3 @@ def test_towers_that_came_later_have_no_part_in_keys_while_there_are_none(tmp_pa
     model = chain_of(name=str(tmp_path / "one.toml"))["second_round"].ingredients["model"]
     assert "image_tower" not in model
     assert ("text_tower" in model) == known
-
-
-def test_pictures_of_the_demo_are_another_world():
-    assert keys("dataset.demo.pictures=false") == keys()
-    assert keys("dataset.demo.pictures=true")["world"] != keys()["world"]

@@ -13,10 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 import tasks
-from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.cli import main
 from aoq.pipeline.evaluation.retrieval import Ranks, summarise
-from aoq.pipeline.report.study import markdown, read_cell
+from aoq.pipeline.report.study import markdown
 from aoq.pipeline.stages.study import make_study, plan_study
 from tests.programs import Program
 from tests.stages.conftest import ENGINE, make_stage
@@ -79,20 +78,6 @@ def test_a_row_for_each_training_with_its_evaluations_metrics(whole):
         assert {name: row[name] for name in metrics} == metrics
         assert row["steps"] == cell.chain["second_round"].manifest()["steps"]
         assert row["training_seconds"] > 0
-
-
-def test_attention_stands_beside_the_recalls_where_it_is_measured(whole, monkeypatch):
-    cell = whole.cells[0]
-    plain, manifest = read_cell(cell), cell.chain["evaluation"].manifest()
-    measured = {"precision": 50.0, "recall": 60.0, "f1": 54.5, "threshold": 0.02, "curve": {}}
-    of = Artifact.manifest
-
-    def changed(artifact):
-        return {**manifest, "attention": measured} if artifact.stage == "evaluation" else of(artifact)
-
-    monkeypatch.setattr(Artifact, "manifest", changed)
-    added = {"attention_precision": 50.0, "attention_recall": 60.0, "attention_f1": 54.5}
-    assert read_cell(cell) == {**plain, **added}
 
 
 def test_the_ranks_are_those_of_the_metrics(whole):

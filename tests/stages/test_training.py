@@ -228,9 +228,7 @@ def test_any_loss_trains_on_mined_batches_and_its_control_on_random_ones(make, m
     seen = []
     read = batches.read_batch
     monkeypatch.setattr(
-        batches,
-        "read_batch",
-        lambda pairs, draw, *rest: seen.append(draw.groups) or read(pairs, draw, *rest),
+        batches, "read_batch", lambda pairs, draw, *rest: seen.append(draw.groups) or read(pairs, draw, *rest)
     )
     rounds = f"epochs = 2, batch_size = 10, loss = {{{loss}}}"
     chain = make("own", "mining", second_round=rounds, more='sampling = {batches = "mined", community = 5}')
