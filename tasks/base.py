@@ -7,7 +7,6 @@ import importlib
 import logging
 import traceback
 from abc import abstractmethod
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -32,23 +31,12 @@ class Described(luigi.Parameter):
     @classmethod
     def _parser_kwargs(cls, param_name: str, task_name: str | None = None) -> dict[str, Any]:
         options: dict[str, Any] = super()._parser_kwargs(param_name, task_name)  # type: ignore[no-untyped-call]
-        return {**options, "action": _Unlisted} if task_name else options
+        return {**options, "action": _store_unlisted} if task_name else options
 
 
-class _Unlisted(argparse.Action):
+def _store_unlisted(**options: Any) -> argparse.Action:
     """Store a value; the help does not list the option."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, **options: Any) -> None:
-        super().__init__(option_strings, dest, **{**options, "help": argparse.SUPPRESS})
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        setattr(namespace, self.dest, values)
+    return argparse._StoreAction(**{**options, "help": argparse.SUPPRESS})
 
 
 class MakingTask(luigi.Task):

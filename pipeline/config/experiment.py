@@ -154,14 +154,10 @@ class Experiment(Runs):
         if len(sources) != 1:
             yield (
                 "give exactly one of [first_round] (train a teacher), `teacher_weights` (import one), [teacher] "
-                f"encoder (a pretrained one) and `teacher` (use that experiment's table), got {sources or 'none'}; the "
-                "rounds behind that table are changed in its name: teacher = 'NAME@first_round.epochs=2'"
+                f"encoder (a pretrained one) and `teacher` (use that experiment's table), got {sources or 'none'}"
             )
         if (self.mining is None) != (self.teacher is not None):
-            yield (
-                "[mining] belongs to an experiment that makes its own table, and to no other; that of a `teacher` is "
-                "changed in its name: teacher = 'NAME@mining.h_images=9'"
-            )
+            yield "[mining] belongs to an experiment that makes its own table, and to no other"
         if self.teacher is None and self.teacher_encoder is None and not self.model.makes_embeddings:
             yield f"[model] {self.model.name} compares fragments, and a search needs embeddings; name a `teacher`"
         if self.refresh is not None and not self.uses_table:

@@ -39,6 +39,7 @@ def load_experiment(name: str, override: str = "", configs: tuple[Path, ...] = C
     """
     path, content = read_named("experiment", name, configs)
     change = parse_override(override)
+    _check_has_rounds(name, content, change)
     content, shared = _changed_by(content, change), _shared_change(change)
     section = next((section for section in KINDS if section in content), "")
     kind = KINDS.get(section)
@@ -50,6 +51,18 @@ def load_experiment(name: str, override: str = "", configs: tuple[Path, ...] = C
     where = f"{path}, changed by the override {override!r}" if change else str(path)
     content = {"name": path.stem, **content}
     return validated(kind, where, content) if kind else validated(Experiment, where, content)
+
+
+def _check_has_rounds(name: str, content: Mapping[str, Any], change: Mapping[str, Any]) -> None:
+    """Refuse changes of a table's making to an experiment that takes its teacher's table."""
+    teacher = change.get("teacher", content.get("teacher"))
+    for section in ("first_round", "mining"):
+        if teacher and section in change and section not in content:
+            example = override_text({section: change[section]}) if isinstance(change[section], Mapping) else "…"
+            raise ValueError(
+                f"{name} has no [{section}]: it takes the table of {teacher!r}. Change that one, with "
+                f"""teacher='{teacher}{", " if "@" in str(teacher) else "@"}{example}'."""
+            )
 
 
 def names_in(folders: tuple[Path, ...] = CONFIGS) -> list[str]:

@@ -20,30 +20,20 @@ from aoq.pipeline.config.tables import Ensemble, Fusing, Fusion, Refresh, Rerank
 from aoq.pipeline.config.training import control_training
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.mining.sizes import TILES
+from aoq.pipeline.stages import data, evaluation, hard_negatives, training
 from aoq.pipeline.stages.chain import Chain, Depths, Member, check_same_data, table_depths
-from aoq.pipeline.stages.data import make_dataset, make_prepared, make_world, plan_data
-from aoq.pipeline.stages.evaluation import make_evaluation, plan_evaluation
-from aoq.pipeline.stages.hard_negatives import (
-    make_embeddings,
-    make_hard_negatives,
-    make_screen,
-    plan_embeddings,
-    plan_mined_table,
-    plan_screen,
-)
-from aoq.pipeline.stages.training import make_training, plan_co_teaching, plan_import, plan_student, plan_training
 
 MAKERS: dict[str, Callable[[Chain, Build, Engine], None]] = {
-    "world": make_world,
-    "prepared": make_prepared,
-    "dataset": make_dataset,
-    "first_round": partial(make_training, "first_round"),
-    "embeddings": make_embeddings,
-    "hard_negatives": make_hard_negatives,
-    "screen": make_screen,
-    "control": partial(make_training, "control"),
-    "second_round": partial(make_training, "second_round"),
-    "evaluation": make_evaluation,
+    "world": data.make_world,
+    "prepared": data.make_prepared,
+    "dataset": data.make_dataset,
+    "first_round": partial(training.make_training, "first_round"),
+    "embeddings": hard_negatives.make_embeddings,
+    "hard_negatives": hard_negatives.make_hard_negatives,
+    "screen": hard_negatives.make_screen,
+    "control": partial(training.make_training, "control"),
+    "second_round": partial(training.make_training, "second_round"),
+    "evaluation": evaluation.make_evaluation,
 }
 """What makes each stage of an experiment."""
 
@@ -86,32 +76,32 @@ class _Planner:
     def trained(self, experiment: Experiment) -> Chain:
         """Plan the data, the training, and the evaluation of its model."""
         chain = Chain(self.asked[-1], experiment, self.data_root, self.artifact_root, {}, self.teacher(experiment))
-        plan_data(chain)
+        data.plan_data(chain)
         if experiment.mining is not None and chain.teacher is None:
             if experiment.first_round is not None:
-                plan_training(chain, "first_round", experiment.first_round)
+                training.plan_training(chain, "first_round", experiment.first_round)
             elif experiment.teacher_weights is not None:
-                plan_import(chain, "first_round", "teacher_weights")
-            plan_embeddings(chain)
-            plan_mined_table(chain, experiment.mining)
+                training.plan_import(chain, "first_round", "teacher_weights")
+            hard_negatives.plan_embeddings(chain)
+            hard_negatives.plan_mined_table(chain, experiment.mining)
         start = None
         if experiment.weights is not None:
-            plan_import(chain, "second_round", "weights")
+            training.plan_import(chain, "second_round", "weights")
         else:
-            plan_training(chain, "control", control_training(experiment.student))
+            training.plan_training(chain, "control", control_training(experiment.student))
             if experiment.co_teaching is not None:
-                plan_co_teaching(chain, experiment.co_teaching)
+                training.plan_co_teaching(chain, experiment.co_teaching)
             elif experiment.uses_table:
                 _check_table(chain)
                 start = _start(chain)
                 if experiment.screen is not None:
-                    plan_screen(chain, experiment.screen)
-                plan_student(chain, start)
+                    hard_negatives.plan_screen(chain, experiment.screen)
+                training.plan_student(chain, start)
             elif experiment.student.loss.name != "online":
-                plan_training(chain, "second_round", experiment.student)
+                training.plan_training(chain, "second_round", experiment.student)
             else:
                 chain.stages["second_round"] = chain["control"]
-        plan_evaluation(chain, [chain["second_round"]], [chain["dataset"]])
+        evaluation.plan_evaluation(chain, [chain["second_round"]], [chain["dataset"]])
         return replace(chain, start=start)
 
     def teacher(self, experiment: Experiment) -> Chain | None:
@@ -183,13 +173,13 @@ class _Planner:
         name: str,
         recipe: dict[str, Any],
         made_of: list[Artifact],
-        data: Chain,
+        source: Chain,
         members: list[Member],
         table: Rerank | Fusion | Refresh,
     ) -> Chain:
-        """Plan a table that is made of others, on the data of `data`."""
-        chain = replace(self.on_data_of(data, name, members), table=table)
-        chain.add("hard_negatives", recipe, *made_of, reads=[data["dataset"]])
+        """Plan a table that is made of others, on the data of `source`."""
+        chain = replace(self.on_data_of(source, name, members), table=table)
+        chain.add("hard_negatives", recipe, *made_of, reads=[source["dataset"]])
         return chain
 
     def ensemble(self, asked: Ensemble) -> Chain:
@@ -208,14 +198,16 @@ class _Planner:
         chain = self.on_data_of(first, asked.name, members)
         experiment = chain.experiment.model_copy(update={"evaluation": asked.evaluation})
         chain = replace(chain, experiment=experiment, weights=asked.ensemble.weights)
-        scored, data = ([member.chain[stage] for member in members] for stage in ("second_round", "dataset"))
-        plan_evaluation(chain, scored, data, **asked.ensemble.model_dump(mode="json", include={"weights"}))
+        scored, datasets = ([member.chain[stage] for member in members] for stage in ("second_round", "dataset"))
+        evaluation.plan_evaluation(
+            chain, scored, datasets, **asked.ensemble.model_dump(mode="json", include={"weights"})
+        )
         return chain
 
-    def on_data_of(self, data: Chain, name: str, members: Sequence[Member]) -> Chain:
-        """Return a chain with the members, and with the stages that make the data of `data`."""
-        experiment = data.experiment.model_copy(update={"name": name})
-        stages = {stage: data.stages[stage] for stage in ("world", "prepared", "dataset") if stage in data.stages}
+    def on_data_of(self, source: Chain, name: str, members: Sequence[Member]) -> Chain:
+        """Return a chain with the members, and with the stages that make the data of `source`."""
+        experiment = source.experiment.model_copy(update={"name": name})
+        stages = {stage: source.stages[stage] for stage in ("world", "prepared", "dataset") if stage in source.stages}
         chain = Chain(self.asked[-1], experiment, self.data_root, self.artifact_root, stages)
         return replace(chain, members=tuple(members))
 

@@ -91,7 +91,10 @@ def test_overrides_change_values_and_replace_named_sections(load):
         (f"{LOSS}='offtri', {ANCHORS}}}, sampling.resample=false", r'loss.companions = "anchors" needs \[sampling\]'),
         ("second_round.warmup=['offtri']", r"second_round.warmup.0: .*'sum' or 'online'"),
         ("model={name='dual_encoder', image_tower='timm:a'}", r"reads photographs; set \[dataset.demo\] pictures"),
-        ("model={name='dual_encoder', text_tower='static:a'}", r"ids of its own tokeniser; set \[dataset\] tokeniser"),
+        (
+            "model={name='dual_encoder', text_tower='static:a'}",
+            r"reads its own tokeniser's ids; set \[dataset\] tokeniser",
+        ),
         ("second_round.augment=['crop']", r"\[second_round\] augment belongs .* or set `image_tower`"),
         ("second_round.freeze=['text']", r"\[second_round\] freeze belongs .* `image_tower` or `text_tower`"),
         ("second_round.augment=['cut']", r"second_round.augment.0: .*'crop', 'flip' or 'randaugment'"),

@@ -29,7 +29,11 @@ from aoq.pipeline.config.load import load_experiment
             "dataset={folder='mine', vocabulary_splits=['train']}",
             'f8k_vsepp@dataset.vocabulary="own.json", dataset.folder="mine"',
         ),
-        ("f8k_vsepp", "dataset={folder='mine', min_count=1}", 'f8k_vsepp@dataset.folder="mine", dataset.min_count=1'),
+        (
+            "f8k_vsepp",
+            "dataset={folder='mine', min_count=1}",
+            'f8k_vsepp@dataset.folder="mine", dataset.min_count=1',
+        ),
         (
             "f8k_vsepp@dataset.vocabulary='own.json'",
             "dataset={folder='mine', min_count=1}",
@@ -84,7 +88,9 @@ def test_data_of_one_kind_replace_those_of_another():
 
 def test_a_round_that_the_teacher_has_is_changed_there():
     with pytest.raises(
-        ValueError, match=r"got \['teacher', 'first_round'\]; the rounds behind that table are changed in its name"
+        ValueError,
+        match=r"f8k_scan has no \[first_round\]: it takes the table of 'f8k_vsepp'. "
+        r"Change that one, with teacher='f8k_vsepp@first_round.epochs=2'",
     ):
         load_experiment("f8k_scan", "first_round.epochs=2")
     taught = load_experiment("f8k_scan", "teacher='f8k_vsepp@first_round.epochs=2'")

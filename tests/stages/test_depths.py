@@ -8,7 +8,7 @@ import pytest
 from aoq.pipeline.mining.sizes import fit_depths
 from aoq.pipeline.tables.table import read_table
 
-TEACHER = 'first_round = {epochs = 1, batch_size = 16, loss.name = "online"}\nmining = {h_captions = %d, h_images = 60}'
+TEACHER = 'first_round = {epochs = 1, batch_size = 24, loss.name = "online"}\nmining = {h_captions = %d, h_images = 60}'
 
 
 def test_lists_are_as_long_as_the_data_allows_and_students_train_on_them(make, caplog):

@@ -175,10 +175,10 @@ def check_an_interrupted_training(chain, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "engine", [{"workers": 3}, pytest.param({"workers": 2, "processes": 2}, marks=pytest.mark.slow)]
+    "engine", [{"workers": 2}, pytest.param({"workers": 2, "processes": 2}, marks=pytest.mark.slow)]
 )
 def test_weights_do_not_depend_on_who_decodes(make, engine):
-    """Its own thread, or three other processes; each of two that train together has two."""
+    """Its own thread, or two other processes; each of two that train together has two."""
     chain, manifests = make("world", "dataset"), []
     for options in ({"workers": 0}, engine):
         make_stage(chain, "first_round", replace(ENGINE, **options))

@@ -51,7 +51,7 @@ def test_a_damaged_file_is_refused_by_the_stage_that_reads_it(make, made, file, 
     chain = make("own", *order[: order.index(by)])
     flip(chain[made].path / file)
     with pytest.raises(ValueError, match=rf"{file} was changed after .*; delete .*{chain[made].key} and run again"):
-        make("own", by)
+        make_stage(chain, by)
     assert not chain[by].exists()
 
 
@@ -99,7 +99,6 @@ def test_a_data_folder_that_changed_since_is_refused(make, own_data, file):
 
 
 def _train(chain, verify="sampled"):
-
     make_stage(chain, "first_round", Engine(device="cpu", threads=1, verify=verify))
 
 
@@ -121,7 +120,8 @@ def test_large_arrays_are_sampled_or_read_wholly(make, own_data, monkeypatch):
 
 def test_a_sampled_array_is_named_as_such(make, own_data, monkeypatch):
     monkeypatch.setattr(splits, "WHOLE", 0)
-    chain = make("own", "dataset", "first_round", root=own_data)
+    chain = make("own", "dataset", root=own_data)
+    _train(chain)
     recorded, inputs = chain["dataset"].manifest()["folder_sha256"], chain["first_round"].manifest()["inputs"]
     assert inputs["data/one/train_ims.npy"] == f"sampled:{recorded['train_ims.npy']}"
     assert inputs["data/one/train_caps.txt"] == recorded["train_caps.txt"]

@@ -28,7 +28,7 @@ from tests.chaos.forks import PRELOADED
 from tests.stages.conftest import ENGINE, make_stage
 
 TWO = replace(ENGINE, processes=2)
-LEARNT = 'epochs = 3, batch_size = 16, learning_rate = 1e-3, loss.name = "infonce"'
+LEARNT = 'epochs = 2, batch_size = 16, learning_rate = 1e-3, loss.name = "infonce"'
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +64,7 @@ def test_two_processes_end_where_one_does(make, tmp_path):
 
 def test_the_loss_of_one_ends_all_and_another_number_goes_on(make):
     """Killed after its first checkpoint, and resumed by one process."""
-    long = LEARNT.replace("epochs = 3", "epochs = 20")
+    long = LEARNT.replace("epochs = 2", "epochs = 10")
     chain = make("cut", "mining", second_round=long)
     checkpoint = chain["second_round"].work / UNITS / CHECKPOINTS[0]
 
@@ -82,7 +82,7 @@ def test_the_loss_of_one_ends_all_and_another_number_goes_on(make):
     assert time.monotonic() - started < 60
     assert checkpoint.exists()
     said = train(chain, ENGINE)
-    assert len(said["dev_rsum_by_epoch"]) == 20
+    assert len(said["dev_rsum_by_epoch"]) == 10
     assert said["processes"] == 1
 
 
@@ -122,7 +122,7 @@ def test_other_data_is_said(tmp_path):
 NCR = """
 dataset.folder = "one"
 model = {{name = "vsepp", embedding_size = 16, word_size = 8}}
-co_teaching = {{epochs = 2, warmup_epochs = 1, batch_size = 16}}
+co_teaching = {{epochs = 2, warmup_epochs = 1, batch_size = 40}}
 """
 
 

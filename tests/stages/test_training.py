@@ -24,6 +24,7 @@ from aoq.pipeline.tables.screens.view import read_view
 from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.training import batches, trainer
 from aoq.pipeline.training.checkpoint import read_weights
+from tests.stages.conftest import make_stage
 
 
 def test_every_stage_records_where_it_comes_from(make):
@@ -63,9 +64,10 @@ def test_a_full_disk_ends_an_evaluation_with_a_remedy_and_not_the_process(make, 
     with monkeypatch.context() as patched:
         patched.setattr(os, "posix_fallocate", full)
         with pytest.raises(OSError, match="free some space"):
-            make("own", "evaluation")
+            make_stage(chain, "evaluation")
     assert not chain["evaluation"].exists()
-    assert "rsum" in make("own", "evaluation")["evaluation"].manifest()["metrics"]
+    make_stage(chain, "evaluation")
+    assert "rsum" in chain["evaluation"].manifest()["metrics"]
 
 
 SCREENED = """
@@ -106,7 +108,7 @@ match_prior = 0.05
 suspected = "{suspected}"
 """
 SHORT = 'epochs = 2, batch_size = 16, loss.name = "LOSS"'
-SOFT = 'epochs = 2, batch_size = 16, loss = {name = "LOSS", margin_offline = 0.2}'
+SOFT = 'epochs = 1, batch_size = 40, loss = {name = "LOSS", margin_offline = 0.2}'
 
 
 @pytest.mark.parametrize(
@@ -178,7 +180,7 @@ def test_fine_tuning_goes_on_from_trained_weights(make, start, stage, epochs):
     assert {line["loss_name"] for line in lines if "loss_name" in line} == {"offtri"}
 
 
-NCE = 'epochs = 2, batch_size = 16, loss = {name = "LOSS", hardness_weight = 2.0}'
+NCE = 'epochs = 2, batch_size = 40, loss = {name = "LOSS", hardness_weight = 2.0}'
 
 
 @pytest.mark.parametrize("loss", ["infonce", "adapinfonce"])
@@ -233,9 +235,8 @@ def test_any_loss_trains_on_mined_batches_and_its_control_on_random_ones(make, m
     rounds = f"epochs = 2, batch_size = 10, loss = {{{loss}}}"
     chain = make("own", "mining", second_round=rounds, more='sampling = {batches = "mined", community = 5}')
     seen.clear()
-    chain = make(
-        "own", "control", "second_round", second_round=rounds, more='sampling = {batches = "mined", community = 5}'
-    )
+    for stage in ("control", "second_round"):
+        make_stage(chain, stage)
     table = read_table(chain["hard_negatives"].path / "table")
     captions = len(table.t2i)
     mined = MinedBatches(meeting_lists(table, table.positives), 10, chain.experiment.seed, community=5)
@@ -254,7 +255,8 @@ def test_any_loss_trains_on_mined_batches_and_its_control_on_random_ones(make, m
 def test_every_model_can_be_a_student(make, taught_by, name):
     make("own", "mining")
     stages = ["dataset", "second_round", "evaluation"]
-    student = make(name, *stages, model=name, teacher=taught_by("own"), loss="adapoffquin")
+    short = 'epochs = 1, batch_size = 64, loss.name = "adapoffquin"'
+    student = make(name, *stages, model=name, teacher=taught_by("own"), second_round=short)
     assert student["evaluation"].manifest()["metrics"] == student["second_round"].manifest()["metrics"]
 
 
