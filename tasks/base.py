@@ -21,8 +21,8 @@ from aoq.pipeline.settings import configured_engine, configured_path, runs_root
 from aoq.pipeline.terminal import visible
 
 logger = logging.getLogger(__name__)
-COMPUTING = ("aoq.pipeline.stages.train", "aoq.pipeline.stages.encoding", "aoq.pipeline.mining.mine", "torch._dynamo")
-"""Modules that making artefacts imports; an optimiser's first step imports the last."""
+FORKED = ("aoq.pipeline.stages.train", "aoq.pipeline.stages.encoding", "aoq.pipeline.mining.mine", "torch._dynamo")
+"""Modules to import before forking, since making artefacts imports them; an optimiser's first step imports the last."""
 
 
 class Described(luigi.Parameter):
@@ -97,7 +97,7 @@ class MakingTask(luigi.Task):
 
     def deps(self) -> Any:
         """Import what computes here, once for all forked processes; Luigi calls this for missing artefacts alone."""
-        for module in COMPUTING:
+        for module in FORKED:
             importlib.import_module(module)
         return super().deps()  # type: ignore[no-untyped-call]
 

@@ -15,8 +15,6 @@ from aoq.pipeline.stages.study import PlannedStudy, make_study, plan_study
 from aoq.tasks.base import Described, MakingTask
 from aoq.tasks.stages import Evaluation, SecondRound
 
-DEFAULT = 'demo; demo@second_round.loss.name="online"'
-
 
 class Report(MakingTask):
     """Any number of runs side by side, on one self-contained HTML page."""
@@ -24,7 +22,8 @@ class Report(MakingTask):
     stage = "report"
 
     runs: Described = Described(
-        default=DEFAULT, description='experiments, overrides after @, between semicolons: "demo; demo@seed=1"'
+        default='demo; demo@second_round.loss.name="online"',
+        description='experiments, overrides after @, between semicolons: "demo; demo@seed=1"',
     )
 
     @cached_property

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from aoq.pipeline.config.section import Array, Section
+from aoq.pipeline.config.section import Section, TomlArray
 
 
 class DemoWorld(Section):
@@ -35,7 +35,7 @@ class Source(Section):
     """The folder at which image paths start; by default that of the source."""
     image_column: str | None = None
     """The column of images or their paths; by default it is recognised by its name."""
-    caption_columns: Array[str] = ()
+    caption_columns: TomlArray[str] = ()
     """The columns of captions; by default they are recognised by their names."""
     id_column: str | None = None
     """The column of ids; by default paths, or row numbers."""
@@ -106,7 +106,7 @@ class Dataset(Section):
     """SCAN's json or VSRN's pickle, relative to the data root; by default built from `vocabulary_splits`."""
     tokeniser: str | None = None
     """LIBRARY:NAME_OR_PATH of a text tower: captions as the ids of its tokeniser, special tokens included."""
-    vocabulary_splits: Array[str] | None = None
+    vocabulary_splits: TomlArray[str] | None = None
     """Splits whose captions the vocabulary is built from; by default `train` and `dev`."""
     min_count: PositiveInt = 4
     """Words that occur fewer times in those captions are unknown."""

@@ -17,7 +17,7 @@ from aoq.pipeline.reading import parse_toml, read_toml
 from aoq.pipeline.terminal import did_you_mean
 
 Combination = Ensemble | Reranking | Fusing
-KINDS: dict[str, type[Combination]] = {"ensemble": Ensemble, "rerank": Reranking, "fusion": Fusing}
+COMBINATIONS: dict[str, type[Combination]] = {"ensemble": Ensemble, "rerank": Reranking, "fusion": Fusing}
 """Kinds of files without rounds, by the section that marks them."""
 CONFIGS = (Path("configs"), Path(aoq.__path__[0]) / "configs")
 """Folders of experiments: those in the current directory take precedence over shipped ones of the same name."""
@@ -27,7 +27,7 @@ NAMING = ("teacher", "shortlist", "members")
 """Options that name other experiments."""
 OF_WORDS = ("vocabulary_splits", "min_count")
 """Options of [dataset] that say which words of the captions are known."""
-SHARED = (*TRAINING_DATA, "dev", *OF_WORDS)
+SHARED_DATA = (*TRAINING_DATA, "dev", *OF_WORDS)
 """Options of [dataset] that the named experiments share when one of TRAINING_DATA changes."""
 
 
@@ -41,8 +41,8 @@ def load_experiment(name: str, override: str = "", configs: tuple[Path, ...] = C
     change = parse_override(override)
     _check_has_rounds(name, content, change)
     content, shared = _changed_by(content, change), _shared_change(change)
-    section = next((section for section in KINDS if section in content), "")
-    kind = KINDS.get(section)
+    section = next((section for section in COMBINATIONS if section in content), "")
+    kind = COMBINATIONS.get(section)
     if shared and kind:
         members = _pass_on(shared, content[section], change.get(section), configs)
         content = {**_without_shared(shared, content, kind), section: members}
@@ -151,7 +151,7 @@ def _shared_change(change: Mapping[str, Any]) -> dict[str, Any]:
     data = change.get("dataset")
     if not isinstance(data, Mapping) or not data.keys() & {*TRAINING_DATA}:
         return {}
-    shared = {"dataset": {key: value for key, value in data.items() if key in SHARED}}
+    shared = {"dataset": {key: value for key, value in data.items() if key in SHARED_DATA}}
     return shared | {key: change[key] for key in ("evaluation",) if key in change}  # its split is one of these data
 
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_type_hints
 
 from pydantic import NonNegativeFloat, PositiveFloat, SerializeAsAny, create_model, model_validator
 
-from aoq.pipeline.config.section import Margin, NamedSection, check_registered
+from aoq.pipeline.config.section import MarginRange, NamedSection, check_registered
 
 if TYPE_CHECKING:
     from aoq.pipeline.losses import LossKind
 
 MARGIN = 0.2
-MARGINS = {"margin": (Margin, MARGIN), "margin_online": (Margin, MARGIN), "margin_offline": (Margin, 0.0)}
-"""Ranges and defaults of a registered loss's margins."""
+MARGINS = {"margin": MARGIN, "margin_online": MARGIN, "margin_offline": 0.0}
+"""Defaults of a registered loss's margins."""
 
 
 class LossSection(NamedSection):
@@ -77,7 +77,8 @@ def _derive(name: str, loss: LossKind) -> type[LossSection]:
     types, options = get_type_hints(loss.function), dict[str, Any]()
     for option, parameter in signature(loss.function).parameters.items():
         if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty:
-            options[option] = MARGINS.get(option, (types.get(option, Any), ...))
+            is_margin = option in MARGINS
+            options[option] = (MarginRange, MARGINS[option]) if is_margin else (types.get(option, Any), ...)
         elif parameter.kind is parameter.KEYWORD_ONLY:
             options[option] = types.get(option, Any), parameter.default
     base = LossSection if loss.offline == "none" else WithCompanions
@@ -88,7 +89,7 @@ def _derive(name: str, loss: LossKind) -> type[LossSection]:
 
 class OnlineLoss(LossSection):
     has_offline_terms = False
-    margin: Margin = MARGIN
+    margin: MarginRange = MARGIN
     """Margin by which a positive should score above a negative."""
 
 
@@ -113,9 +114,9 @@ class WithCompanions(LossSection):
 
 
 class TwoMargins(LossSection):
-    margin_online: Margin = MARGIN
+    margin_online: MarginRange = MARGIN
     """The margin to in-batch negatives, γ₁ of AOQ."""
-    margin_offline: Margin = 0.0
+    margin_offline: MarginRange = 0.0
     """The margin to offline negatives, γ₂ of AOQ."""
 
 

@@ -104,7 +104,8 @@ class Screen(Section):
     @property
     def files(self) -> dict[str, str]:
         """Files that are named, by option."""
-        return {option: file for option in FILES if (file := getattr(self, option)) is not None}
+        named = {option: getattr(self, option) for option in ("positives", "pair_probabilities", "judgements")}
+        return {option: file for option, file in named.items() if file is not None}
 
     @property
     def needs_vectors(self) -> bool:
@@ -121,5 +122,3 @@ EXCLUSIONS = ("range_min", "range_max", "min_score", "max_score", "max_uses")
 CERTAIN = ("positives", "same_text")
 """Rules that no judge overrides: human judgements, and identical text."""
 OF_VECTORS = ("caption_similarity", "image_similarity", "alike_owners")
-FILES = ("positives", "pair_probabilities", "judgements")
-"""Options that name a file."""

@@ -9,10 +9,10 @@ from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
-T = TypeVar("T")
-B = TypeVar("B", bound=BaseModel)
-Array = Annotated[tuple[T, ...], Field(strict=False)]  # TOML's arrays are lists
-Margin = Annotated[float, Field(ge=0.0, le=2.0)]
+_T = TypeVar("T")
+_B = TypeVar("B", bound=BaseModel)
+TomlArray = Annotated[tuple[_T, ...], Field(strict=False)]  # TOML's arrays are lists
+MarginRange = Annotated[float, Field(ge=0.0, le=2.0)]
 
 
 class Section(BaseModel):
@@ -57,15 +57,15 @@ def check_registered(what: str, name: str, registry: Collection[str]) -> None:
         raise ValueError(f"there is no {what} {name!r}; known are {', '.join(map(repr, registry))}")
 
 
-def validated(kind: type[B], where: str, content: Mapping[str, Any]) -> B:
+def validated(kind: type[_B], where: str, content: Mapping[str, Any]) -> _B:
     """Validate the content; an error begins with `where`, the place of the content."""
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        raise ValueError(f"{where}: {explain(kind, error, content)}") from None
+        raise ValueError(f"{where}: {explain_refusal(kind, error, content)}") from None
 
 
-def explain(kind: type[BaseModel], error: ValidationError, content: Mapping[str, Any] | None = None) -> str:
+def explain_refusal(kind: type[BaseModel], error: ValidationError, content: Mapping[str, Any] | None = None) -> str:
     """Describe each problem in one sentence, with the section as the user writes it and the keys it allows.
 
     A section with a `name` allows the keys of its kind; `content`, the refused content, has the name.

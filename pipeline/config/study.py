@@ -8,17 +8,17 @@ from typing import Annotated, Any
 from pydantic import Field, NonNegativeInt, model_validator
 
 from aoq.pipeline.config.load import CONFIGS, read_named
-from aoq.pipeline.config.section import Array, Section, validated
+from aoq.pipeline.config.section import Section, TomlArray, validated
 
 STUDIES = tuple(folder / "studies" for folder in CONFIGS)
-RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "rsum")
-METRICS = (
-    *RECALLS,
+DEFAULT_COLUMNS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "rsum")
+STUDY_METRICS = (
+    *DEFAULT_COLUMNS,
     *(f"{direction}_{name}" for direction in ("i2t", "t2i") for name in ("medr", "meanr")),
     *(f"attention_{name}" for name in ("precision", "recall", "f1")),
 )
 
-Names = Annotated[Array[str], Field(min_length=1)]
+_Names = Annotated[TomlArray[str], Field(min_length=1)]
 Change = dict[str, Any]
 """Changes to an experiment, as its file would write them: {"second_round": {"epochs": 4}}."""
 
@@ -32,7 +32,7 @@ class Arm(Section):
     """Changes to an experiment, as sections and options."""
     change_for: dict[str, Change] = Field(default={})
     """Further changes for single models."""
-    models: Names | None = None
+    models: _Names | None = None
     """Models that run it; by default all."""
 
 
@@ -43,20 +43,20 @@ class Study(Section):
     """The heading of its page and table."""
     baseline: str
     """Arm that all others are compared with, seed by seed."""
-    seeds: Annotated[Array[NonNegativeInt], Field(min_length=1)]
+    seeds: Annotated[TomlArray[NonNegativeInt], Field(min_length=1)]
     """Each arm of each model runs once a seed."""
     models: Annotated[dict[str, str], Field(min_length=1)]
     """Experiment of each model, with an optional override after `@`."""
     arms: Annotated[dict[str, Arm], Field(min_length=1)]
-    columns: Names = RECALLS
+    columns: _Names = DEFAULT_COLUMNS
     """Metrics of the evaluation in the table; a model without one leaves it empty."""
 
     @model_validator(mode="after")
     def _fits(self) -> Study:
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"a seed appears twice in {list(self.seeds)}; the same run is no second sample")
-        if unknown := [column for column in self.columns if column not in METRICS]:
-            raise ValueError(f"columns: there are no metrics {unknown}; known are {', '.join(METRICS)}")
+        if unknown := [column for column in self.columns if column not in STUDY_METRICS]:
+            raise ValueError(f"columns: there are no metrics {unknown}; known are {', '.join(STUDY_METRICS)}")
         if self.baseline not in self.arms:
             raise ValueError(f"baseline {self.baseline!r} is not an arm; [arms] has {list(self.arms)}")
         for name, arm in self.arms.items():

@@ -9,13 +9,12 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from aoq.pipeline.config.dataset import Evaluation
-from aoq.pipeline.config.section import Array, Runs, Section
+from aoq.pipeline.config.section import Runs, Section, TomlArray
 
 EXACT = ("auto", "onepass", "faiss-flat", "streamed")
 """Built-in exact searches, listed here because the registry loads torch. "streamed" is an old name of onepass."""
-INDEXED, FACTORY = ("ivf", "hnsw"), "faiss:"
+INDEXED = ("ivf", "hnsw")
 """Built-in approximate searches."""
-BATCHES = ("batch_ranks", "community")
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
@@ -23,7 +22,7 @@ def _is_approximate(search: str) -> bool:
     """Return whether a search is approximate; the registry refuses an unknown name."""
     if search in EXACT:
         return False
-    if search in INDEXED or (search.startswith(FACTORY) and search != FACTORY):
+    if search in INDEXED or (search.startswith("faiss:") and search != "faiss:"):
         return True
     from aoq.pipeline.search.backends import choose_backend
 
@@ -60,9 +59,9 @@ class Mining(Lengths):
 class Members(Section):
     """Other experiments, and how much each counts."""
 
-    members: Annotated[Array[str], Field(min_length=2)]
+    members: Annotated[TomlArray[str], Field(min_length=2)]
     """Experiments, each with an optional override after `@`: "f30k_vsrn", "f30k_vsrn@seed=1"."""
-    weights: Array[PositiveFloat] | None = None
+    weights: TomlArray[PositiveFloat] | None = None
     """Weight of each member; by default all are equal."""
 
     @model_validator(mode="after")
@@ -109,7 +108,7 @@ class Rerank(Lengths):
 class Fusion(Members, Lengths):
     """The lists of several tables as one: fused by ranks, or by scores on a common scale."""
 
-    members: Annotated[Array[str], Field(min_length=2, max_length=8)]
+    members: Annotated[TomlArray[str], Field(min_length=2, max_length=8)]
     """Experiments with a table, each with an override after `@` if need be."""
     method: Literal["rank", "score"]
     """`rank`: reciprocal-rank fusion. `score`: mean of scores as fractions of the positive pairs that score no more."""
@@ -159,7 +158,7 @@ class Sampling(Section):
     `aoq.pipeline.training.drawn_ranks` explains."""
     hardest: PositiveFloat | None = None
     """Upper limit of the same factor: ranks below C / (B hardest) are left out as well."""
-    windows: Array[Array[Share]] | None = None
+    windows: TomlArray[TomlArray[Share]] | None = None
     """Part of the lists that each drawing epoch draws from, as fractions [start, stop); the last one stays."""
 
     batches: Literal["mined"] | None = None
@@ -176,7 +175,8 @@ class Sampling(Section):
     def _fits(self) -> Sampling:
         if {self.gap is not None, self.sharpness is not None} != {self.strategy == "weighted"}:
             raise ValueError('`gap` and `sharpness` belong to strategy = "weighted", which needs both')
-        if self.batches is None and (idle := [name for name in BATCHES if getattr(self, name) is not None]):
+        batch_options = ("batch_ranks", "community")
+        if self.batches is None and (idle := [name for name in batch_options if getattr(self, name) is not None]):
             raise ValueError(f'{idle} belong to batches = "mined"; set it, or leave them out')
         heads = [name for name in ("h_captions", "h_images", "windows") if getattr(self, name) is not None]
         if self.hardness is not None and heads:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from aoq.pipeline.config.losses import Loss, OnlineLoss, WarmUp, control_version
-from aoq.pipeline.config.section import Array, Margin, Section
+from aoq.pipeline.config.section import MarginRange, Section, TomlArray
 
 StartUp = Literal["auto"]
 Precision = Literal["float32", "tf32", "bfloat16"]
@@ -19,7 +19,7 @@ class Constraint(Section):
 
     weight: PositiveFloat
     """Weight beside the loss."""
-    margin: Margin
+    margin: MarginRange
     """Margin by which the attended content should be closer."""
 
 
@@ -63,7 +63,7 @@ class Schedule(Section):
     """True pairs in a batch."""
     learning_rate: PositiveFloat = 2e-4
     """Learning rate of Adam, at the start."""
-    decay_epochs: Array[PositiveInt] = ()
+    decay_epochs: TomlArray[PositiveInt] = ()
     """Epochs after each of which the learning rate is multiplied by `decay`."""
     decay: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
     """Factor of the learning rate at each of `decay_epochs`."""
@@ -79,7 +79,7 @@ class Schedule(Section):
     """Steps over which the learning rate first rises linearly."""
     ema: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
     """Decay of an exponential moving average of the weights, which is evaluated and saved instead of them."""
-    freeze: Array[Literal["image", "text"]] | None = None
+    freeze: TomlArray[Literal["image", "text"]] | None = None
     """Towers whose pretrained weights stay fixed."""
     layer_decay: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
     """Ratio of a tower layer's learning rate to that of the layer above; the highest layer has `tower_rate`."""
@@ -88,7 +88,7 @@ class Schedule(Section):
     lora: LoRA | None = None
     """Train low-rank adapters of towers that are not frozen, at `tower_rate` (by default the whole learning rate); the
     weights that are published have them added."""
-    augment: Array[Augmentation] | None = None
+    augment: TomlArray[Augmentation] | None = None
     """Random changes of photographs before an image tower, drawn in each epoch: a crop of at least half
     of the image; a flip unless a caption names a side; RandAugment with operations that keep colours."""
     tower_rate: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
@@ -109,7 +109,7 @@ class Training(Schedule):
     """One round of training. An epoch visits every caption once; with companions as anchors, a third in equal steps."""
 
     loss: Loss
-    warmup: Array[WarmUp] = ()
+    warmup: TomlArray[WarmUp] = ()
     """Losses of the first epochs, one name each, instead of `loss`; their margin is the online one."""
     start_up: StartUp | None = None
     """`auto`: self-paced hardness of online negatives (`aoq.pipeline.losses.pace`). By default they are the batch's

@@ -23,7 +23,7 @@ from aoq.pipeline.digests import digest, known_sha256
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.inputs import planned_file, take_in_planned
 from aoq.pipeline.stages.chain import Chain, pretrained
-from aoq.pipeline.stages.splits import NOISE, PIECES, VOCABULARY, open_checked, open_true_train_split, take_in_files
+from aoq.pipeline.stages.splits import NOISE, SUBWORDS, VOCABULARY, open_checked, open_true_train_split, take_in_split
 
 if TYPE_CHECKING:
     from aoq.pipeline.prepare.pieces import Pieces
@@ -110,12 +110,12 @@ def make_dataset(chain: Chain, build: Build, engine: Engine) -> None:
     build.clear()
     config, folder = chain.experiment.dataset, chain.folder
     used = sorted({config.train, config.dev, *config.splits_of_words})
-    folder_sha256 = {file: sha256 for name in used for file, sha256 in take_in_files(chain, name).items()}
+    folder_sha256 = {file: sha256 for name in used for file, sha256 in take_in_split(chain, name).items()}
     _check_files(folder, used)
     train, dev = open_true_train_split(chain), open_checked(chain, config.dev)
     check_feature_size(chain, dev, train.features.shape[2])
     vocabulary, splits = _open_vocabulary(chain, {config.train: train, config.dev: dev}), {"train": train, "dev": dev}
-    vocabulary.save(build.directory / (PIECES if isinstance(vocabulary, Pieces) else VOCABULARY))
+    vocabulary.save(build.directory / (SUBWORDS if isinstance(vocabulary, Pieces) else VOCABULARY))
     for role, split in splits.items():
         tokens = tokenised(split.captions, vocabulary)
         captions = str(folder / f"{split.name}_caps.txt")

@@ -27,12 +27,12 @@ from aoq.pipeline.training.sampler import WHOLE, Sampler
 
 logger = logging.getLogger(__name__)
 
-Opened = tuple[NegativeTable, View | None]
+TableAndView = tuple[NegativeTable, View | None]
 MANY = 1 / 3
 """If the teacher scores this fraction of negatives at least as high as the anchor's own pair, it tells no matches."""
 
 
-def open_table(chain: Chain) -> Opened:
+def open_student_table(chain: Chain) -> TableAndView:
     """Open the table that the student trains on, and the screen's view of it, if there is a screen."""
     owner = chain.owner("hard_negatives")  # has the same training data, and exists when its table does
     table = read_table(owner["hard_negatives"].opened() / "table", dataset=fingerprint(owner))
@@ -104,11 +104,11 @@ def _ranks(chain: Chain, sizes: tuple[int, int], direction: Direction, depth: in
 def forecast(chain: Chain, sizes: tuple[int, int], depths: Mapping[Direction, int]) -> Iterator[str]:
     """Describe the draws: from the table or, before it exists, from the lengths of the lists that will be mined."""
     is_there = chain["hard_negatives"].exists() and ("screen" not in chain.stages or chain["screen"].exists())
-    return _describe_draws(chain, sizes, open_table(chain) if is_there else None, depths)
+    return _describe_draws(chain, sizes, open_student_table(chain) if is_there else None, depths)
 
 
 def _describe_draws(
-    chain: Chain, sizes: tuple[int, int], opened: Opened | None, depths: Mapping[Direction, int]
+    chain: Chain, sizes: tuple[int, int], opened: TableAndView | None, depths: Mapping[Direction, int]
 ) -> Iterator[str]:
     """Describe the offline negatives' hardness, one sentence per direction.
 

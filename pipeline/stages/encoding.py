@@ -31,7 +31,7 @@ from aoq.pipeline.stages.chain import Chain
 from aoq.pipeline.stages.splits import open_checked, open_pairs, open_true_train_split
 from aoq.pipeline.training.checkpoint import load_model
 
-AT_ONCE = 32
+ENCODED_AT_ONCE = 32
 """Images or captions encoded at once."""
 
 
@@ -143,5 +143,5 @@ def _open_on_node(encoding: Encoding, read: str, device: str) -> Mapping[str, Si
 def _in_parts(
     encode: Callable[[list[int]], Float[Tensor, "some dims"]], rows: Integer[np.ndarray, " rows"]
 ) -> Float[Tensor, "rows dims"]:
-    parts = [encode(rows[start : start + AT_ONCE].tolist()) for start in range(0, len(rows), AT_ONCE)]
+    parts = [encode(rows[start : start + ENCODED_AT_ONCE].tolist()) for start in range(0, len(rows), ENCODED_AT_ONCE)]
     return torch.nn.functional.normalize(torch.cat(parts).float(), dim=1)

@@ -19,7 +19,7 @@ from aoq.pipeline.engine import Engine
 from aoq.pipeline.inputs import planned_file
 from aoq.pipeline.stages.chain import Chain
 from aoq.pipeline.stages.data import check_feature_size
-from aoq.pipeline.stages.splits import open_checked, open_named_pairs, take_in_files
+from aoq.pipeline.stages.splits import open_checked, open_named_pairs, take_in_split
 
 
 def plan_evaluation(chain: Chain, scored: Sequence[Artifact], datasets: Sequence[Artifact], **mean: Any) -> None:
@@ -96,7 +96,7 @@ def _open(chain: Chain, build: Build, engine: Engine) -> Split:
     """Open the evaluation split with its annotations; files that no dataset stage has hashed are hashed here."""
     name, planned = chain.experiment.evaluation.split, chain["evaluation"].ingredients
     if planned.get("content") is not None:
-        build.notes["folder_sha256"] = take_in_files(chain, name)
+        build.notes["folder_sha256"] = take_in_split(chain, name)
     if (below := chain.experiment.dataset.folder) is not None:
         hashes = planned.get("annotations", {}) | {kind: planned[kind] for kind in ("phrases",) if kind in planned}
         files = _annotations(chain, len(chain.members) or 1)

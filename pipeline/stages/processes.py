@@ -29,15 +29,15 @@ from aoq.pipeline.engine import Engine
 from aoq.pipeline.on_ray import check_nodes, connected, node_name, room_for
 from aoq.pipeline.training.processes import Processes
 
-Part = Callable[[Processes, Engine], Any]
+Work = Callable[[Processes, Engine], Any]
 """What each process does; several are started with a function that can be pickled."""
 TIMEOUT = timedelta(minutes=15)
 """Longest wait for another process: the leader's own work, such as writing a checkpoint, takes less."""
-PLACING, LINGER, ENDING = 300.0, 60.0, 2.0
+PLACING, LINGER, OTHERS_FAIL = 300.0, 60.0, 2.0
 """Seconds to wait for room on a cluster, for the end after another process was lost, and for failures of the others."""
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 RESUMED = "Run again: the training goes on from its last checkpoint."
-KINDS: dict[str, type[Exception]] = {kind.__name__: kind for kind in (ValueError, OSError, ImportError, RuntimeError)}
+PASSED_ON = {kind.__name__: kind for kind in (ValueError, OSError, ImportError, RuntimeError)}
 """Errors that a process passes on to the one that started it."""
 
 
@@ -68,7 +68,7 @@ def joined(engine: Engine, name: str = "training") -> Iterator[Processes]:
         dist.destroy_process_group()
 
 
-def follow(engine: Engine, artifact: Artifact, part: Part) -> None:
+def follow(engine: Engine, artifact: Artifact, part: Work) -> None:
     """Wait until torchrun's first process has made the artefact; take part if it trains."""
     store, is_trained = _store(), False
     while not artifact.exists():
@@ -88,7 +88,7 @@ def announce_failure(artifact: Artifact) -> None:
     _store().set(f"{artifact.key} failed", "")
 
 
-def run_ranks(engine: Engine, folder: Path, part: Part) -> tuple[Any, dict[str, list[str]]]:
+def run_ranks(engine: Engine, folder: Path, part: Work) -> tuple[Any, dict[str, list[str]]]:
     """Do the part in each of `engine.processes` processes, of this machine or of a cluster, which shares the folder.
 
     Return the leader's result, and the `nodes` of a cluster. The leader's own error is raised as it is; if another
@@ -97,7 +97,7 @@ def run_ranks(engine: Engine, folder: Path, part: Part) -> tuple[Any, dict[str, 
     return _on_ray(engine, folder, part) if engine.backend == "ray" else (_here(engine, part), {})
 
 
-def _here(engine: Engine, part: Part) -> Any:
+def _here(engine: Engine, part: Work) -> Any:
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the failure is reported below
     with TemporaryDirectory() as logs:
         config = LaunchConfig(1, 1, engine.processes, DefaultLogsSpecs(logs), "training", max_restarts=0)
@@ -107,12 +107,12 @@ def _here(engine: Engine, part: Part) -> Any:
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
             reports = ((int(file.stem), *json.loads(file.read_text())) for file in Path(logs).glob("*.error"))
-            failures: dict[int, Any] = {number: KINDS[kind](text) for number, kind, text in reports}
+            failures: dict[int, Any] = {number: PASSED_ON[kind](text) for number, kind, text in reports}
             how = f"was killed (signal {-failure.exitcode})." if failure.exitcode < 0 else "ended."
             raise _reason(failures or {rank: how}) from None
 
 
-def _rank(engine: Engine, part: Part, errors: Path | None, environ: Mapping[str, str], log: Any) -> Any:
+def _rank(engine: Engine, part: Work, errors: Path | None, environ: Mapping[str, str], log: Any) -> Any:
     """Run a process that was started here or by Ray; leave its error, a bug with its traceback, in `errors`."""
     os.environ.update(environ)
     log_to_console()
@@ -122,14 +122,14 @@ def _rank(engine: Engine, part: Part, errors: Path | None, environ: Mapping[str,
         with joined(engine) as processes:
             return part(processes, engine)
     except Exception as error:
-        kind = next((kind for kind in KINDS.values() if isinstance(error, kind)), RuntimeError)
+        kind = next((kind for kind in PASSED_ON.values() if isinstance(error, kind)), RuntimeError)
         text = traceback.format_exc() if kind is RuntimeError else str(error)
         if errors is not None:
             (errors / f"{os.environ['RANK']}.error").write_text(json.dumps([kind.__name__, text]))
         raise kind(text) from None
 
 
-def _on_ray(engine: Engine, folder: Path, part: Part) -> tuple[Any, dict[str, list[str]]]:
+def _on_ray(engine: Engine, folder: Path, part: Work) -> tuple[Any, dict[str, list[str]]]:
     from ray.util import placement_group, placement_group_table, remove_placement_group
     from ray.util.queue import Queue
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
@@ -169,7 +169,7 @@ def _leaders_result(ray: Any, works: Sequence[Any], nodes: Sequence[str]) -> Any
     left, failures = list(works), dict[int, Exception | str]()
     while left and not failures:
         ray.wait(left)
-        ended, left = ray.wait(left, num_returns=len(left), timeout=ENDING)
+        ended, left = ray.wait(left, num_returns=len(left), timeout=OTHERS_FAIL)
         for work in ended:
             try:
                 ray.get(work)

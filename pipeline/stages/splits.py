@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 NOISE = "noise.npy"
 """The dataset stage's file with the image of every training caption, in the format of NCR's noise files."""
-VOCABULARY, PIECES = "vocabulary.json", "tokeniser"
+VOCABULARY, SUBWORDS = "vocabulary.json", "tokeniser"
 """The dataset stage's vocabulary file, or its folder of a tokeniser."""
-WHOLE = 1 << 30
+HASHED_WHOLE = 1 << 30
 """Arrays up to this many bytes are hashed whole; larger ones by the fingerprint's blocks, unless requested."""
 
 
@@ -59,7 +59,7 @@ def fingerprint(chain: Chain) -> str:
     return str(chain["dataset"].manifest()["fingerprint"]["train"])
 
 
-def take_in_files(chain: Chain, name: str) -> dict[str, str]:
+def take_in_split(chain: Chain, name: str) -> dict[str, str]:
     """Hash every file of a split, whole, on its first reading."""
     paths = present_files(chain.folder, name).values()
     for path in paths:
@@ -87,7 +87,7 @@ def open_named_pairs(chain: Chain, split: str | Split) -> PairData:
     from aoq.pipeline.prepare.pieces import read_words, tokenised
 
     config, split = chain.experiment.dataset, open_checked(chain, split) if isinstance(split, str) else split
-    words = read_words(chain["dataset"].opened() / (VOCABULARY if config.tokeniser is None else PIECES))
+    words = read_words(chain["dataset"].opened() / (VOCABULARY if config.tokeniser is None else SUBWORDS))
     return PairData(split, tokenised(split.captions, words), config.max_regions, _open_pixels(chain, split))
 
 
@@ -147,7 +147,7 @@ def _check_files(chain: Chain, name: str, verify: Verify) -> None:
     for suffix, path in present_files(chain.folder, name).items():
         if (sha256 := recorded.get(path.name)) is None:
             continue
-        if verify == "full" or suffix not in LARGE or path.stat().st_size <= WHOLE:
+        if verify == "full" or suffix not in LARGE or path.stat().st_size <= HASHED_WHOLE:
             take_in_planned(_named(chain, path.name), sha256, partial(known_sha256, path), path, remedy)
         else:
             take_in(_named(chain, path.name), partial(str, SAMPLED + sha256))

@@ -30,7 +30,7 @@ from aoq.pipeline.inputs import collected, planned_file
 from aoq.pipeline.prepare.pixels import decoded_elsewhere
 from aoq.pipeline.stages.chain import Chain, Depths
 from aoq.pipeline.stages.data import check_pretrained
-from aoq.pipeline.stages.draws import make_guide, make_orders, make_sampler, open_table
+from aoq.pipeline.stages.draws import make_guide, make_orders, make_sampler, open_student_table
 from aoq.pipeline.stages.hard_negatives import shortened
 from aoq.pipeline.stages.processes import follow, joined, run_ranks
 from aoq.pipeline.stages.splits import model_options, open_pairs
@@ -99,7 +99,7 @@ def _make_trainer(chain: Chain, stage: str, section: Training | CoTeaching, **gi
     if stage == "first_round" and chain.experiment.mining is not None and given["run"].processes.leads:
         shortened(split, Depths.of(chain.experiment.mining))  # logs it before the teacher trains
     if on_table:
-        table, view = open_table(chain)
+        table, view = open_student_table(chain)
         orders = make_orders(chain, split, table, view)
         sampler = make_sampler(chain, split, table, view) if section.loss.draws_offline else None
         guide = make_guide(chain)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from aoq.pipeline.stages import draws
-from aoq.pipeline.stages.draws import forecast, open_table
+from aoq.pipeline.stages.draws import forecast, open_student_table
 
 SIZES, DEPTHS = (40, 200), {"i2t": 9, "t2i": 4}
 
@@ -25,14 +25,14 @@ def test_the_log_before_a_training_has_the_sentences_of_an_estimate(make, caplog
 def test_the_teachers_scores_are_no_count_of_matches(make, monkeypatch):
     """Three negatives of four score as high as the lowest own pair: such a teacher tells no matches."""
     chain = make("own", "mining")
-    table, _ = open_table(chain)
+    table, _ = open_student_table(chain)
     lists = {}
     for direction in DEPTHS:
         scores = table[direction].scores.copy()
         scores[:] = np.where(np.arange(scores.shape[1]) % 4 == 3, 0.1, 0.6)
         lists[direction] = replace(table[direction], scores=scores, positive_score=np.full(len(scores), 0.6, "f4"))
     weak = replace(table, **lists)
-    monkeypatch.setattr(draws, "open_table", lambda chain: (weak, None))
+    monkeypatch.setattr(draws, "open_student_table", lambda chain: (weak, None))
     i2t, t2i = forecast(chain, SIZES, DEPTHS)
     part = "of them at least as high as the anchor's lowest own pair"
     assert f"the teacher scores 77.8% {part}: it is too weak to tell which match" in i2t
@@ -45,7 +45,7 @@ def test_the_teachers_scores_are_no_count_of_matches(make, monkeypatch):
 def test_a_screens_doubts_go_before_the_teachers(make):
     prior = "screen = {same_text = true, match_prior = 0.01}"
     chain = make("own", "mining", "screen", more=prior)
-    (table, view), (i2t, _) = open_table(chain), forecast(chain, SIZES, DEPTHS)
+    (table, view), (i2t, _) = open_student_table(chain), forecast(chain, SIZES, DEPTHS)
     mean = view.i2t.suspicion[table.i2t.negative_ids >= 0].mean()
     assert i2t.endswith(f"suspected by the screen, whose suspicion is {mean:.1%} on average")
     assert "the teacher scores" not in i2t

@@ -104,9 +104,9 @@ def _train(chain, verify="sampled"):
 
 def test_large_arrays_are_sampled_or_read_wholly(make, own_data, monkeypatch):
     features = own_data / "one" / "train_ims.npy"
-    write_demo_world(own_data / "one", images=2000, dev_images=12, seed=0)
+    write_demo_world(own_data / "one", images=1000, dev_images=12, seed=0)
     chain = make("own", "dataset", root=own_data)
-    monkeypatch.setattr(splits, "WHOLE", 0)
+    monkeypatch.setattr(splits, "HASHED_WHOLE", 0)
     first_gap = 4096 + 1  # between the first block of the fingerprint and the second
     assert features.stat().st_size > 2 * 256 * 4096
     flip(features, first_gap)
@@ -119,7 +119,7 @@ def test_large_arrays_are_sampled_or_read_wholly(make, own_data, monkeypatch):
 
 
 def test_a_sampled_array_is_named_as_such(make, own_data, monkeypatch):
-    monkeypatch.setattr(splits, "WHOLE", 0)
+    monkeypatch.setattr(splits, "HASHED_WHOLE", 0)
     chain = make("own", "dataset", root=own_data)
     _train(chain)
     recorded, inputs = chain["dataset"].manifest()["folder_sha256"], chain["first_round"].manifest()["inputs"]
@@ -129,7 +129,7 @@ def test_a_sampled_array_is_named_as_such(make, own_data, monkeypatch):
 
 
 def test_a_large_split_that_gave_words_is_evaluated_and_its_whole_hash_stays(make, own_data, monkeypatch):
-    monkeypatch.setattr(splits, "WHOLE", 0)
+    monkeypatch.setattr(splits, "HASHED_WHOLE", 0)
     copy_dev(own_data / "one", "other")
     more = 'dataset.vocabulary_splits = ["train", "other"]\nevaluation.split = "other"'
     chain = make("own", "mining", "second_round", "evaluation", more=more, root=own_data)
@@ -138,7 +138,7 @@ def test_a_large_split_that_gave_words_is_evaluated_and_its_whole_hash_stays(mak
 
 
 def test_unfinished_work_goes_on_however_large_arrays_are_compared(make, own_data, monkeypatch):
-    monkeypatch.setattr(splits, "WHOLE", 0)
+    monkeypatch.setattr(splits, "HASHED_WHOLE", 0)
     chain = make("own", "dataset", root=own_data)
 
     def interrupted(verify):

@@ -188,10 +188,10 @@ def test_both_rounds_train_on_logits_and_any_model_can(make, taught_by, loss):
     own = 'first_round = {epochs = 2, batch_size = 16, loss.name = "infonce"}\nmining = {h_captions = 9, h_images = 4}'
     more = NCE.replace("LOSS", loss)
     teacher = make("own", "mining", "control", "second_round", "evaluation", teacher=own, second_round=more)
-    student = make(
-        "scan", "dataset", "control", "second_round", model="scan", teacher=taught_by("own"), second_round=more
-    )
-    for chain in (teacher, student):
+    chains, rounds = [teacher], ["dataset", "control", "second_round"]
+    if loss == "infonce":
+        chains.append(make("scan", *rounds, model="scan", teacher=taught_by("own"), second_round=more))
+    for chain in chains:
         control, found = (chain[stage].manifest() for stage in ("control", "second_round"))
         assert len(found["learnt_by_epoch"]) == len(control["learnt_by_epoch"]) == 2
         assert found["learnt_by_epoch"] != control["learnt_by_epoch"]

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float32, Float64, UInt32
 from pydantic import ValidationError
 
 from aoq.pipeline.config.screen import CERTAIN, RULES, Screen, Suspected
-from aoq.pipeline.config.section import explain
+from aoq.pipeline.config.section import explain_refusal
 from aoq.pipeline.data.clean_pairs import read_clean_pairs
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.contents import TableContents
@@ -162,7 +162,7 @@ def judge_by_rules(
     try:
         screen = Screen(**{option: value for option, value in options.items() if value is not None})
     except ValidationError as error:
-        raise ValueError(explain(Screen, error)) from None
+        raise ValueError(explain_refusal(Screen, error)) from None
     sizes = len(table.i2t), len(table.t2i)
     require_one_each(texts, "texts", sizes[1])
     require_one_each(images, "vectors of images", sizes[0])
