@@ -9,8 +9,8 @@ from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
-_T = TypeVar("T")
-_B = TypeVar("B", bound=BaseModel)
+_T = TypeVar("_T")
+_B = TypeVar("_B", bound=BaseModel)
 TomlArray = Annotated[tuple[_T, ...], Field(strict=False)]  # TOML's arrays are lists
 MarginRange = Annotated[float, Field(ge=0.0, le=2.0)]
 

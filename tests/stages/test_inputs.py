@@ -104,7 +104,7 @@ def _train(chain, verify="sampled"):
 
 def test_large_arrays_are_sampled_or_read_wholly(make, own_data, monkeypatch):
     features = own_data / "one" / "train_ims.npy"
-    write_demo_world(own_data / "one", images=1000, dev_images=12, seed=0)
+    write_demo_world(own_data / "one", images=1400, dev_images=12, seed=0)
     chain = make("own", "dataset", root=own_data)
     monkeypatch.setattr(splits, "HASHED_WHOLE", 0)
     first_gap = 4096 + 1  # between the first block of the fingerprint and the second
