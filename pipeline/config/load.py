@@ -169,9 +169,9 @@ def _pass_on(shared: Mapping[str, Any], content: Any, change: Any, configs: tupl
     return {key: passed(value, key in own) if key in NAMING else value for key, value in content.items()}
 
 
-def _change_named(asked: str, shared: Mapping[str, Any], own_wins: bool, configs: tuple[Path, ...]) -> str:
+def _change_named(member: str, shared: Mapping[str, Any], own_wins: bool, configs: tuple[Path, ...]) -> str:
     """Add the change to an experiment's override, unless it changes nothing."""
-    name, override = split_member(asked)
+    name, override = split_member(member)
     own = parse_override(override)
     content = _changed_by(read_named("experiment", name, configs)[1], own)
     dataset = content.get("dataset")
@@ -179,7 +179,7 @@ def _change_named(asked: str, shared: Mapping[str, Any], own_wins: bool, configs
         data = {key: value for key, value in shared["dataset"].items() if key not in OF_WORDS}
         shared = {**shared, "dataset": data}
     both = _changed_by(shared, own) if own_wins else _changed_by(own, shared)
-    return asked if _changed_by(content, both) == content else f"{name}@{override_text(both)}"
+    return member if _changed_by(content, both) == content else f"{name}@{override_text(both)}"
 
 
 def _without_shared(shared: Mapping[str, Any], content: Mapping[str, Any], kind: type[Combination]) -> dict[str, Any]:

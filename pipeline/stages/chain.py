@@ -59,8 +59,7 @@ class Chain:
         use: str = "",
     ) -> None:
         """Plan an artefact for `use`, by default its stage; raise its `version` when its code changes results."""
-        made = Artifact(self.artifact_root, stage, version, ingredients, upstream, tuple(reads))
-        self.stages[use or stage] = made
+        self.stages[use or stage] = Artifact(self.artifact_root, stage, version, ingredients, upstream, tuple(reads))
 
     def sha256(self, option: str, name: str) -> str:
         """Hash a user's file that an option names."""
@@ -72,8 +71,9 @@ class Chain:
     @property
     def folder(self) -> Path:
         """The precomp folder that the experiment reads."""
-        made = self.data_artifact
-        return self.data_root / str(self.experiment.dataset.folder) if made is None else made.path
+        if self.data_artifact is not None:
+            return self.data_artifact.path
+        return self.data_root / str(self.experiment.dataset.folder)
 
     @property
     def data_artifact(self) -> Artifact | None:

@@ -99,8 +99,8 @@ def make_prepared(chain: Chain, build: Build, engine: Engine) -> None:
     content = str(chain["prepared"].ingredients["content"])
     take_in_planned("source", content, partial(source_fingerprint, request), request.source)
     with show_progress("preparing") as report:
-        made = prepare(request, build.directory, build.directory / UNITS, engine, report=report)
-    build.notes |= {"counts": {name: counts._asdict() for name, counts in made.splits.items()}}
+        written = prepare(request, build.directory, build.directory / UNITS, engine, report=report)
+    build.notes |= {"counts": {name: counts._asdict() for name, counts in written.splits.items()}}
 
 
 def make_dataset(chain: Chain, build: Build, engine: Engine) -> None:
@@ -194,7 +194,7 @@ def _open_vocabulary(chain: Chain, opened: Mapping[str, Split]) -> Vocabulary | 
 def check_pretrained(chain: Chain) -> None:
     """Raise if the tokeniser, also the text tower's, or the image tower changed since keys were made."""
     planned = [(chain.experiment.dataset.tokeniser, chain["dataset"].ingredients["vocabulary"])]
-    models = [made.ingredients.get("model", {}) for made in chain.stages.values()]
+    models = [artifact.ingredients.get("model", {}) for artifact in chain.stages.values()]
     planned += [(chain.image_tower, model["image_tower"]) for model in models if "image_tower" in model][:1]
     for name, expected in planned:
         if name is not None and pretrained(name) != expected:

@@ -170,8 +170,8 @@ def _fuse(chain: Chain, options: Fusion, build: Build, engine: Engine) -> None:
     members = []
     for member, folder in zip(chain.members, folders, strict=True):
         manifest = read_manifest(folder, dataset=fingerprint(chain))
-        asked = {"experiment": member.asked}  # a table's manifest names the experiment that mined it first
-        members.append({**asked, "teacher": manifest["teacher"] | asked, "tables": table_hashes(manifest)})
+        named = {"experiment": member.asked}  # a table's manifest names the experiment that mined it first
+        members.append({**named, "teacher": manifest["teacher"] | named, "tables": table_hashes(manifest)})
     how = {"method": options.method, "weights": options.weights and list(options.weights), "members": members}
     fuse_tables(
         folders,

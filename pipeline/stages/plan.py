@@ -182,25 +182,25 @@ class _Planner:
         chain.add("hard_negatives", recipe, *made_of, reads=[source["dataset"]])
         return chain
 
-    def ensemble(self, asked: Ensemble) -> Chain:
+    def ensemble(self, config: Ensemble) -> Chain:
         """Plan the evaluation of several experiments together; they must see the same captions in the same way."""
-        members = [self.member("member", member, "second_round") for member in asked.ensemble.members]
+        members = [self.member("member", member, "second_round") for member in config.ensemble.members]
         first, *others = (member.chain for member in members)
         for other in others:
             mine, theirs = _data_and_words(first), _data_and_words(other)
             for what in mine:
                 if mine[what] != theirs[what]:
                     raise ValueError(
-                        f"ensemble {asked.name!r}: {first.experiment.name!r} and {other.experiment.name!r} are of "
+                        f"ensemble {config.name!r}: {first.experiment.name!r} and {other.experiment.name!r} are of "
                         f"different {what} ([dataset] gives {mine[what]} and {theirs[what]}); similarities can only "
                         "be averaged between models of one."
                     )
-        chain = self.on_data_of(first, asked.name, members)
-        experiment = chain.experiment.model_copy(update={"evaluation": asked.evaluation})
-        chain = replace(chain, experiment=experiment, weights=asked.ensemble.weights)
+        chain = self.on_data_of(first, config.name, members)
+        experiment = chain.experiment.model_copy(update={"evaluation": config.evaluation})
+        chain = replace(chain, experiment=experiment, weights=config.ensemble.weights)
         scored, datasets = ([member.chain[stage] for member in members] for stage in ("second_round", "dataset"))
         evaluation.plan_evaluation(
-            chain, scored, datasets, **asked.ensemble.model_dump(mode="json", include={"weights"})
+            chain, scored, datasets, **config.ensemble.model_dump(mode="json", include={"weights"})
         )
         return chain
 
@@ -215,7 +215,7 @@ class _Planner:
 def _data_and_words(chain: Chain) -> dict[str, Any]:
     """Return what models must share before their similarities are averaged."""
     dataset = chain["dataset"]
-    worlds = {made.stage: made.key for made in dataset.upstream}
+    worlds = {world.stage: world.key for world in dataset.upstream}
     return {"data": {**dataset.ingredients["splits"], **worlds}, "vocabularies": dataset.ingredients["vocabulary"]}
 
 

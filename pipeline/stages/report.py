@@ -37,13 +37,13 @@ def plan_report(runs: str, *, data_root: Path, artifact_root: Path) -> PlannedRe
     """Plan a report of `runs` as typed, "demo; demo@seed=1", and of the controls of those that train on a table."""
     for package in ("jinja2", "matplotlib"):  # a missing one is named before anything is made
         import_extra(package, "report", "a report")
-    asked = tuple(filter(None, map(str.strip, runs.split(SEPARATOR))))
-    if not asked:
+    names = tuple(filter(None, map(str.strip, runs.split(SEPARATOR))))
+    if not names:
         raise ValueError('a report is about runs; name some: "demo; demo@seed=1"')
-    if len(set(asked)) < len(asked):
-        raise ValueError(f"a run stands twice among {list(asked)}; name each once.")
+    if len(set(names)) < len(names):
+        raise ValueError(f"a run stands twice among {list(names)}; name each once.")
     members = []
-    for name in asked:
+    for name in names:
         experiment, override = split_member(name)
         chain = plan(experiment, override=override, data_root=data_root, artifact_root=artifact_root)
         if "evaluation" not in chain.stages:
@@ -67,12 +67,12 @@ def control_of(member: Member, *, data_root: Path, artifact_root: Path) -> Membe
     name, override = split_member(member.asked)
     loss = control_training(experiment.student).loss.model_dump(mode="json", exclude_defaults=True)
     changed = merged(parse_override(override), {"second_round": {"loss": {**loss, "name": str(loss["name"])}}})
-    asked = f"{name}@{override_text(changed)}"
+    changes = override_text(changed)
     try:
-        chain = plan(name, override=override_text(changed), data_root=data_root, artifact_root=artifact_root)
+        chain = plan(name, override=changes, data_root=data_root, artifact_root=artifact_root)
     except ValueError:  # the experiment has options that need offline negatives
         return None
-    return Member(asked, chain, "evaluation") if trains_as_control(chain, member.chain) else None
+    return Member(f"{name}@{changes}", chain, "evaluation") if trains_as_control(chain, member.chain) else None
 
 
 def make_report(planned: PlannedReport, build: Build, engine: Engine) -> None:

@@ -67,8 +67,8 @@ def _cells(study: Study, data_root: Path, artifact_root: Path) -> Iterator[Cell]
             name, override = split_member(member)
             for arm in study.arms_of(model):
                 try:
-                    asked = merged(study.arms[arm].change, study.arms[arm].change_for.get(model, {}))
-                    change = merged(parse_override(override), _with_numbers(asked, bases[model]))
+                    own = merged(study.arms[arm].change, study.arms[arm].change_for.get(model, {}))
+                    change = merged(parse_override(override), _with_numbers(own, bases[model]))
                     chosen = override_text({**change, "seed": seed})
                     chain = plan(name, override=chosen, data_root=data_root, artifact_root=artifact_root)
                 except (ValueError, OSError) as error:

@@ -90,20 +90,20 @@ def train(chain: Chain, stage: str, build: Build, engine: Engine, processes: Pro
         return notes
 
 
-def _make_trainer(chain: Chain, stage: str, section: Training | CoTeaching, **given: Any) -> Loop:
+def _make_trainer(chain: Chain, stage: str, section: Training | CoTeaching, **common: Any) -> Loop:
     """Put together models, sampler, mined batches and guide; a fine-tuned student has the weights of its start."""
     if isinstance(section, CoTeaching):
-        return CoTrainer(models=[_fresh_model(**given["description"]) for _ in FILES], section=section, **given)
+        return CoTrainer(models=[_fresh_model(**common["description"]) for _ in FILES], section=section, **common)
     sampler = orders = guide = None
-    on_table, split = stage == "second_round" and chain.trains_on_table, given["pairs"].split
-    if stage == "first_round" and chain.experiment.mining is not None and given["run"].processes.leads:
+    on_table, split = stage == "second_round" and chain.trains_on_table, common["pairs"].split
+    if stage == "first_round" and chain.experiment.mining is not None and common["run"].processes.leads:
         shortened(split, Depths.of(chain.experiment.mining))  # logs it before the teacher trains
     if on_table:
         table, view = open_student_table(chain)
         orders = make_orders(chain, split, table, view)
         sampler = make_sampler(chain, split, table, view) if section.loss.draws_offline else None
         guide = make_guide(chain)
-    model = _fresh_model(**given["description"])
+    model = _fresh_model(**common["description"])
     if on_table and chain.start is not None:
         path = chain.start.opened() / "model.safetensors"
         try:
@@ -111,7 +111,7 @@ def _make_trainer(chain: Chain, stage: str, section: Training | CoTeaching, **gi
         except RuntimeError as error:
             raise ValueError(f"[second_round] start: the weights in {path} do not fit: {error}") from None
     schedule = _with_numbers_of_pair(section, model)
-    return Trainer(models=[model], schedule=schedule, sampler=sampler, orders=orders, guide=guide, **given)
+    return Trainer(models=[model], schedule=schedule, sampler=sampler, orders=orders, guide=guide, **common)
 
 
 def _fresh_model(name: str, options: Mapping[str, Any]) -> MatchingModel:
