@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from multiprocessing import forkserver, get_context, set_start_method
 from pathlib import Path
 from tempfile import mkdtemp
@@ -43,9 +44,10 @@ class Program:
         return self._process.pid
 
     def kill(self) -> None:
-        """Kill all its processes with SIGKILL."""
-        wait_for(lambda: os.getpgid(self.pid) == self.pid)
-        os.killpg(self.pid, signal.SIGKILL)
+        """Kill all its processes with SIGKILL, unless it has ended."""
+        with suppress(ProcessLookupError):
+            wait_for(lambda: os.getpgid(self.pid) == self.pid)
+            os.killpg(self.pid, signal.SIGKILL)
         self.wait()
 
     def terminate(self) -> None:

@@ -199,7 +199,7 @@ def test_killed_at_random_and_run_again_gives_the_same_tables(file, whole, tmp_p
             if not place.exists():
                 place.symlink_to(artifact)
     running = start(file, tmp_path)
-    time.sleep(random.uniform(0.5, 3.0))
+    time.sleep(random.uniform(0.3, 2.0))
     running.kill()
     again = start(file, tmp_path).wait()
     assert again.returncode == 0, again.stderr
