@@ -71,23 +71,6 @@ def test_the_page_on_training_defines_every_loss(name):
     assert {*LOSSES[name].model_fields} - {"name"} <= {*re.findall(r"`(\w+)`", page)}
 
 
-@pytest.mark.parametrize(
-    ("schema", "words"),
-    [
-        ({"type": "integer", "exclusiveMinimum": 0}, "integer, above 0"),
-        (
-            {"anyOf": [{"type": "number", "minimum": 0.0, "maximum": 2.0}, {"type": "null"}]},
-            "number, at least 0, at most 2",
-        ),
-        ({"enum": ["a", "b"], "type": "string"}, '`"a"`, `"b"`'),
-        ({"anyOf": [{"const": "auto"}, {"type": "number"}]}, '`"auto"` or number'),
-        ({"type": "array", "items": {"type": "string"}}, "array of text"),
-    ],
-)
-def test_types_are_described_in_words(schema, words):
-    assert configuration.kind_of(schema) == words
-
-
 def every_command(group, path):
     for name in group.list_commands(click.Context(group)):
         command = group.get_command(click.Context(group), name)
