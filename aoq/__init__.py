@@ -27,13 +27,11 @@ _MODULES = {
     "pipeline.losses.aoq": "adap_off_quin adap_off_tri adap_pos_quin adaptive_weight off_quin off_tri online_quin "
     "only_offline squared_off_quin",
     "pipeline.losses.companions": "with_companions",
-    "pipeline.losses.guide": "guided_matches",
-    "pipeline.losses.info_nce": "adap_info_nce info_nce",
-    "pipeline.losses.offline_similarities": "offline_similarities",
+    "pipeline.losses.info_nce": "LearntTemperature adap_info_nce info_nce",
     "pipeline.losses.pace": "Pace",
     "pipeline.losses.sigmoid": "sigmoid_loss",
-    "pipeline.losses.similarities": "LossValue OfflineSimilarities Similarities positive_pairs",
-    "pipeline.losses.temperature": "LearntTemperature",
+    "pipeline.losses.similarities": "LossValue OfflineSimilarities Similarities guided_matches offline_similarities "
+    "positive_pairs",
     "pipeline.losses.triplet": "online_triplet sum_triplet",
     "pipeline.mining.hard_negatives": "hard_negatives",
     "pipeline.search.lists": "NegativeLists",

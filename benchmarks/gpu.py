@@ -29,8 +29,7 @@ from aoq.models.base import Captions, Images
 from aoq.pipeline.arithmetic import products_in
 from aoq.pipeline.config.losses import AdaptiveLoss
 from aoq.pipeline.training.batches import Batch, read_ahead
-from aoq.pipeline.training.precision import in_precision
-from aoq.pipeline.training.step import make_objective, take_step
+from aoq.pipeline.training.step import in_precision, make_objective, take_step
 
 MODELS = ("vsepp", "scan")
 WORDS = 8000

@@ -20,7 +20,7 @@ from torch.testing import assert_close
 
 from aoq.models.base import Code, MatchingModel, real_fragments
 from aoq.models.bfan import BFAN
-from aoq.models.imram import DIRECTIONS, IMRAM
+from aoq.models.imram import DIRECTIONS_BY_MODE, IMRAM
 from aoq.models.naaf import NAAF
 from aoq.models.pfan import PFAN
 from aoq.models.scan import SCAN
@@ -239,7 +239,7 @@ def saf(model: SAF, pairs: Pairs) -> Float[Tensor, "*pairs"]:
 
 def imram(model: IMRAM, pairs: Pairs) -> Float[Tensor, "*pairs"]:
     rounds = []
-    for direction in DIRECTIONS[model.mode]:
+    for direction in DIRECTIONS_BY_MODE[model.mode]:
         memory, original = model.memory[direction], pairs.queries(direction)
         weight = torch.cat([memory.own.weight, memory.seen.weight], dim=1)
         products, queries = pairs.products(), original

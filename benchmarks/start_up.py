@@ -216,7 +216,7 @@ def _train(one: Trial, arm: str, folder: Path, roots: dict[str, Path], *, longer
     steps = [line for line in read_metrics(made.path / "metrics.jsonl") if "loss_name" in line]
     last, rsum = steps[-2] if len(steps) > 1 else steps[-1], made.manifest()["dev_rsum_by_epoch"][-1]
     hardness = f"hardness {last['hardness']:.2f}" if "hardness" in last else "the hardest"
-    is_flat = on_plateau(last["retrieval_loss"], last["plateau"], gap=last["positive_gap"])
+    is_flat = on_plateau(last)
     return Ended(rsum, _chance(roots, chain), hardness, last["positive_gap"], is_flat)
 
 

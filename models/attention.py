@@ -10,19 +10,22 @@ so the word-region products and small Gram matrices are enough. Everything here 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from aoq.models.blocks import Block
-from aoq.models.normalise import clipped_unit, l1_normalise
-from aoq.models.options import Aggregation, Direction, Normalisation
+from aoq.models.base import Aggregation, Direction, Normalisation
+from aoq.models.layers import clipped_unit, l1_normalise, safe_norm
 
 SLOPE = 0.1
 FLOOR = 1e-37  # near the smallest normal float32: a squared norm below it is that of a zero vector
-QUERY = {"t2i": 1, "i2t": 3}
-CONTEXT = {"t2i": 3, "i2t": 1}
+QUERY_AXIS = {"t2i": 1, "i2t": 3}
+CONTEXT_AXIS = {"t2i": 3, "i2t": 1}
 
 
 def attention(
@@ -33,12 +36,12 @@ def attention(
     a = softmax over the context of temperature * x, where x are the products normalised along the queries.
     """
     products = normalise_products(block, direction=direction, normalisation=normalisation)
-    return masked_softmax(temperature * products, block.mask(CONTEXT[direction]), CONTEXT[direction])
+    return masked_softmax(temperature * products, block.mask(CONTEXT_AXIS[direction]), CONTEXT_AXIS[direction])
 
 
 def normalise_products(block: Block, *, direction: Direction, normalisation: Normalisation) -> Float[Tensor, "C W I R"]:
     """Apply SCAN's `raw_feature_norm`: clip products (LeakyReLU 0.1), normalise them along the queries, or both."""
-    products, query = block.products, QUERY[direction]
+    products, query = block.products, QUERY_AXIS[direction]
     if normalisation == "softmax":
         return masked_softmax(products, block.mask(query), query)
     slope = SLOPE if normalisation.startswith("clipped") else 1.0
@@ -53,7 +56,7 @@ def attended_cosine(
     block: Block, weights: Float[Tensor, "C W I R"], *, direction: Direction
 ) -> Float[Tensor, "C W I"] | Float[Tensor, "C I R"]:
     """Compute the cosine of each query and the weighted sum of its context; 0 where either is a zero vector."""
-    context = CONTEXT[direction]
+    context = CONTEXT_AXIS[direction]
     numerator = (weights * block.products).sum(context)
     norm = block.word_norm.unsqueeze(2) if direction == "t2i" else block.regions.norm
     return numerator * inverse_root(block.squared_norm(weights, context)) / norm
@@ -92,3 +95,71 @@ def masked_softmax(x: Float[Tensor, "*axes"], mask: Bool[Tensor, "*masks"] | Non
         return x.softmax(dim)
     # Not -inf: fragments without any real context would be NaN.
     return x.masked_fill(~mask, torch.finfo(x.dtype).min).softmax(dim).masked_fill(~mask, 0)
+
+
+@dataclass(frozen=True)
+class Regions:
+    """Image side of blocks: one group of images for all captions (G = 1), or one group per caption (G = C).
+
+    Masked regions are zero vectors. `pooled` is a model's single vector per image, if it has one.
+    """
+
+    vectors: Float[Tensor, "G I R D"]
+    mask: Bool[Tensor, "G I R"] | None
+    pooled: Float[Tensor, "G I P"] | None
+    _memo: dict[Callable[[Tensor], Tensor], Tensor] = field(default_factory=dict)
+
+    def once(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """Compute `function(vectors)` once for all blocks with these images."""
+        if function not in self._memo:
+            self._memo[function] = function(self.vectors)
+        return self._memo[function]
+
+    @cached_property
+    def gram(self) -> Float[Tensor, "G I R R"]:
+        return self.vectors @ self.vectors.transpose(2, 3)
+
+    @cached_property
+    def norm(self) -> Float[Tensor, "G I R"]:
+        return safe_norm(self.vectors).squeeze(-1)
+
+
+@dataclass(frozen=True)
+class Block:
+    """C captions against I images each, `products[c, w, i, r]` = <word w of caption c, region r of image i>.
+
+    In a matrix all captions face the same images and have equally many words, so there is no `word_mask`. In
+    an aligned pair list each caption faces one image of its own (G = C, I = 1).
+    """
+
+    words: Float[Tensor, "C W D"]
+    word_mask: Bool[Tensor, "C W"] | None
+    pooled: Float[Tensor, "C P"] | None
+    regions: Regions
+    products: Float[Tensor, "C W I R"]
+    is_aligned: bool
+    """True for a pair list."""
+
+    @cached_property
+    def word_norm(self) -> Float[Tensor, "C W"]:
+        return safe_norm(self.words).squeeze(-1)
+
+    @cached_property
+    def word_gram(self) -> Float[Tensor, "C W W"]:
+        return torch.bmm(self.words, self.words.transpose(1, 2))
+
+    def mask(self, axis: int) -> Bool[Tensor, "#C #W #I #R"] | None:
+        """Mask of words (axis 1) or regions (axis 3), broadcastable to the products; None if all are real."""
+        if axis == 1:
+            return None if self.word_mask is None else self.word_mask[:, :, None, None]
+        return None if self.regions.mask is None else self.regions.mask.unsqueeze(1)
+
+    def squared_norm(self, weights: Float[Tensor, "C W I R"], axis: int) -> Float[Tensor, "C W_or_I I_or_R"]:
+        """Compute |.|^2 of weighted sums: of regions (axis 3) for each word, or of words (axis 1) for each region."""
+        if axis == 1:
+            through = torch.einsum("cvir,cvw->cwir", weights, self.word_gram)
+        elif self.is_aligned:
+            through = torch.einsum("cwis,cisr->cwir", weights, self.regions.gram)
+        else:
+            through = torch.einsum("cwis,isr->cwir", weights, self.regions.gram[0])
+        return (weights * through).sum(axis)

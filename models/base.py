@@ -5,17 +5,28 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from annotated_types import Ge, Gt, Le, Lt
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from aoq.models.options import Direction
 from aoq.models.packing import ranks, sent
 from aoq.models.towers.preprocessing import Preprocessing
 from aoq.models.towers.tower import SideName, Tower
+
+Size = Annotated[int, Gt(0)]
+Steps = Annotated[int, Gt(0), Le(1000)]
+Length = Annotated[int, Ge(3)]
+Positive = Annotated[float, Gt(0.0)]
+Weight = Annotated[float, Ge(0.0)]
+Fraction = Annotated[float, Ge(0.0), Lt(1.0)]
+
+Direction = Literal["t2i", "i2t"]
+Normalisation = Literal["clipped_l2norm", "l2norm", "clipped_l1norm", "l1norm", "clipped", "softmax", "no_norm"]
+Aggregation = Literal["LogSumExp", "Mean", "Max", "Sum"]
 
 
 @dataclass(frozen=True)

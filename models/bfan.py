@@ -8,10 +8,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from aoq.models.attention import CONTEXT, aggregate, attended_cosine, attention
-from aoq.models.blocks import Block
+from aoq.models.attention import CONTEXT_AXIS, Block, aggregate, attended_cosine, attention
+from aoq.models.base import Direction, Positive
 from aoq.models.fragments import FragmentModel
-from aoq.models.options import Direction, Positive
 
 Focal = Literal["equal", "prob"]
 
@@ -45,7 +44,7 @@ class BFAN(FragmentModel):
 
     def focal_weights(self, block: Block, direction: Direction) -> Float[Tensor, "C W I R"]:
         weights = attention(block, direction=direction, temperature=self.temperature)
-        return focus(weights, block.mask(CONTEXT[direction]), CONTEXT[direction], self.focal)
+        return focus(weights, block.mask(CONTEXT_AXIS[direction]), CONTEXT_AXIS[direction], self.focal)
 
 
 def focus(

@@ -7,15 +7,12 @@ from typing import Any
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from aoq.models.base import Captions, Code, EmbeddingModel, Images
-from aoq.models.gpo import GPO
-from aoq.models.normalise import l2_normalise
-from aoq.models.options import Size
-from aoq.models.regions import Projection, masked_mean, zero_masked
-from aoq.models.text import TextEncoder
+from aoq.models.base import Captions, Code, EmbeddingModel, Images, Size
+from aoq.models.layers import Projection, TextEncoder, l2_normalise, masked_mean, zero_masked
 from aoq.models.towers.image_towers import open_image_tower
 from aoq.models.towers.text_towers import open_text_tower
 from aoq.models.towers.tower import Pooling, SideName, Tower, named_towers
+from aoq.models.vse_infinity import GPO
 
 
 class DualEncoder(EmbeddingModel):
@@ -55,9 +52,11 @@ class DualEncoder(EmbeddingModel):
             text = RecurrentText(vocabulary_size, word_size, embedding_size)
         else:
             text = open_text_tower(text_tower, vocabulary_size=vocabulary_size, native=text_pooling == "native")
-        self.image = Side("image", image_tower, image, image_pooling, embedding_size if project else None)
+        self.image = PooledEncoder("image", image_tower, image, image_pooling, embedding_size if project else None)
         # The GRU's states have the size already.
-        self.text = Side("text", text_tower, text, text_pooling, embedding_size if project and text_tower else None)
+        self.text = PooledEncoder(
+            "text", text_tower, text, text_pooling, embedding_size if project and text_tower else None
+        )
         natives = (image_pooling, text_pooling) == ("native", "native")
         if not project and natives and image_tower != text_tower:
             raise ValueError(
@@ -81,50 +80,37 @@ class DualEncoder(EmbeddingModel):
         return named_towers(self.image.encoder, self.text.encoder)
 
 
-class Side(nn.Module):
+class PooledEncoder(nn.Module):
     """An encoder, one vector of its states, and the projection into the common space."""
 
     def __init__(
-        self,
-        name: SideName,
-        tower: str | None,
-        encoder: Tower | RegionFeatures | RecurrentText,
-        pooling: Pooling,
-        embedding_size: int | None,
+        self, side: SideName, tower: str | None, encoder: Any, pooling: Pooling, embedding_size: int | None
     ) -> None:
         super().__init__()
         self.encoder, self.pooling = encoder, pooling
         if pooling not in encoder.poolings:
             raise ValueError(
-                f'{tower or encoder.description} does not support {name}_pooling = "{pooling}"; choose '
+                f'{tower or encoder.description} does not support {side}_pooling = "{pooling}"; choose '
                 f"{' or '.join(sorted(encoder.poolings))}."
             )
         self.pool = GPO() if pooling == "gpo" else None
-        size = encoder.native_size if pooling == "native" else encoder.size
-        assert size is not None  # an encoder with "native" has one
+        size: int = encoder.native_size if pooling == "native" else encoder.size
         self.project = nn.Identity() if embedding_size is None else Projection(size, embedding_size)
         self.size = size if embedding_size is None else embedding_size
 
     def forward(self, items: Any) -> Float[Tensor, "items size"]:
-        return self.project(self._pooled(items))
-
-    def _pooled(self, items: Any) -> Float[Tensor, "items size"]:
         if self.pooling == "native":
-            assert not isinstance(self.encoder, RegionFeatures)
-            return self.encoder.native(items)
+            return self.project(self.encoder.native(items))
         if self.pooling == "cls":
-            assert isinstance(self.encoder, Tower)
-            return self.encoder.first(items)
+            return self.project(self.encoder.first(items))
         states, mask = self.encoder.states(items)
-        return masked_mean(states, mask) if self.pool is None else self.pool(states, mask)
+        return self.project(masked_mean(states, mask) if self.pool is None else self.pool(states, mask))
 
 
 class RegionFeatures(nn.Module):
     """Image side without a tower: unchanged region features."""
 
-    description = "an image without a tower"
-    poolings = frozenset[Pooling]({"mean", "gpo"})
-    native_size = None
+    description, poolings = "an image without a tower", frozenset[Pooling]({"mean", "gpo"})
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -137,16 +123,10 @@ class RegionFeatures(nn.Module):
 class RecurrentText(nn.Module):
     """Text side without a tower: a GRU over word embeddings, which are trained with it."""
 
-    description = "a caption without a tower"
-    poolings = frozenset[Pooling]({"mean", "gpo", "native"})
+    description, poolings = "a caption without a tower", frozenset[Pooling]({"mean", "gpo", "native"})
 
     def __init__(self, vocabulary_size: int, word_size: int, size: int) -> None:
         super().__init__()
         self.size = self.native_size = size
         self.words = TextEncoder(vocabulary_size, word_size=word_size, embedding_size=size, bidirectional=True)
-
-    def states(self, captions: Captions) -> tuple[Tensor, Bool[Tensor, "captions words"]]:
-        return self.words.states(captions)
-
-    def native(self, captions: Captions) -> Float[Tensor, "captions size"]:
-        return self.words.last(captions)
+        self.states, self.native = self.words.states, self.words.last

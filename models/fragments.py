@@ -11,13 +11,20 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.utils import parametrizations
 
-from aoq.models.base import Captions, Code, FragmentAttention, Images, MatchingModel, real_first, real_fragments
-from aoq.models.blocks import Block, Regions
-from aoq.models.normalise import l2_normalise
-from aoq.models.options import Direction, Size
+from aoq.models.attention import Block, Regions
+from aoq.models.base import (
+    Captions,
+    Code,
+    Direction,
+    FragmentAttention,
+    Images,
+    MatchingModel,
+    Size,
+    real_first,
+    real_fragments,
+)
+from aoq.models.layers import Projection, TextEncoder, l2_normalise, zero_masked
 from aoq.models.packing import sent
-from aoq.models.regions import Projection, zero_masked
-from aoq.models.text import TextEncoder
 from aoq.models.towers.image_towers import open_image_tower
 from aoq.models.towers.text_towers import TextTower, open_text_tower
 from aoq.models.towers.tower import SideName, Tower, named_towers

@@ -1,4 +1,4 @@
-"""IMRAM: Iterative Matching with Recurrent Attention Memory for Image-Text Retrieval (Chen et al., CVPR 2020)."""
+"""IMRAM: Iterative Matching with Recurrent Attention GatedMemory for Image-Text Retrieval (Chen et al., CVPR 2020)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from aoq.models.attention import QUERY, aggregate, attended_cosine, attention
-from aoq.models.blocks import Block
+from aoq.models.attention import QUERY_AXIS, Block, aggregate, attended_cosine, attention
+from aoq.models.base import Direction, Positive, Size, Steps
 from aoq.models.fragments import FragmentModel
-from aoq.models.options import Direction, Positive, Size, Steps
 
 Mode = Literal["text", "image", "full"]
-DIRECTIONS: dict[Mode, tuple[Direction, ...]] = {"text": ("t2i",), "image": ("i2t",), "full": ("t2i", "i2t")}
+DIRECTIONS_BY_MODE: dict[Mode, tuple[Direction, ...]] = {"text": ("t2i",), "image": ("i2t",), "full": ("t2i", "i2t")}
 
 
 class IMRAM(FragmentModel):
@@ -42,24 +41,24 @@ class IMRAM(FragmentModel):
     ) -> None:
         super().__init__(embedding_size=embedding_size, **encoders)
         self.mode, self.steps, self.temperature = mode, steps, temperature
-        refined = DIRECTIONS[mode] if steps > 1 else ()
-        self.memory = nn.ModuleDict({direction: Memory(embedding_size) for direction in refined})
+        refined = DIRECTIONS_BY_MODE[mode] if steps > 1 else ()
+        self.memory = nn.ModuleDict({direction: GatedMemory(embedding_size) for direction in refined})
 
     def compare(self, block: Block) -> Float[Tensor, "C I"]:
-        return torch.stack([self._rounds(block, direction) for direction in DIRECTIONS[self.mode]]).sum(0)
+        return torch.stack([self._rounds(block, direction) for direction in DIRECTIONS_BY_MODE[self.mode]]).sum(0)
 
     def attend(self, block: Block) -> dict[Direction, Float[Tensor, "C W I R"]]:
         """Return the first round's weights, whose queries are the fragments themselves; later ones are refined."""
         return {
             direction: attention(block, direction=direction, temperature=self.temperature)
-            for direction in DIRECTIONS[self.mode]
+            for direction in DIRECTIONS_BY_MODE[self.mode]
         }
 
     def _rounds(self, block: Block, direction: Direction) -> Float[Tensor, "C I"]:
         if self.steps == 1:
             return self._look(block, block.products, direction)[0]
         memory = self.memory[direction]
-        assert isinstance(memory, Memory)
+        assert isinstance(memory, GatedMemory)
         if direction == "t2i":
             first, own = block.words.unsqueeze(2), memory.own(block.words).unsqueeze(2)
             context, seen = block.regions.vectors, block.regions.once(memory.seen)
@@ -92,7 +91,7 @@ class IMRAM(FragmentModel):
         self, block: Block, products: Float[Tensor, "C W I R"], direction: Direction
     ) -> tuple[Float[Tensor, "C I"], Float[Tensor, "C W I R"]]:
         """Do one round: return the original fragments' similarity to the attended vectors, and the weights."""
-        real = block.mask(QUERY[direction])
+        real = block.mask(QUERY_AXIS[direction])
         if real is not None:  # refined padding is no longer zero, and products are normalised over it
             products = products.masked_fill(~real, 0)
         weights = attention(replace(block, products=products), direction=direction, temperature=self.temperature)
@@ -100,7 +99,7 @@ class IMRAM(FragmentModel):
         return aggregate(cosines, block, direction=direction, aggregation="Mean"), weights
 
 
-class Memory(nn.Module):
+class GatedMemory(nn.Module):
     """q <- g q + (1 - g) tanh(W [q; c]) with g = sigmoid(W' [q; c]), for a query q and what it attends to, c.
 
     W and W' are applied to q (`own`) and to the fragments of c (`seen`) separately: both are linear, and there are far

@@ -9,10 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from aoq.models.attention import CONTEXT, aggregate
-from aoq.models.blocks import Block
+from aoq.models.attention import CONTEXT_AXIS, Block, aggregate
+from aoq.models.base import Direction
 from aoq.models.fragments import FragmentModel
-from aoq.models.options import Direction
 
 
 class MaxSim(FragmentModel):
@@ -44,7 +43,7 @@ class MaxSim(FragmentModel):
         """Weigh the best match by 1, without gradient."""
         weights_by_direction = {}
         for direction in self.directions:
-            products, dim = _real_products(block, direction).detach(), CONTEXT[direction]
+            products, dim = _real_products(block, direction).detach(), CONTEXT_AXIS[direction]
             weights = torch.zeros_like(products).scatter_(dim, products.argmax(dim, keepdim=True), 1)
             mask = block.mask(dim)
             weights_by_direction[direction] = weights if mask is None else weights.masked_fill(~mask, 0)
@@ -53,14 +52,14 @@ class MaxSim(FragmentModel):
     def compare(self, block: Block) -> Float[Tensor, "C I"]:
         scores = []
         for direction in self.directions:
-            best = _real_products(block, direction).max(CONTEXT[direction]).values
+            best = _real_products(block, direction).max(CONTEXT_AXIS[direction]).values
             scores.append(aggregate(best, block, direction=direction, aggregation=self.aggregation))
         return sum(scores[1:], scores[0]) / len(scores)
 
 
 def _real_products(block: Block, direction: Direction) -> Float[Tensor, "C W I R"]:
     """Set the products with masked context to -inf; where all is masked, zero vectors are compared."""
-    dim = CONTEXT[direction]
+    dim = CONTEXT_AXIS[direction]
     mask = block.mask(dim)
     if mask is None:
         return block.products

@@ -9,16 +9,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from aoq.models.attention import CONTEXT, aggregate, attention, inverse_root, masked_softmax
-from aoq.models.base import Code, real_fragments
-from aoq.models.blocks import Block
+from aoq.models.attention import CONTEXT_AXIS, Block, aggregate, attention, inverse_root, masked_softmax
+from aoq.models.base import Code, Direction, Positive, real_fragments
 from aoq.models.fragments import FragmentModel
-from aoq.models.options import Direction, Positive
 
 FEWEST_WORDS = 200
 PROPAGATION = 5.0
 LARGEST_EXPONENT = 50.0  # of a finite alpha*
-SAME = 1e-4
+_SAME = 1e-4
 TIED = 1e-6  # the caption's own image may be in the batch twice, and score otherwise by rounding
 
 
@@ -55,7 +53,7 @@ class NAAF(FragmentModel):
 
     def attend(self, block: Block) -> dict[Direction, Float[Tensor, "C W I R"]]:
         """A word attends to regions above the threshold, and to nothing if there is none: its weights are 0."""
-        fitting, mask = block.products > self._threshold, block.mask(CONTEXT["t2i"])
+        fitting, mask = block.products > self._threshold, block.mask(CONTEXT_AXIS["t2i"])
         fitting = fitting if mask is None else fitting & mask
         return {"t2i": masked_softmax(self.temperature * block.products, fitting, 3)}
 
@@ -157,12 +155,12 @@ class Mismatch(NamedTuple):
         exponent = (distance**2 - 9 * self.sigma_other**2) / (2 * self.sigma_other**2)
         alpha = self.sigma_other / self.sigma * math.exp(min(exponent, LARGEST_EXPONENT))
         boundary = self.boundary(alpha)
-        return alpha if boundary is not None and self.safe >= 0 and abs(boundary - self.safe) < SAME else None
+        return alpha if boundary is not None and self.safe >= 0 and abs(boundary - self.safe) < _SAME else None
 
 
 def best_region(block: Block) -> Float[Tensor, "C W I"]:
     """max_r <word, region> over the real regions; 0 where there are none."""
-    mask = block.mask(CONTEXT["t2i"])
+    mask = block.mask(CONTEXT_AXIS["t2i"])
     if mask is None:
         return block.products.amax(3)
     return block.products.masked_fill(~mask, -torch.inf).amax(3).masked_fill(~mask.any(3), 0)

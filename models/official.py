@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from aoq.models import build_model
-from aoq.models.official_programs import OfficialOptions, Options, State, our_options, recognise
+from aoq.models.official_programs import OfficialOptions, Options, StateDict, our_options, recognise
 
 MOST_NAMES = 8
 
@@ -82,7 +82,7 @@ class OfficialModel:
     assumed: dict[str, object]
 
 
-def from_official(parts: Sequence[State], options: Options, name: str | None = None) -> OfficialModel:
+def from_official(parts: Sequence[StateDict], options: Options, name: str | None = None) -> OfficialModel:
     """Convert official state dicts: image encoder, text encoder, and a captioner or similarity encoder if any.
 
     `options` are the official command-line options. The weights of VSE++, SCAN, BFAN and NAAF may have the same names
@@ -106,7 +106,7 @@ def from_official(parts: Sequence[State], options: Options, name: str | None = N
     return OfficialModel(recognised, ours, weights, evidence, take.assumed)
 
 
-def our_weights(part: State, kind: str) -> dict[str, Tensor]:
+def our_weights(part: StateDict, kind: str) -> dict[str, Tensor]:
     """Rename one official state dict (a key of `RENAMES`) to our names.
 
     1x1 convolutions become matrices; BatchNorm's batch counter, which torch < 0.4.1 did not save, becomes 0.
@@ -130,7 +130,7 @@ def _our_name(key: str, kind: str) -> str | None:
     return None if name == key else name
 
 
-def _check_weights(name: str, options: Mapping[str, object], weights: State, origin: Mapping[str, str]) -> None:
+def _check_weights(name: str, options: Mapping[str, object], weights: StateDict, origin: Mapping[str, str]) -> None:
     """Report all mismatches of a strict load at once; `origin` are the official names."""
     with torch.device("meta"):  # shapes are enough, and cost nothing
         expected = build_model(name, **options).state_dict()  # type: ignore[arg-type]

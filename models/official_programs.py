@@ -9,10 +9,10 @@ from typing import Any, get_args
 
 from torch import Tensor
 
+from aoq.models.base import Aggregation, Direction, Normalisation
 from aoq.models.bfan import Focal
-from aoq.models.options import Aggregation, Direction, Normalisation
 
-State = Mapping[str, Tensor]
+StateDict = Mapping[str, Tensor]
 Options = Mapping[str, object]
 
 BFAN_TEMPERATURE = 20.0
@@ -48,7 +48,7 @@ TELLING = {
 """Options that distinguish programs whose weights have the same names and shapes."""
 
 
-def recognise(parts: Sequence[State], options: Options, name: str | None = None) -> tuple[str, str]:
+def recognise(parts: Sequence[StateDict], options: Options, name: str | None = None) -> tuple[str, str]:
     """Recognise the model of official state dicts; return it with the evidence. `name` chooses among fitting models."""
     fits, evidence = _fitting(parts)
     if name is not None:
@@ -58,7 +58,7 @@ def recognise(parts: Sequence[State], options: Options, name: str | None = None)
     return (fits[0], evidence) if len(fits) == 1 else _recognise_by_options(fits, options)
 
 
-def _fitting(parts: Sequence[State]) -> tuple[list[str], str]:
+def _fitting(parts: Sequence[StateDict]) -> tuple[list[str], str]:
     """Find the models that these weights fit, and why."""
     if len(parts) not in (2, 3):
         raise ValueError(
@@ -142,7 +142,7 @@ RENAMED: dict[str, dict[str, tuple[Any, ...]]] = {
 }
 """Our options that follow from an official one: its name, its default, and the values that ours takes."""
 _SGRAF = {"regions": ("pool_image.local_norm.weight", 0), "similarity_size": ("score.weight", 1)}
-SIZES: dict[str, dict[str, tuple[str, int]]] = {
+_SIZES: dict[str, dict[str, tuple[str, int]]] = {
     "pfan": {"feature_size": ("position_query.weight", 1), "position_size": ("block_embedding.weight", 1)},
     "sgr": _SGRAF,
     "saf": _SGRAF,
@@ -150,7 +150,7 @@ SIZES: dict[str, dict[str, tuple[str, int]]] = {
 """Our options that are the length of a weight (our name) along an axis."""
 
 
-def our_options(name: str, weights: State, take: OfficialOptions) -> dict[str, object]:
+def our_options(name: str, weights: StateDict, take: OfficialOptions) -> dict[str, object]:
     """Return our options for these weights (under our names), from their sizes and the official options."""
     project = NORMED if NORMED in weights else "project.weight"
     options: dict[str, object] = {
@@ -171,7 +171,7 @@ def our_options(name: str, weights: State, take: OfficialOptions) -> dict[str, o
     options["normalise_captions"] = not take("no_txtnorm", False)
     options["weight_norm"] = NORMED in weights
     options |= {ours: take(*official) for ours, official in RENAMED.get(name, {}).items()}
-    options |= {ours: _size(weights, *place) for ours, place in SIZES.get(name, {}).items()}
+    options |= {ours: _size(weights, *place) for ours, place in _SIZES.get(name, {}).items()}
     if name == "pfan":
         options["grid"] = math.isqrt(_size(weights, "block_embedding.weight", 0) - 1)
     elif name == "sgr":
@@ -179,7 +179,7 @@ def our_options(name: str, weights: State, take: OfficialOptions) -> dict[str, o
     return options
 
 
-def _vsrn(weights: State, take: OfficialOptions) -> dict[str, object]:
+def _vsrn(weights: StateDict, take: OfficialOptions) -> dict[str, object]:
     take.expect(measure="cosine", rnn_type="gru")
     has_captioner = any(key.startswith("captioner.") for key in weights)
     options: dict[str, object] = {
@@ -198,13 +198,13 @@ def _vsrn(weights: State, take: OfficialOptions) -> dict[str, object]:
     return options
 
 
-def _vse_infinity(weights: State, take: OfficialOptions) -> dict[str, object]:
+def _vse_infinity(weights: StateDict, take: OfficialOptions) -> dict[str, object]:
     """Return the options of VSE∞; the last word of its vocabulary is <mask>."""
     take.expect(precomp_enc_type="basic", no_imgnorm=False, no_txtnorm=False)
     return {"vocabulary_size": _size(weights, "text.embedding.weight", 0) - 1, "augment_words": "mask"}
 
 
-def _size(weights: State, key: str, axis: int) -> int:
+def _size(weights: StateDict, key: str, axis: int) -> int:
     if key not in weights:
         raise ValueError(f"The weight {key} (our name) is missing.")
     shape = tuple(weights[key].shape)

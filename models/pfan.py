@@ -9,11 +9,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from aoq.models.attention import aggregate, attended_cosine
-from aoq.models.base import Code, Images
-from aoq.models.blocks import Block
-from aoq.models.options import Aggregation, Size
-from aoq.models.regions import zero_masked
+from aoq.models.attention import Block, aggregate, attended_cosine
+from aoq.models.base import Aggregation, Code, Images, Size
+from aoq.models.layers import zero_masked
 from aoq.models.scan import SCAN
 
 MOST_BLOCKS = 15

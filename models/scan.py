@@ -7,12 +7,11 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from aoq.models.attention import aggregate, attended_cosine, attention
-from aoq.models.blocks import Block
+from aoq.models.attention import Block, aggregate, attended_cosine, attention
+from aoq.models.base import Aggregation, Direction, Normalisation, Positive
 from aoq.models.fragments import FragmentModel
-from aoq.models.options import Aggregation, Direction, Normalisation, Positive
 
-TEMPERATURE = {"t2i": 9.0, "i2t": 4.0}
+_TEMPERATURE = {"t2i": 9.0, "i2t": 4.0}
 
 
 class SCAN(FragmentModel):
@@ -38,7 +37,7 @@ class SCAN(FragmentModel):
     ) -> None:
         super().__init__(**encoders)
         self.direction, self.aggregation, self.normalisation = direction, aggregation, normalisation
-        self.temperature = TEMPERATURE[direction] if temperature is None else temperature
+        self.temperature = _TEMPERATURE[direction] if temperature is None else temperature
         self.temperature_lse = temperature_lse
 
     def attend(self, block: Block) -> dict[Direction, Float[Tensor, "C W I R"]]:

@@ -14,15 +14,22 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from aoq.models.attention import attention, inverse_root, masked_softmax
-from aoq.models.base import Captions, Code, Images
-from aoq.models.blocks import Block
+from aoq.models.attention import Block, attention, inverse_root, masked_softmax
+from aoq.models.base import Captions, Code, Direction, Fraction, Images, Size, Steps
 from aoq.models.fragments import FragmentModel
-from aoq.models.normalise import EPSILON, clipped_unit, l1_normalise, l2_normalise, safe_norm
-from aoq.models.options import Direction, Fraction, Size, Steps
-from aoq.models.regions import Fragments, Mask, group_by_group, masked_mean
+from aoq.models.layers import (
+    EPSILON,
+    Fragments,
+    Mask,
+    clipped_unit,
+    group_by_group,
+    l1_normalise,
+    l2_normalise,
+    masked_mean,
+    safe_norm,
+)
 
-TEMPERATURE = 9.0
+_TEMPERATURE = 9.0
 
 
 class _SGRAF(FragmentModel):
@@ -51,8 +58,8 @@ class _SGRAF(FragmentModel):
     ) -> None:
         super().__init__(embedding_size=embedding_size, word_dropout=dropout, **encoders)
         self.regions = regions if self.image is None else self.image.count_patches()
-        self.pool_image = Pooling(embedding_size, self.regions, dropout)
-        self.pool_caption = Pooling(embedding_size, None, dropout)
+        self.pool_image = SummaryPooling(embedding_size, self.regions, dropout)
+        self.pool_caption = SummaryPooling(embedding_size, None, dropout)
         self.local_similarity = _linear(embedding_size, similarity_size)
         self.global_similarity = _linear(embedding_size, similarity_size)
         self.score = _linear(similarity_size, 1)
@@ -78,7 +85,7 @@ class _SGRAF(FragmentModel):
         return replace(code, pooled=self.pool_caption(code.vectors, code.mask))
 
     def attend(self, block: Block) -> dict[Direction, Float[Tensor, "C W I R"]]:
-        return {"t2i": attention(block, direction="t2i", temperature=TEMPERATURE)}
+        return {"t2i": attention(block, direction="t2i", temperature=_TEMPERATURE)}
 
     def local(self, block: Block) -> Float[Tensor, "I C W S"]:
         """Compute the similarity vectors of words, before normalisation."""
@@ -198,7 +205,7 @@ class Moments(nn.Module):
         return mean, variance, values.numel() // values.shape[1]
 
 
-class Pooling(nn.Module):
+class SummaryPooling(nn.Module):
     """One vector of all fragments, weighted by softmax(w (tanh(W x) * tanh(W' mean x))).
 
     For images (`slots` regions) both tanh follow a BatchNorm, one with a channel per region slot, by groups of images.

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from aoq.models.base import Captions, Code, EmbeddingModel, Images
-from aoq.models.normalise import l2_normalise
-from aoq.models.options import Size
-from aoq.models.regions import Projection, masked_mean
-from aoq.models.text import TextEncoder
+from aoq.models.base import Captions, Code, EmbeddingModel, Images, Size
+from aoq.models.layers import Projection, TextEncoder, l2_normalise, masked_mean
 
 
 class VSEpp(EmbeddingModel):

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from aoq.models.base import Images
-from aoq.models.regions import group_by_group
+from aoq.models.layers import group_by_group
 from aoq.models.towers.libraries import (
     OpenClipSource,
     TransformersSource,

@@ -12,7 +12,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from aoq.models.base import Captions
-from aoq.models.regions import zero_masked
+from aoq.models.layers import zero_masked
 from aoq.models.towers.libraries import OpenClipSource, StaticVectors, TransformersSource
 from aoq.models.towers.tower import Tower, checkpoint_transformers, last_on_top, offered
 

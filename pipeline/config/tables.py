@@ -155,7 +155,7 @@ class Sampling(Section):
     hardness: Literal["auto"] | PositiveFloat | None = None
     """Draw negatives this many times harder than the hardest in-batch negative, which has rank C / B on average (C
     candidates, batches of B): lists are cut at rank C / (B hardness), instead of h_*. "auto" cuts at C / (10 B), as
-    `aoq.pipeline.training.drawn_ranks` explains."""
+    `aoq.pipeline.training.drawable` explains."""
     hardest: PositiveFloat | None = None
     """Upper limit of the same factor: ranks below C / (B hardest) are left out as well."""
     windows: TomlArray[TomlArray[Share]] | None = None
@@ -169,7 +169,7 @@ class Sampling(Section):
     """Number of pairs close to each other in `batches`; by default 32."""
     guide_margin: Annotated[float, Field(ge=-2.0, le=2.0)] | None = None
     """Leave out in-batch negatives that the teacher scores above the anchor's own pair less this margin, GISTEmbed
-    (`aoq.pipeline.losses.guide`)."""
+    (`aoq.guided_matches`)."""
 
     @model_validator(mode="after")
     def _fits(self) -> Sampling:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,7 +22,7 @@ from aoq.pipeline.losses.aoq import (
 from aoq.pipeline.losses.companions import with_companions
 from aoq.pipeline.losses.info_nce import adap_info_nce, info_nce
 from aoq.pipeline.losses.sigmoid import sigmoid_loss
-from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities
+from aoq.pipeline.losses.similarities import LossFunction, OfflineSimilarities, Similarities
 from aoq.pipeline.losses.triplet import online_triplet, sum_triplet
 
 
@@ -34,7 +33,7 @@ class LossKind:
     It needs no offline negatives, those of the anchors, or all four pairs; or triples, in which all pairs are anchors.
     """
 
-    function: Callable[..., LossValue]
+    function: LossFunction
     offline: Literal["none", "anchors", "quintuplet", "triples"]
     is_sparse: bool = True
     """Whether few entries of the matrix have a gradient at full hardness: positives, and the hardest negatives."""
@@ -66,7 +65,7 @@ def loss_kind(name: str, companions: Literal["anchors"] | None = None) -> LossKi
 
 
 def plateau(
-    loss: Callable[[Similarities], LossValue],
+    loss: LossFunction,
     batch_size: int,
     match_probability: Float[Tensor, "2 batch"] | None = None,
 ) -> float:
@@ -83,7 +82,7 @@ def plateau(
 
 @torch.no_grad()
 def collapsed_cost(
-    loss: Callable[[Similarities], LossValue],
+    loss: LossFunction,
     batch_size: int,
     match_probability: Float[Tensor, "2 batch"] | None = None,
     device: torch.device | None = None,

@@ -8,9 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from aoq.pipeline.losses.figures import offline_figures
-from aoq.pipeline.losses.hinge import NO_NEGATIVE, Margin, hinge, squared_hinge
-from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities
+from aoq.pipeline.losses.hinge import NO_NEGATIVE, Number, hinge, squared_hinge
+from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities, offline_figures
 from aoq.pipeline.losses.soft_margin import soft_margins
 
 
@@ -135,7 +134,7 @@ def add_up(
     return LossValue(online_term + offline_term + derived_term, figures)
 
 
-def offline_margins(pairs: Similarities, margin: float) -> list[Margin]:
+def offline_margins(pairs: Similarities, margin: float) -> list[Number]:
     """Return the margins of S(i, t_off) and S(i_off, t): soft if these pairs may match.
 
         m2 (1 - p)

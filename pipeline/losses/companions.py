@@ -21,18 +21,15 @@ teacher ranked them, and no screen judged them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
-from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities
-
-Loss = Callable[..., LossValue]
+from aoq.pipeline.losses.similarities import LossFunction, OfflineSimilarities, Similarities
 
 
-def with_companions(loss: Loss) -> Loss:
+def with_companions(loss: LossFunction) -> LossFunction:
     """Turn a loss into one on batches of triples: all P0, then all P1, then all P2, in the order of the drawn pairs."""
     return lambda pairs, **numbers: loss(turn_triples(pairs), **numbers)
 

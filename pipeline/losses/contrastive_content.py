@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from aoq.models.base import FragmentAttention
-from aoq.models.normalise import l2_normalise
+from aoq.models.layers import l2_normalise
 from aoq.pipeline.losses.hinge import NO_NEGATIVE, hinge
 
 
@@ -52,7 +52,7 @@ def content_swapping(pairs: ContentSimilarities, *, margin: float) -> Float[Tens
 
 def content_similarities(attention: FragmentAttention, uniform: Float64[Tensor, "2 pairs"]) -> ContentSimilarities:
     """Draw two queries of each pair by `uniform` numbers from [0, 1), and compare them with the attended content."""
-    eligible = drawable(attention)
+    eligible = eligible_queries(attention)
     attending = eligible & (attention.weights.detach().sum(2) > 0)
     drawn = pick(attending, uniform[0])
     other = pick(eligible.scatter(1, drawn.unsqueeze(1), False), uniform[1])
@@ -70,7 +70,7 @@ def content_similarities(attention: FragmentAttention, uniform: Float64[Tensor, 
     )
 
 
-def drawable(attention: FragmentAttention) -> Bool[Tensor, "pairs queries"]:
+def eligible_queries(attention: FragmentAttention) -> Bool[Tensor, "pairs queries"]:
     """Mark the real queries, except the first and last word, `<start>` and `<end>`."""
     real = attention.query_mask
     if attention.direction == "i2t":

@@ -10,13 +10,11 @@ from torch import Tensor
 
 NO_NEGATIVE = -1e4
 """Similarity of a missing negative: below every model's range, yet finite."""
-Margin = float | Float[Tensor, "..."]
-"""One margin for all pairs, or one for each."""
-Hardness = float | Float[Tensor, ""]
-"""A number, or a scalar tensor that stays on its device."""
+Number = float | Float[Tensor, "..."]
+"""A number, or a tensor of one or of several that stays on its device."""
 
 
-def hinge(positive: Float[Tensor, ...], negative: Float[Tensor, ...], *, margin: Margin) -> Float[Tensor, ...]:
+def hinge(positive: Float[Tensor, ...], negative: Float[Tensor, ...], *, margin: Number) -> Float[Tensor, ...]:
     """[margin - positive + negative]_+, elementwise.
 
     >>> import torch
@@ -26,7 +24,7 @@ def hinge(positive: Float[Tensor, ...], negative: Float[Tensor, ...], *, margin:
     return (margin - positive + negative).clamp(min=0)
 
 
-def squared_hinge(positive: Float[Tensor, ...], negative: Float[Tensor, ...], *, margin: Margin) -> Float[Tensor, ...]:
+def squared_hinge(positive: Float[Tensor, ...], negative: Float[Tensor, ...], *, margin: Number) -> Float[Tensor, ...]:
     """[margin - positive + negative]_+ squared: larger violations have larger gradients.
 
     >>> import torch
@@ -52,7 +50,7 @@ def online_negative(
     similarity: Float[Tensor, "anchors candidates"],
     is_positive: Bool[Tensor, "anchors candidates"],
     *,
-    hardness: Hardness,
+    hardness: Number,
 ) -> Float[Tensor, " anchors"]:
     """Return the similarity of each row's online negative: a mean of its negatives that favours more similar ones.
 
@@ -76,7 +74,7 @@ def online_negative(
 def _mean(
     similarity: Float[Tensor, "anchors candidates"],
     is_positive: Bool[Tensor, "anchors candidates"],
-    hardness: Hardness,
+    hardness: Number,
 ) -> Float[Tensor, " anchors"]:
     without = is_positive.all(dim=1, keepdim=True)
     share = (similarity.detach() * hardness).masked_fill(is_positive & ~without, -math.inf).softmax(dim=1)

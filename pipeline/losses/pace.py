@@ -14,7 +14,6 @@ negative of VSE++, and falls again if the batch costs too much.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -24,7 +23,7 @@ from torch import Tensor
 
 from aoq.models.packing import sent
 from aoq.pipeline.losses import collapsed_cost
-from aoq.pipeline.losses.similarities import LossValue, Similarities
+from aoq.pipeline.losses.similarities import LossFunction, Similarities
 from aoq.pipeline.losses.triplet import online_triplet
 
 BEARABLE = 0.9
@@ -34,18 +33,17 @@ KEPT = 0.95
 LEVELS = (0.0, *(2.0**exponent for exponent in range(-1, 8)), math.inf)
 """Hardness times the margin at whole levels, from the mean of all negatives to the hardest one."""
 TOP = len(LEVELS) - 1
-AT_ONCE = ("cpu",)
+SYNCHRONOUS = ("cpu",)
 """Devices on which reading a number does not wait."""
 _FINITE = torch.tensor(LEVELS[:-1], dtype=torch.float64)
-Loss = Callable[[Similarities], LossValue]
 
 
 @dataclass
 class Pace:
     """Hardness of online negatives; the level carries over from step to step and stays on the device.
 
-    >>> pace, alike = Pace(margin=0.2), Similarities(torch.zeros(4, 4), torch.eye(4).bool())
-    >>> pace.follow(alike).hardness
+    >>> pace, collapsed = Pace(margin=0.2), Similarities(torch.zeros(4, 4), torch.eye(4).bool())
+    >>> pace.follow(collapsed).hardness
     tensor(0., dtype=torch.float64)
     >>> print("online negatives are", pace)
     online negatives are of hardness 0.00
@@ -78,7 +76,7 @@ class Pace:
         """True if the last step's online negatives were the hardest ones; this waits for a GPU."""
         return float(self.level) >= TOP - 0.5
 
-    def follow(self, pairs: Similarities, loss: Loss | None = None) -> Similarities:
+    def follow(self, pairs: Similarities, loss: LossFunction | None = None) -> Similarities:
         """Give the pairs the hardness of this step.
 
         `loss` is the loss of the batch's online negatives, by default the online triplet loss.
@@ -106,7 +104,7 @@ def hardness_at(level: float | Float64[Tensor, ""], *, margin: float) -> Float64
 
 
 @torch.no_grad()
-def bearable_level(loss: Loss, pairs: Similarities, *, margin: float) -> Float64[Tensor, ""]:
+def bearable_level(loss: LossFunction, pairs: Similarities, *, margin: float) -> Float64[Tensor, ""]:
     """Return the highest level at which the batch costs at most BEARABLE of a collapsed model's cost; 0 if none does.
 
     A GPU tries all levels: stopping at the first that costs more would wait for each.
@@ -115,7 +113,7 @@ def bearable_level(loss: Loss, pairs: Similarities, *, margin: float) -> Float64
     tried: list[Tensor] = []
     for hardness in LEVELS:
         tried.append(loss(replace(pairs, hardness=hardness / margin)).total.double())
-        if most.device.type in AT_ONCE and not tried[-1] <= most:
+        if most.device.type in SYNCHRONOUS and not tried[-1] <= most:
             break
     costs = torch.stack(tried)
     is_above = ~(costs <= most)

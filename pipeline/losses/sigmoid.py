@@ -7,10 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from aoq.pipeline.losses.figures import levelled, offline_figures
-from aoq.pipeline.losses.hinge import NO_NEGATIVE
-from aoq.pipeline.losses.similarities import LossValue, Similarities
-from aoq.pipeline.losses.temperature import Number
+from aoq.pipeline.losses.hinge import NO_NEGATIVE, Number
+from aoq.pipeline.losses.similarities import LossValue, Similarities, levelled, offline_figures
 
 
 def sigmoid_loss(pairs: Similarities, *, temperature: Number = 0.1, bias: Number = -10.0) -> LossValue:

@@ -1,15 +1,19 @@
-"""Input of the losses: similarities of a batch of B matched pairs, never an embedding."""
+"""Input of the losses: the similarities of a batch of B matched pairs, what is no negative in it, and log figures."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from aoq.pipeline.losses.hinge import Hardness, online_negative
+from aoq.pipeline.losses.hinge import NO_NEGATIVE, Number, online_negative
+
+_SAME = 1e-5
+"""Similarities this close count as equal: a drawn pair that is also in the batch is rounded differently there."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class Similarities:
     matrix: Float[Tensor, "batch batch"]
     is_positive: Bool[Tensor, "batch batch"]
     offline: OfflineSimilarities | None = None
-    hardness: Hardness = math.inf
+    hardness: Number = math.inf
     """Concentration of the weights on the most similar in-batch negatives; infinity is the hardest one alone."""
 
     @property
@@ -70,6 +74,10 @@ class LossValue:
     figures: dict[str, Tensor]
 
 
+LossFunction = Callable[..., LossValue]
+"""A loss on `Similarities`; its other keywords are numbers."""
+
+
 def positive_pairs(image_rows: Int[Tensor, " batch"], *, mask_positives: bool) -> Bool[Tensor, "batch batch"]:
     """Mark the entries of the online matrix that are no negatives.
 
@@ -84,3 +92,83 @@ def positive_pairs(image_rows: Int[Tensor, " batch"], *, mask_positives: bool) -
     if not mask_positives:
         return torch.eye(len(image_rows), dtype=torch.bool, device=image_rows.device)
     return image_rows[:, None] == image_rows[None, :]
+
+
+def guided_matches(scores: Float[Tensor, "batch batch"], *, margin: float = 0.0) -> Bool[Tensor, "batch batch"]:
+    """Mark the pairs of a batch that a guide's scores (image rows, caption columns) exclude as negatives.
+
+        g(i, j) > min(g(i, i), g(j, j)) - margin
+
+    GISTEmbed excludes an anchor's negative that its guide scores above the anchor's own pair. Here a pair is excluded
+    for both its image and its caption if it exceeds either's own pair. A higher `margin` excludes more. The matched
+    pairs on the diagonal are marked too. Combine the mask with the true pairs: `is_positive | guided_matches(scores)`.
+
+    >>> guided_matches(torch.tensor([[0.9, 0.3, 0.1], [0.2, 0.4, 0.5], [0.0, 0.1, 0.6]])).int()
+    tensor([[1, 0, 0],
+            [0, 1, 1],
+            [0, 0, 1]], dtype=torch.int32)
+    """
+    own = scores.diagonal()
+    matches = (scores > own[:, None] - margin) | (scores > own[None, :] - margin)
+    matches.fill_diagonal_(True)
+    return matches
+
+
+def offline_similarities(
+    images: Float[Tensor, "rows D"],
+    captions: Float[Tensor, "rows D"],
+    image_rows: Int[Tensor, " rows"] | None = None,
+    *,
+    companions: bool = True,
+) -> OfflineSimilarities:
+    """Compute the offline similarities of a batch whose embeddings are in three groups: anchors, offline, companions.
+
+    Without `companions` there are two groups, and no derived pairs. Given the batch's `image_rows`, derived pairs that
+    are true pairs are no negatives. They are rare: the sampler redraws where an anchor's two negatives correspond.
+
+    >>> images = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])  # i, i_off, i_own
+    >>> captions = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]])  # t, t_off, t_own
+    >>> offline = offline_similarities(images, captions)
+    >>> offline.image_to_caption, offline.caption_to_image, offline.offline_pair, offline.companion_pair
+    (tensor([0.6000]), tensor([0.]), tensor([0.8000]), tensor([0.8000]))
+    """
+    names = ["anchors", "offline", *(["companions"] if companions else [])]
+    if len(images) % len(names) or len(images) != len(captions):
+        raise ValueError(
+            f"{len(images)} images and {len(captions)} captions are not {len(names)} groups of pairs: "
+            f"{', '.join(names)}."
+        )
+    size = len(images) // len(names)
+    anchor_images, *other_images = images.split(size)
+    anchor_captions, *other_captions = captions.split(size)
+    pairs = zip(other_images, other_captions, strict=True)
+    derived = [(image * caption).sum(dim=1) for image, caption in pairs] if companions else []
+    if image_rows is not None and companions:
+        corresponding = image_rows[size : 2 * size] == image_rows[2 * size :]
+        derived = [similarity.masked_fill(corresponding, NO_NEGATIVE) for similarity in derived]
+    return OfflineSimilarities(
+        (anchor_images * other_captions[0]).sum(dim=1), (other_images[0] * anchor_captions).sum(dim=1), *derived
+    )
+
+
+def levelled(pairs: Similarities) -> Similarities:
+    """Set all similarities of the batch to their mean, as in a collapsed model; derived pairs are left out."""
+    mean = pairs.matrix.detach().mean()
+    offline = pairs.offline
+    if offline is not None:
+        to_caption, to_image = (torch.where(one < NO_NEGATIVE / 2, NO_NEGATIVE, mean) for one in offline.drawn)
+        offline = OfflineSimilarities(to_caption, to_image, match_probability=offline.match_probability)
+    return replace(pairs, matrix=mean.expand_as(pairs.matrix), offline=offline)
+
+
+def offline_figures(pairs: Similarities) -> dict[str, Tensor]:
+    """Return the fractions of offline negatives harder than the hardest in-batch one, and than the positive, if any."""
+    if pairs.offline is None:
+        return {}
+    offline = torch.stack(pairs.offline.drawn).detach()
+    hardest, probability = torch.stack(replace(pairs, hardness=math.inf).online), pairs.offline.match_probability
+    soft = {} if probability is None else {"offline_match_probability": probability.mean()}
+    return soft | {
+        "offline_above_positive_share": (offline > pairs.positive + _SAME).double().mean(),
+        "offline_harder_share": (offline > hardest + _SAME).double().mean(),
+    }

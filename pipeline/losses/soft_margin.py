@@ -7,32 +7,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from aoq.pipeline.losses.hinge import online_negative
 from aoq.pipeline.losses.similarities import LossValue, Similarities
 
-BASE = 10.0
+_BASE = 10.0
 """Base of the exponential soft margin: NCR's m."""
-TINY = 1e-12
+_TINY = 1e-12
 
 SOFT_MARGINS: dict[str, Callable[[Tensor], Tensor]] = {
-    "exponential": lambda labels: (BASE**labels - 1) / (BASE - 1),
+    "exponential": lambda labels: (_BASE**labels - 1) / (_BASE - 1),
     "linear": lambda labels: labels,
     "sin": lambda labels: torch.sin(math.pi * labels - math.pi / 2) / 2 + 0.5,
 }
 """Fraction of the margin that a pair with a label from 0 (wrong) to 1 (right) keeps."""
 
 
-class Margins(NamedTuple):
-    """Margins between an anchor's own pair (rows) and each negative (columns); images are anchors, then captions."""
-
-    to_captions: Float[Tensor, "#batch #batch"]
-    to_images: Float[Tensor, "#batch #batch"]
+Margins = tuple[Float[Tensor, "#batch #batch"], Float[Tensor, "#batch #batch"]]
+"""Margins between an anchor's own pair (rows) and each negative (columns); images are anchors, then captions."""
 
 
 def soft_margins(labels: Float[Tensor, "*shape"], *, margin: float, kind: str) -> Float[Tensor, "*shape"]:
@@ -46,7 +42,7 @@ def soft_margins(labels: Float[Tensor, "*shape"], *, margin: float, kind: str) -
 
 def own_margins(margins: Float[Tensor, " batch"]) -> Margins:
     """Use pair i's margin for its image as the anchor, and for its caption."""
-    return Margins(margins[:, None], margins[:, None])
+    return margins[:, None], margins[:, None]
 
 
 def row_margins(margins: Float[Tensor, "#batch #batch"]) -> Margins:
@@ -54,13 +50,10 @@ def row_margins(margins: Float[Tensor, "#batch #batch"]) -> Margins:
 
     A caption as the anchor has the margins of the images that it is compared with, instead of its own.
     """
-    return Margins(margins, margins.T)
+    return margins, margins.T
 
 
-Direction = tuple[Float[Tensor, "batch batch"], Bool[Tensor, "batch batch"]]
-
-
-def differences(pairs: Similarities, margins: Margins) -> list[Direction]:
+def differences(pairs: Similarities, margins: Margins) -> list[tuple[Tensor, Tensor]]:
     """Compute margin - S(anchor, own) + S(anchor, candidate), and mark the positives, one row per anchor.
 
     Images are anchors, then captions.
@@ -98,7 +91,7 @@ def soft_triplet(pairs: Similarities, *, margins: Margins) -> LossValue:
     total = pairs.matrix.new_zeros(())
     for difference, is_positive in differences(pairs, margins):
         total = total + online_negative(difference, is_positive, hardness=pairs.hardness).clamp(min=0).sum()
-    return LossValue(total, {"online": total.detach(), "margin": margins.to_captions.mean().detach()})
+    return LossValue(total, {"online": total.detach(), "margin": margins[0].mean().detach()})
 
 
 def predicted_labels(pairs: Similarities, *, margin: float) -> Float[Tensor, " batch"]:
@@ -113,7 +106,7 @@ def predicted_labels(pairs: Similarities, *, margin: float) -> Float[Tensor, " b
     """
     left = (margin - pair_losses(pairs, margin=margin) / 2).clamp(0, margin)
     best = left.topk(len(left) // 10 + 1).values.mean()
-    return (left / best.clamp_min(TINY)).clamp(max=1)
+    return (left / best.clamp_min(_TINY)).clamp(max=1)
 
 
 def refined_labels(

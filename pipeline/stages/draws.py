@@ -21,9 +21,8 @@ from aoq.pipeline.stages.splits import fingerprint
 from aoq.pipeline.tables.screens.view import Judged, View, read_view
 from aoq.pipeline.tables.table import NegativeTable, read_table
 from aoq.pipeline.training.batches import Guide
-from aoq.pipeline.training.drawable import GapWeights, drawable
-from aoq.pipeline.training.drawn_ranks import DrawnRanks, drawn_ranks
-from aoq.pipeline.training.sampler import WHOLE, Sampler
+from aoq.pipeline.training.drawable import DrawnRanks, drawable, drawn_ranks
+from aoq.pipeline.training.sampler import WHOLE_LISTS, Sampler
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +65,7 @@ def make_sampler(chain: Chain, split: Split, table: NegativeTable, view: View | 
         logger.info("%s", sentence)
     suspected, gaps = screen.suspected if screen else "drop", None
     if sampling.gap is not None and sampling.sharpness is not None:
-        gaps = GapWeights(sampling.gap, sampling.sharpness)
+        gaps = (sampling.gap, sampling.sharpness)
     lists = {}
     for direction in DIRECTIONS:
         judged, listed = view[direction] if view else None, table[direction]
@@ -83,7 +82,7 @@ def make_sampler(chain: Chain, split: Split, table: NegativeTable, view: View | 
         split.image_of,
         strategy=sampling.strategy,
         resample=sampling.resample,
-        windows=sampling.windows or WHOLE,
+        windows=sampling.windows or WHOLE_LISTS,
         identity=split.identity,
     )
 
@@ -97,7 +96,7 @@ def _ranks(chain: Chain, sizes: tuple[int, int], direction: Direction, depth: in
         depth=depth,
         candidates=captions if direction == "i2t" else images,
         batch=chain.experiment.student.batch_size,
-        drawable=None if screen is None or judged is None else judged.weights(screen.suspected) > 0,
+        left=None if screen is None or judged is None else judged.weights(screen.suspected) > 0,
     )
 
 

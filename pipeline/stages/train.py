@@ -35,7 +35,7 @@ from aoq.pipeline.stages.hard_negatives import shortened
 from aoq.pipeline.stages.processes import follow, joined, run_ranks
 from aoq.pipeline.stages.splits import model_options, open_pairs
 from aoq.pipeline.training.checkpoint import load_model, read_weights, save_model
-from aoq.pipeline.training.co_teaching import FILES, CoTrainer
+from aoq.pipeline.training.co_teaching import NETWORK_FILES, CoTrainer
 from aoq.pipeline.training.loop import Loop, Run
 from aoq.pipeline.training.processes import ALONE, Processes
 from aoq.pipeline.training.trainer import Trainer
@@ -67,7 +67,7 @@ def train(chain: Chain, stage: str, build: Build, engine: Engine, processes: Pro
             images = dev.split.image_count
             rows = np.arange(images)[group.rows(images)]
             scores = [similarity_matrix(model, dev, device, rows=rows) for model in models]
-            mean = group.rows_to_leader(scores[0] if len(scores) == 1 else ensemble(scores), images)
+            mean = group.rows_to_leader(scores[0] if len(scores) == 1 else ensemble(scores))
             return retrieval_ranks(mean, dev.split.image_of, dev.split.identity) if group.leads else None
 
         if pairs.pixels is not None and engine.workers > 1:
@@ -83,7 +83,7 @@ def train(chain: Chain, stage: str, build: Build, engine: Engine, processes: Pro
             chain, stage, section, description=description, pairs=pairs, seed=chain.experiment.seed, run=run
         )
         if group.are_several:
-            group.check_alike({"experiment": repr(chain.experiment), **code_versions(), **build.inputs.content})
+            group.check_same({"experiment": repr(chain.experiment), **code_versions(), **build.inputs.content})
         notes = trainer.train(validate)
         if group.leads:
             report_outcome(chain, trainer.schedule, notes, dev.split)
@@ -93,7 +93,9 @@ def train(chain: Chain, stage: str, build: Build, engine: Engine, processes: Pro
 def _make_trainer(chain: Chain, stage: str, section: Training | CoTeaching, **common: Any) -> Loop:
     """Put together models, sampler, mined batches and guide; a fine-tuned student has the weights of its start."""
     if isinstance(section, CoTeaching):
-        return CoTrainer(models=[_fresh_model(**common["description"]) for _ in FILES], section=section, **common)
+        return CoTrainer(
+            models=[_fresh_model(**common["description"]) for _ in NETWORK_FILES], section=section, **common
+        )
     sampler = orders = guide = None
     on_table, split = stage == "second_round" and chain.trains_on_table, common["pairs"].split
     if stage == "first_round" and chain.experiment.mining is not None and common["run"].processes.leads:

@@ -12,13 +12,12 @@ from torch import Tensor
 from aoq.pipeline.batches.lists import meeting_lists
 from aoq.pipeline.batches.order import COMMUNITY, KeptOrder, MinedBatches
 from aoq.pipeline.data.batches import epoch_order, step_rng
-from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.tables.pairs import Pairs
 from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
-from aoq.pipeline.training.drawable import Drawable, drawable
-from aoq.pipeline.training.sampler import WHOLE, Offline, Sampler
+from aoq.pipeline.training.drawable import Drawable, drawable_of
+from aoq.pipeline.training.sampler import WHOLE_LISTS, Offline, Sampler
 
-OFFLINE: dict[str | None, Offline] = {None: "quintuplet", "anchors": "triples", "omit": "anchors"}
+_OFFLINE: dict[str | None, Offline] = {None: "quintuplet", "anchors": "triples", "omit": "anchors"}
 """Draws for each value of `companions`."""
 
 
@@ -75,7 +74,7 @@ class BatchSampler:
         t2i_weights: Float[np.ndarray, "anchors g"] | None = None,
         strategy: str = "uniform",
         resample: bool = True,
-        windows: Sequence[Sequence[float]] = WHOLE,
+        windows: Sequence[Sequence[float]] = WHOLE_LISTS,
         batches: str | None = None,
         batch_ranks: tuple[int, int] | None = None,
         community: int = COMMUNITY,
@@ -83,67 +82,52 @@ class BatchSampler:
     ) -> None:
         if not offline and (batches is None or companions is not None):
             raise ValueError('offline=False leaves mined batches alone; set batches="mined", and no companions.')
-        if companions not in OFFLINE:
+        if companions not in _OFFLINE:
             raise ValueError(f'companions is {companions!r}; it is "anchors", "omit" or None.')
         if batches not in (None, "mined"):
             raise ValueError(f'batches is {batches!r}; it is "mined" or None.')
         if batches is None and batch_ranks is not None:
             raise ValueError('batch_ranks belong to batches="mined"; give both, or neither.')
-        parts = parts_of(table)
-        if parts.suspected == "soft_margin":
+        bare, view, suspected = parts_of(table)
+        if suspected == "soft_margin":
             raise ValueError(
                 "soft margins are applied by the loss, and batches of rows do not carry them; screen with suspected = "
                 '"drop", "downweight" or "keep".'
-            )
-        if missing := [direction for direction in DIRECTIONS if not parts.table[direction].h]:
-            raise ValueError(
-                f"the table has no lists of {missing[0]}, and batches draw from both; mine both directions."
             )
         least = 6 if companions == "anchors" else 2
         if batch_size < least:
             raise ValueError(f"batch_size = {batch_size} leaves no negative in a batch; give at least {least}.")
         if not 0 <= rank < world_size:
             raise ValueError(f"rank = {rank} is not one of the {world_size} processes; ranks count from 0.")
-        options = [("h_captions", h_captions, i2t_weights), ("h_images", h_images, t2i_weights)]
-        i2t, t2i = (
-            drawable(
-                direction,
-                parts.table[direction],
-                h=h,
-                option=option,
-                weights=weights,
-                judged=parts.judged(direction),
-                suspected=parts.suspected,
-            )
-            for direction, (option, h, weights) in zip(DIRECTIONS, options, strict=True)
-        )
+        i2t = drawable_of(table, "i2t", h=h_captions, option="h_captions", weights=i2t_weights)
+        t2i = drawable_of(table, "t2i", h=h_images, option="h_images", weights=t2i_weights)
+        has_companions = offline and companions != "omit"
         self._sampler = Sampler(
             i2t,
             t2i,
-            _positives(parts.table, image_of),
+            _positives(bare, image_of),
             strategy=strategy,
             resample=resample,
             windows=windows,
-            one_set=parts.table.is_one_set,
-            companions=offline and companions != "omit",
+            one_set=bare.is_one_set,
+            companions=has_companions,
         )
-        self._pairs = len(self.pairs)
-        if offline and companions != "omit":
-            _require_companions(self._sampler.pairs, i2t, t2i)
-        self._offline, self._mined = OFFLINE[companions] if offline else None, None
+        count = len(self.pairs)
+        if has_companions:
+            _require_companions(self.pairs, i2t, t2i)
+        self._offline, self._mined = _OFFLINE[companions] if offline else None, None
         if batches == "mined":
-            lists = meeting_lists(parts.table, self._sampler.pairs, view=parts.view, ranks=batch_ranks)
+            lists = meeting_lists(bare, self.pairs, view=view, ranks=batch_ranks)
             self._recipe = f"mined, ranks {batch_ranks or 'all'}, community {community}"
             self._mined = KeptOrder(MinedBatches(lists, batch_size, seed, community).order)
         self._seed, self._rank, self._world_size = seed, rank, world_size
         self._drawn = batch_size * world_size
-        full, rest = divmod(self._pairs, self._drawn)
+        full, rest = divmod(count, self._drawn)
         fewest = world_size * (3 if companions == "anchors" and world_size > 1 else 2)
         self._steps = full + (rest >= fewest and not drop_last)
         if not self._steps:
             raise ValueError(
-                f"{self._pairs} pairs fill no batch of {batch_size} in each of {world_size} processes; lower "
-                "batch_size."
+                f"{count} pairs fill no batch of {batch_size} in each of {world_size} processes; lower batch_size."
             )
         self._epoch, self._step, self._has_begun = 0, 0, False
 
@@ -181,10 +165,7 @@ class BatchSampler:
 
     def batch(self, epoch: int, step: int) -> Int64[np.ndarray, "rows 2"]:
         """Return any batch, without advancing."""
-        if self._mined is not None:
-            order = self._mined(epoch)
-        else:
-            order = epoch_order(self._pairs, seed=self._seed, epoch=epoch)
+        order = self._mined(epoch) if self._mined else epoch_order(len(self.pairs), seed=self._seed, epoch=epoch)
         rows = order[step * self._drawn :][: self._drawn]
         if self._offline is None:
             blocks = self.pairs[rows].astype(np.int64)[None]

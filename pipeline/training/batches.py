@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,17 +15,15 @@ from torch import Tensor
 
 from aoq.models.base import Captions, Images
 from aoq.models.packing import sent
-from aoq.pipeline.batches.order import KeptOrder
 from aoq.pipeline.config.losses import Loss, online_version
 from aoq.pipeline.config.training import Training
-from aoq.pipeline.data.batches import PairData, epoch_order, step_rng
+from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.losses import LOSSES
-from aoq.pipeline.losses.guide import guided_matches
-from aoq.pipeline.training.chunks import WHOLE, Cut
+from aoq.pipeline.losses.similarities import guided_matches
 from aoq.pipeline.training.sampler import Draw, Group, Offline, Sampler
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -46,16 +44,19 @@ class Batch:
     guided: Bool[Tensor, "batch batch"] | None = None
     """Pairs that the guide excludes as in-batch negatives."""
 
+    @property
+    def size(self) -> int:
+        """Number of anchors in all processes."""
+        return len(self.image_rows)
+
     def to(self, device: torch.device) -> Batch:
-        moved = self._map_tensors(lambda tensor: sent(tensor, device))
-        return replace(self, images=self.images.to(device), captions=self.captions.to(device), **moved)
+        return self._each(lambda part: sent(part, device) if isinstance(part, Tensor) else part.to(device))
 
     def pin_memory(self) -> Batch:
-        pinned = self._map_tensors(Tensor.pin_memory)
-        return replace(self, images=self.images.pin_memory(), captions=self.captions.pin_memory(), **pinned)
+        return self._each(lambda part: part.pin_memory())
 
-    def _map_tensors(self, function: Callable[[Tensor], Tensor]) -> dict[str, Any]:
-        return {name: function(value) for name, value in vars(self).items() if isinstance(value, Tensor)}
+    def _each(self, change: Callable[[Any], Any]) -> Batch:
+        return replace(self, **{name: change(part) for name, part in vars(self).items() if part is not None})
 
 
 def epoch_loss(training: Training, epoch: int) -> Loss:
@@ -112,54 +113,7 @@ class Guide:
         return guided_matches(torch.from_numpy(scores), margin=self.margin)
 
 
-class Drawn(NamedTuple):
-    """A batch, the state of its random numbers after drawing, and figures about the draw."""
-
-    batch: Batch
-    rng: np.random.Generator
-    figures: dict[str, float]
-
-
-@dataclass(frozen=True)
-class BatchMaker:
-    """Makes the batch of any step, as a pure function of (seed, epoch, step).
-
-    Batches for a GPU lie in pinned memory, so that no step waits for a copy.
-    """
-
-    pairs: PairData
-    sampler: Sampler | None
-    guide: Guide | None
-    training: Training
-    seed: int
-    cut: Cut = WHOLE
-    """Division of a batch among processes, each of which reads its own part."""
-    is_pinned: bool = False
-    orders: KeptOrder | None = None
-    """Order of the captions in each epoch that draws, counted from the first of these; random by default."""
-
-    def __call__(self, epoch: int, step: int) -> Drawn:
-        size = self.training.batch_size
-        rng = step_rng(seed=self.seed, epoch=epoch, step=step)
-        drawing_epoch = epoch - len(self.training.warmup)  # the warm-up draws nothing
-        if self.orders is not None and drawing_epoch >= 0:
-            order = self.orders(drawing_epoch)
-        else:
-            order = epoch_order(self.pairs.split.caption_count, seed=self.seed, epoch=epoch)
-        offline, captions = offline_draws(epoch_loss(self.training, epoch)), order[step * size :][:size]
-        draw = draw_batch(self.pairs, self.sampler, offline, captions, rng, drawing_epoch)
-        anchors = draw.groups[0]
-        own = self.cut.for_batch(len(anchors.images)).processes.rows(len(anchors.images))
-        batch = read_batch(self.pairs.augmented(self.training.augment, self.seed, epoch), draw, own)
-        figures = {"collision_rate": draw.collision_rate}
-        if self.guide is not None:
-            guided, size = self.guide.matches(anchors), len(anchors.images)
-            share = (int(guided.sum()) - size) / max(1, size * (size - 1))  # off the diagonal, all of which is marked
-            batch, figures = replace(batch, guided=guided), {"guided_share": share, **figures}
-        return Drawn(batch.pin_memory() if self.is_pinned else batch, rng, figures)
-
-
-def read_ahead(make: Callable[[int], T], steps: Iterable[int], workers: int) -> Generator[T]:
+def read_ahead(make: Callable[[int], _T], steps: Iterable[int], workers: int) -> Generator[_T]:
     """Yield `make(step)` for each step, in order, computed by threads ahead of time; without `workers`, on demand.
 
     At most `workers` + 1 results wait in memory. `make` is a pure function of the step, so the number of workers
@@ -173,7 +127,7 @@ def read_ahead(make: Callable[[int], T], steps: Iterable[int], workers: int) -> 
         return
     # Threads, since numpy releases the GIL while it copies. Processes of torch's DataLoader took as long or longer
     # (benchmarks/reading.py): their batches pass through shared memory, and a fork beside threads may hang.
-    pool, waiting = ThreadPoolExecutor(workers, "batches"), deque[Future[T]]()
+    pool, waiting = ThreadPoolExecutor(workers, "batches"), deque[Future[_T]]()
     try:
         for step in steps:
             waiting.append(pool.submit(make, step))

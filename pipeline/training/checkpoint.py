@@ -30,13 +30,13 @@ from aoq.pipeline.training.metrics import MetricsLog
 
 logger = logging.getLogger(__name__)
 
-CHECKSUM_BYTES = sha256().digest_size
+_CHECKSUM_BYTES = sha256().digest_size
 CHECKPOINTS = ("last.ckpt", "previous.ckpt")
 """Two checkpoints, the later one first: if it is damaged, the other is used."""
-BEST = "best-"
+_BEST = "best-"
 
 
-class Sizes(TypedDict):
+class _Sizes(TypedDict):
     """Options of a model that follow from its data; all others are keys of [model]."""
 
     feature_size: PositiveInt
@@ -44,11 +44,11 @@ class Sizes(TypedDict):
     regions: NotRequired[PositiveInt]
 
 
-class Description(TypedDict):
+class _Description(TypedDict):
     """The name of a model and its constructor's keywords."""
 
     name: str
-    options: Sizes
+    options: _Sizes
 
 
 def save_model(path: Path, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
@@ -87,28 +87,28 @@ def read_weights(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if "aoq" not in metadata:
         raise ValueError(f"{path} does not say which model it holds; `aoq import-checkpoint` writes files that do.")
     with reading(path, "a file that describes its model", "remake or re-import it"):
-        description: dict[str, Any] = dict(parse_json(metadata["aoq"], Description))
+        description: dict[str, Any] = dict(parse_json(metadata["aoq"], _Description))
         section = ModelSection.kind(description["name"])
     chosen = {option: value for option, value in description["options"].items() if option not in FROM_DATA}
     validated(section, str(path), {**chosen, "name": description["name"]})
     return description, weights
 
 
-def pack(state: Mapping[str, Any]) -> bytes:
+def packed_state(state: Mapping[str, Any]) -> bytes:
     """Pack tensors, numbers, strings, lists and dicts, and nothing else."""
     buffer = io.BytesIO()
     torch.save(dict(state), buffer)
     return buffer.getvalue()
 
 
-def unpack(content: bytes) -> dict[str, Any]:
+def unpacked_state(content: bytes) -> dict[str, Any]:
     """Unpack what was packed, bit for bit."""
     return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:
     """Write the packed state, followed by its sha256."""
-    content = pack(state)
+    content = packed_state(state)
     write_atomically(path, content + sha256(content).digest())
 
 
@@ -120,10 +120,10 @@ def load_state(path: Path) -> dict[str, Any]:
     """
     with reading(path, "a checkpoint"):
         stored = path.read_bytes()
-        content, checksum = stored[:-CHECKSUM_BYTES], stored[-CHECKSUM_BYTES:]
+        content, checksum = stored[:-_CHECKSUM_BYTES], stored[-_CHECKSUM_BYTES:]
         if sha256(content).digest() != checksum:
             raise ValueError("its checksum is another")
-        return unpack(content)
+        return unpacked_state(content)
 
 
 class Checkpoints:
@@ -193,10 +193,10 @@ class Checkpoints:
 
     def drop_others(self, epoch: int) -> None:
         """Remove all but the latest two folders up to this best epoch: two checkpoints name two of them at most."""
-        folders = sorted(self._folder.glob(f"{BEST}*"), reverse=True)
+        folders = sorted(self._folder.glob(f"{_BEST}*"), reverse=True)
         named = [folder for folder in folders if folder <= self._best(epoch)][: len(CHECKPOINTS)]
         for folder in {*folders} - {*named}:
             shutil.rmtree(folder)
 
     def _best(self, epoch: int) -> Path:
-        return self._folder / f"{BEST}{epoch:06d}"
+        return self._folder / f"{_BEST}{epoch:06d}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from aoq.models.base import Captions, Code, Images, MatchingModel, concatenate
-from aoq.pipeline.losses.pace import AT_ONCE
+from aoq.pipeline.losses.pace import SYNCHRONOUS
 from aoq.pipeline.losses.similarities import LossValue
 from aoq.pipeline.training.processes import ALONE, Processes, has_batch_norm, shared_statistics
 
@@ -48,39 +47,43 @@ class Cut:
                 "processes share, so it cannot be computed again; leave `gradient_checkpointing` out."
             )
 
-    def for_batch(self, size: int) -> Cut:
-        """Fit the cut to a batch: each process computes all of a batch that has too few pairs to share."""
-        return replace(self, processes=ALONE) if size < self.processes.count else self
+    def sharing(self, size: int) -> Processes:
+        """Return the processes that share a batch; each computes all of one that has too few pairs to share."""
+        return ALONE if size < self.processes.count else self.processes
 
-    def gather(self, of_batch: Cut) -> Callable[[list[nn.Parameter]], None]:
-        """Return the sum of gradients over processes; where each computed the whole batch, only the leader's count."""
-        return partial(self.processes.add_up_gradients, counts=of_batch is self or self.processes.leads)
+    def rows(self, size: int) -> slice:
+        """Return this process's part of a batch."""
+        return self.sharing(size).rows(size)
+
+    def add_up_gradients(self, parameters: Sequence[nn.Parameter], size: int) -> None:
+        """Sum the gradients of a batch over the processes; where each computed the whole batch, the leader's count."""
+        self.processes.add_up_gradients(parameters, counts=size >= self.processes.count or self.processes.leads)
 
 
-WHOLE = Cut()
+UNCUT = Cut()
 
 
-class Scores:
+class BatchScores:
     """The scores of a batch by its model, from codes in chunks, by group, of this process's part.
 
     Without chunks and other processes there is one chunk, the batch: this is the definition that parts must equal.
     """
 
     def __init__(self, model: MatchingModel, images: Images, captions: Captions, size: int, cut: Cut) -> None:
-        self._model, self._size, self._processes = model, size, cut.processes
+        self._model, self._size, self._processes = model, size, cut.sharing(size)
         self._replays = cut.chunk is not None
-        self._is_whole = cut.chunk is None and not cut.processes.are_several
+        self._is_whole = cut.chunk is None and not self._processes.are_several
         own, groups = len(images) // images.groups, images.groups
         step = cut.chunk or own
         self._chunks = [slice(start, min(start + step, own)) for start in range(0, own, step)]
         rows = [[slice(g * own + c.start, g * own + c.stop) for c in self._chunks] for g in range(groups)]
         self._words = [captions[chunk] for chunk in rows[0]]
-        with shared_statistics(model, cut.processes):
+        with shared_statistics(model, self._processes):
             self._images, self._captions = (
                 self._encode(encode, items, rows)
                 for encode, items in ((model.encode_images, images), (model.encode_captions, captions))
             )
-        self._all_captions = cut.processes.gather_code(_joined(self._captions[0]), size)
+        self._all_captions = self._processes.gather_code(_joined(self._captions[0]), size)
 
     def matrix(self, is_sparse: Callable[[], bool]) -> Float[Tensor, "batch batch"]:
         """Score the image of every anchor against the caption of every anchor.
@@ -92,12 +95,12 @@ class Scores:
             images = bare(self._images[0][0])
             tensors = _tensors(images, captions)
             learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-            if learns and self._model.scores_alone and images.vectors.device.type in AT_ONCE and is_sparse():
+            if learns and self._model.scores_alone and images.vectors.device.type in SYNCHRONOUS and is_sparse():
                 return _score_again(self._model, images, captions, *tensors)
             return score(images, captions)
         with shared_statistics(self._model, self._processes):
             rows = [self._run(score, bare(images), captions) for images in self._images[0]]
-        return self._processes.gather_alike(torch.cat(rows), self._size)
+        return self._processes.gather_for_loss(torch.cat(rows), self._size)
 
     def pair_lists(self, wanted: Sequence[tuple[int, int]]) -> Sequence[Float[Tensor, " batch"]]:
         """Score aligned pairs, for each (group of images, group of captions)."""
@@ -112,7 +115,7 @@ class Scores:
         for of_images, of_captions in wanted:
             chunks = zip(self._images[of_images], self._captions[of_captions], strict=True)
             lists.append(torch.cat([self._run(score, bare(images), captions) for images, captions in chunks]))
-        return list(self._processes.gather_alike(torch.stack(lists, dim=1), self._size).unbind(1))
+        return list(self._processes.gather_for_loss(torch.stack(lists, dim=1), self._size).unbind(1))
 
     def auxiliary(self) -> Float[Tensor, ""] | None:
         """Compute the model's auxiliary loss on the anchors."""

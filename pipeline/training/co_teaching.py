@@ -11,11 +11,11 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float32
+from jaxtyping import Bool, Float32, Int64
 
 from aoq.pipeline.config.training import CoTeaching, Training, plain_training
 from aoq.pipeline.data.clean_pairs import CLEAN_PAIRS, write_clean_pairs
@@ -25,23 +25,17 @@ from aoq.pipeline.training import ncr
 from aoq.pipeline.training.batches import Batch
 from aoq.pipeline.training.loop import Loop
 from aoq.pipeline.training.metrics import on_plateau
-from aoq.pipeline.training.ncr import Batches, Network, Rows, even_batches, read_pairs, selected_clean
+from aoq.pipeline.training.ncr import Network, PairBatches, random_order, read_matched, selected_clean
 from aoq.pipeline.training.step import Figure
 
 logger = logging.getLogger(__name__)
 
-FILES = ("model.safetensors", "peer.safetensors")
+NETWORK_FILES = ("model.safetensors", "peer.safetensors")
 """The weights of the two networks."""
-JUDGING = 2
-"""Takes the place of a network's number in the random key of judging pairs."""
-
-
-class Read(NamedTuple):
-    """Input of a step: rows of pairs, their batch, and a batch of others that are flagged as noisy."""
-
-    rows: Rows
-    batch: Batch
-    noisy: Batch | None
+_JUDGING = 2
+"""Replaces a network's number in the random key of judging pairs."""
+_Read = tuple[Int64[np.ndarray, " batch"], Batch, Batch | None]
+"""Input of a step: rows of pairs, their batch, and a batch of others that are flagged as noisy."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -53,15 +47,15 @@ class CoTrainer(Loop):
     schedule: Training = field(init=False)
     probabilities: Float32[np.ndarray, "networks pairs"] | None = None
     """Probability that each pair is right, by each network, in this epoch; None in the warm-up."""
-    weights = FILES
+    weights = NETWORK_FILES
 
     def __post_init__(self) -> None:
         ncr.scikit_learn()  # if it is missing, say so before the warm-up
         self.schedule = plain_training(self.section)
         super().__post_init__()
-        start_up, margin, device = self.section.start_up, self.section.margin, self.run.device
+        start_up, margin = self.section.start_up, self.section.margin
         self._networks = [
-            Network(model, optimizer, self.section, device, start_up and Pace(margin), self.cut)
+            Network(model, optimizer, self.section, start_up and Pace(margin), self.cut)
             for model, optimizer in zip(self.computing, self.optimizers, strict=True)
         ]
 
@@ -82,12 +76,17 @@ class CoTrainer(Loop):
                 logger.info("epoch %d: online negatives are %s", state.epoch + 1, each)
 
     def _judge(self) -> Float32[np.ndarray, "networks pairs"]:
-        """Estimate the probability that each pair is right, by each network in its current state."""
+        """Estimate the probability that each pair is right, by each network in its current state.
+
+        Sizes of batches differ by one at most, since a pair's loss depends on its batch.
+        """
         count, epoch = self.pairs.split.caption_count, self.state.epoch
         losses = np.empty((len(self._networks), count), dtype=np.float32)
-        for rows in even_batches(count, self.section.batch_size, (self.seed, epoch, JUDGING)):
+        order = random_order(count, self.seed, epoch, _JUDGING)
+        for rows in np.array_split(order, -(-count // self.section.batch_size)):
+            batch = read_matched(self.pairs, rows, self.cut).to(self.run.device)
             for own, network in zip(losses, self._networks, strict=True):
-                own[rows] = network.losses(network.read(self.pairs, rows)).float().cpu().numpy()
+                own[rows] = network.losses(batch).float().cpu().numpy()
         self.check_finite(losses)
         probabilities = np.stack([ncr.clean_probabilities(own, seed=self.seed) for own in losses])
         shares = [float(selected_clean(own, threshold=self.section.threshold).mean()) for own in probabilities]
@@ -104,7 +103,7 @@ class CoTrainer(Loop):
             name = "co_teaching"
             is_clean = selected_clean(self.probabilities[1 - state.network], threshold=section.threshold)
         clean, noisy = (
-            Batches(np.flatnonzero(chosen), section.batch_size, (self.seed, state.epoch, state.network, kind))
+            PairBatches(np.flatnonzero(chosen), section.batch_size, (self.seed, state.epoch, state.network, kind))
             for kind, chosen in enumerate((is_clean, ~is_clean))
         )
         network = f"epoch {state.epoch + 1}: network {state.network + 1}"
@@ -121,7 +120,7 @@ class CoTrainer(Loop):
                 means = window.means()
                 if state.step < clean.steps or self.probabilities is None:
                     continue
-                if on_plateau(means["retrieval_loss"], means["plateau"], gap=means["positive_gap"]):
+                if on_plateau(means):
                     logger.warning(
                         "%s has collapsed: all pairs are equally similar (loss %.1f, plateau %.1f), and the hardest "
                         "negatives of its batches cost more than that. Try %sa smaller batch_size, whose hardest "
@@ -132,31 +131,31 @@ class CoTrainer(Loop):
                         "" if section.start_up else 'start_up = "auto", ',
                     )
 
-    def _read(self, clean: Batches, noisy: Batches, step: int) -> Read:
+    def _read(self, clean: PairBatches, noisy: PairBatches, step: int) -> _Read:
         """Read a step's pairs, a function of the epoch's probabilities and of the step."""
         seen = self.pairs.augmented(self.schedule.augment, self.seed, self.state.epoch)
 
-        def read(rows: Rows) -> Batch:
-            batch = read_pairs(seen, rows, self.cut)
+        def read(rows: Int64[np.ndarray, " batch"]) -> Batch:
+            batch = read_matched(seen, rows, self.cut)
             return batch.pin_memory() if self.run.device.type == "cuda" else batch
 
         since = self.state.epoch - self.section.warmup_epochs
         is_rectified = self.probabilities is not None and since >= self.section.first_rectified
         rows, others = clean[step], read(noisy[step]) if is_rectified and noisy.steps else None
-        return Read(rows, read(rows), others)
+        return rows, read(rows), others
 
-    def _step(self, read: Read) -> Mapping[str, Figure]:
-        state, device = self.state, self.run.device
+    def _step(self, read: _Read) -> Mapping[str, Figure]:
+        state, device, (rows, clean, flagged) = self.state, self.run.device, read
         network, peer = self._networks[state.network], self._networks[1 - state.network]
-        batch = read.batch.to(device)
+        batch = clean.to(device)
         state.taken += 1
         self._seed(batch)
         if self.probabilities is None:
             return network.warm_up(batch)
-        trusted = torch.from_numpy(self.probabilities[1 - state.network][read.rows]).to(device, non_blocking=True)
-        if read.noisy is None:
+        trusted = torch.from_numpy(self.probabilities[1 - state.network][rows]).to(device, non_blocking=True)
+        if flagged is None:
             return network.learn_clean(batch, trusted)
-        noisy = read.noisy.to(device)
+        noisy = flagged.to(device)
         labels = (network.labels(noisy) + peer.labels(noisy)) / 2  # before either update, as are all labels
         figures = network.learn_clean(batch, trusted)
         self._seed(noisy)
@@ -164,8 +163,7 @@ class CoTrainer(Loop):
 
     def _seed(self, batch: Batch) -> None:
         """Let each process draw its own numbers for its part; the same ones for a batch that each computes."""
-        size = len(batch.image_rows)
-        self.run.processes.seed(self.seed, self.state.taken, size, self.cut.for_batch(size).processes.rank)
+        self.run.processes.seed(self.seed, self.state.taken, batch.size, self.cut.sharing(batch.size).rank)
 
     @property
     def taken(self) -> int:

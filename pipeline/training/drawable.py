@@ -1,4 +1,4 @@
-"""Negatives of a table that may be drawn, and their weights: the sampler's input."""
+"""Negatives of a table that may be drawn: their ranks, which may follow from a batch's own, and their weights."""
 
 from __future__ import annotations
 
@@ -9,11 +9,22 @@ import numpy as np
 from jaxtyping import Bool, Float, Float32, Float64, Int32, Int64
 
 from aoq.pipeline.config.screen import Suspected
+from aoq.pipeline.config.tables import Sampling
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.screens.view import Judged
+from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
 
 logger = logging.getLogger(__name__)
+
+_Rows = Int32[np.ndarray, " batch"]
+_Ranks = Float64[np.ndarray, " batch"]
+
+HARDER = 10.0
+"""`hardness = "auto"` draws negatives this many times harder than a batch's hardest one."""
+FEWEST_RANKS = 4
+"""Fewest ranks that it draws from, so that an anchor's negatives change from epoch to epoch."""
+CANDIDATES = {"i2t": "captions", "t2i": "images"}
 
 
 @dataclass(frozen=True)
@@ -41,45 +52,23 @@ class Drawable:
                 "these rows and mine again, or loosen the screen or the weights."
             )
 
-    def at(
-        self, anchors: Int32[np.ndarray, " batch"], ranks: Float64[np.ndarray, " batch"]
-    ) -> Int32[np.ndarray, " batch"]:
+    def at(self, anchors: _Rows, ranks: _Ranks) -> _Rows:
         """Return the negative of each anchor at a rank in [0, 1)."""
-        return self.ids[anchors, self.places(anchors, ranks)]
+        return self.ids[anchors, self._places(anchors, ranks)]
 
-    def places(
-        self, anchors: Int32[np.ndarray, " batch"], ranks: Float64[np.ndarray, " batch"]
-    ) -> Int64[np.ndarray, " batch"]:
+    def probability_at(self, anchors: _Rows, ranks: _Ranks) -> Float32[np.ndarray, " batch"] | None:
+        """Return the probability that these negatives match, if it is known."""
+        return None if self.match_probability is None else self.match_probability[anchors, self._places(anchors, ranks)]
+
+    def _places(self, anchors: _Rows, ranks: _Ranks) -> Int64[np.ndarray, " batch"]:
         """Return the place in each anchor's list of a rank in [0, 1)."""
         rows = self.ids[anchors]
         if self.weights is None:
-            lengths: Int64[np.ndarray, " batch"] = (rows >= 0).sum(axis=1)
-            return (ranks * lengths).astype(np.int64)
+            return (ranks * (rows >= 0).sum(axis=1)).astype(np.int64)
         sums = np.where(rows >= 0, self.weights[anchors], 0).cumsum(axis=1, dtype=np.float64)
         places = (sums <= ranks[:, None] * sums[:, -1:]).sum(axis=1)
         last = (sums < sums[:, -1:]).sum(axis=1)  # the last place with a weight: a product may be rounded up
         return np.minimum(places, last)
-
-
-@dataclass(frozen=True)
-class GapWeights:
-    """Weights exp(-sharpness (g - gap)^2), where g is a negative's gap below the anchor's lowest positive.
-
-    As in SimANS (Zhou et al. 2022): negatives about as similar as the positive are drawn most, the most similar ones,
-    which may be true matches, and the easy ones less.
-    """
-
-    gap: float
-    sharpness: float
-
-    def logarithms(self, lists: NegativeLists) -> Float64[np.ndarray, "anchors h"]:
-        if len(unknown := np.flatnonzero(~np.isfinite(lists.positive_score))):
-            raise ValueError(
-                f"sampling by score gap needs positives' scores, and {len(unknown)} anchors have none, the first is "
-                f"{unknown[0]}; choose another strategy, or mine a table with all pairs."
-            )
-        below = lists.positive_score[:, None].astype(np.float64) - lists.scores
-        return -self.sharpness * np.square(below - self.gap)
 
 
 def drawable(
@@ -92,15 +81,16 @@ def drawable(
     weights: Float[np.ndarray, "anchors h"] | None = None,
     judged: Judged | None = None,
     suspected: Suspected = "drop",
-    gaps: GapWeights | None = None,
+    gaps: tuple[float, float] | None = None,
 ) -> Drawable:
     """Take the first `h` of each list (by default all) without the hardest `after`, with `weights` of the same shape.
 
-    Without `weights`, a screen's verdict `judged` and `gaps` weigh the lists. An anchor left with suspected negatives
-    only draws from the least suspected. With soft margins the suspicion is kept as a probability. Errors name `h` after
-    the caller's `option`.
+    Without `weights`, a screen's verdict `judged` and `gaps` (gap, sharpness) weigh the lists. An anchor left with
+    suspected negatives only draws from the least suspected. With soft margins the suspicion is kept as a probability.
+    Errors name `h` after the caller's `option`.
     """
-    shape, ranks = lists.negative_ids.shape, _ranks(direction, lists.negative_ids, h, option, after)
+    shape, ranks = lists.negative_ids.shape, slice(after, h)
+    _check_depth(direction, lists.negative_ids, h, option, after)
     ids = lists.negative_ids[:, ranks]
     if weights is not None:
         if weights.shape != shape:
@@ -114,7 +104,7 @@ def drawable(
     if judged is not None:
         left *= judged.weights(suspected)[:, ranks]
         _spare(direction, left, (ids >= 0) & judged.is_allowed[:, ranks], judged.suspicion[:, ranks])
-    logarithms = np.zeros(left.shape) if gaps is None else gaps.logarithms(lists)[:, ranks]
+    logarithms = np.zeros(left.shape) if gaps is None else _gap_logarithms(lists, *gaps)[:, ranks]
     with np.errstate(divide="ignore"):
         logarithms = np.where(left > 0, logarithms + np.log(left), -np.inf)
     highest = logarithms.max(axis=1, keepdims=True)
@@ -123,9 +113,39 @@ def drawable(
     return Drawable(ids, relative.astype(np.float32), probability)
 
 
-def _ranks(
+def drawable_of(
+    table: NegativeTable | ScreenedTable,
+    direction: Direction,
+    *,
+    h: int | None,
+    option: str,
+    weights: Float[np.ndarray, "anchors h"] | None = None,
+) -> Drawable:
+    """Take the lists of a table; negatives that its screen flags are left out, unless all of a list are flagged."""
+    parts = parts_of(table)
+    lists, judged = parts.table[direction], parts.judged(direction)
+    if not lists.h:
+        raise ValueError(f"the table has no lists of {direction}; mine both directions.")
+    return drawable(direction, lists, h=h, option=option, weights=weights, judged=judged, suspected=parts.suspected)
+
+
+def _gap_logarithms(lists: NegativeLists, gap: float, sharpness: float) -> Float64[np.ndarray, "anchors h"]:
+    """Return logarithms of weights exp(-sharpness (g - gap)^2), where g is a negative's gap to the lowest positive.
+
+    As in SimANS (Zhou et al. 2022): negatives about as similar as the positive are drawn most, the most similar ones,
+    which may be true matches, and the easy ones less.
+    """
+    if len(unknown := np.flatnonzero(~np.isfinite(lists.positive_score))):
+        raise ValueError(
+            f"sampling by score gap needs positives' scores, and {len(unknown)} anchors have none, the first is "
+            f"{unknown[0]}; choose another strategy, or mine a table with all pairs."
+        )
+    return -sharpness * np.square(lists.positive_score[:, None].astype(np.float64) - lists.scores - gap)
+
+
+def _check_depth(
     direction: Direction, ids: Int32[np.ndarray, "anchors h"], h: int | None, option: str | None, after: int
-) -> slice:
+) -> None:
     depth = "h_captions" if direction == "i2t" else "h_images"
     if h is not None and not 1 <= h <= ids.shape[1]:
         raise ValueError(
@@ -138,7 +158,6 @@ def _ranks(
             f"[sampling] hardest leaves out the first {after} of each list of {direction}, and the shortest has "
             f"{shortest}; raise it, or mine more of them ([mining] {depth})."
         )
-    return slice(after, h)
 
 
 def _spare(
@@ -163,3 +182,77 @@ def _spare(
             len(bare),
             len(left),
         )
+
+
+@dataclass(frozen=True)
+class DrawnRanks:
+    """Ranks `start` to `stop`, from 0, of lists of candidates, compared with batches of a size.
+
+    >>> print(DrawnRanks("i2t", 0, 60, candidates=30_000, batch=64))
+    the hardest in a batch of 64 has rank 469 of 30,000 captions; draws from the first 60: about 7.8 times harder
+    >>> print(DrawnRanks("t2i", 0, 60, candidates=600, batch=64))
+    the hardest in a batch of 64 has rank 9 of 600 images; draws from the first 60: about 84% of them are easier
+    """
+
+    direction: Direction
+    start: int
+    stop: int
+    candidates: int
+    batch: int
+
+    @property
+    def _batch_rank(self) -> float:
+        """C / B: rank of the batch's hardest negative, at least 1."""
+        return max(1.0, self.candidates / self.batch)
+
+    @property
+    def easier(self) -> float:
+        """Fraction of the drawn ranks that are easier than the batch's hardest.
+
+        >>> DrawnRanks("t2i", 0, 2, candidates=3, batch=64).easier  # the hardest one, and the next
+        0.5
+        """
+        return max(0.0, self.stop - max(self.start, self._batch_rank)) / max(1, self.stop - self.start)
+
+    def __str__(self) -> str:
+        drawn = f"the first {self.stop}" if self.start == 0 else f"ranks {self.start + 1} to {self.stop}"
+        harder = self._batch_rank / self.stop  # of the last rank drawn
+        times = f"about {harder:.2g} times harder" if harder >= 1.5 else "no harder"
+        if self.easier >= 0.005:
+            times = f"about {self.easier:.0%} of them are easier"
+        rank = f"rank {round(self._batch_rank):,} of {self.candidates:,} {CANDIDATES[self.direction]}"
+        return f"the hardest in a batch of {self.batch} has {rank}; draws from {drawn}: {times}"
+
+
+def drawn_ranks(
+    sampling: Sampling,
+    direction: Direction,
+    *,
+    depth: int,
+    candidates: int,
+    batch: int,
+    left: Bool[np.ndarray, "anchors depth"] | None = None,
+) -> DrawnRanks:
+    """Return the ranks that [sampling] draws from lists of `depth`.
+
+    `hardness = "auto"` takes the first C / (10 B), at least 4; where a screen leaves some negatives only (`left`), as
+    many of those, on average over the lists.
+    """
+    start, stop = 0, (sampling.h_captions if direction == "i2t" else sampling.h_images) or depth
+    if sampling.hardness == "auto":
+        stop = max(FEWEST_RANKS, _expected_rank(candidates, batch, HARDER))
+        if left is not None:
+            stop = 1 + int(np.searchsorted(left.mean(axis=0).cumsum(), stop - 0.5))
+        stop = min(depth, stop)
+    elif sampling.hardness is not None:
+        stop = max(1, min(depth, _expected_rank(candidates, batch, sampling.hardness)))
+        start = 0 if sampling.hardest is None else _expected_rank(candidates, batch, sampling.hardest)
+    return DrawnRanks(direction, start, stop, candidates, batch)
+
+
+def _expected_rank(candidates: int, batch: int, harder: float) -> int:
+    """Return the rank of a negative that is `harder` times harder than a batch's hardest.
+
+    Of C candidates the hardest negative in a random batch of B has rank C / B on average.
+    """
+    return round(candidates / (batch * harder))

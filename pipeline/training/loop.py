@@ -26,18 +26,17 @@ from aoq.pipeline.data.batches import PairData, steps_per_epoch
 from aoq.pipeline.digests import file_sha256
 from aoq.pipeline.evaluation.ranks import DEV_RANKS, write_ranks
 from aoq.pipeline.evaluation.retrieval import Ranks, summarise
-from aoq.pipeline.losses.temperature import LearntTemperature
+from aoq.pipeline.losses.info_nce import LearntTemperature
 from aoq.pipeline.training.batches import read_ahead
-from aoq.pipeline.training.checkpoint import Checkpoints, pack, save_model, unpack
+from aoq.pipeline.training.checkpoint import Checkpoints, packed_state, save_model, unpacked_state
 from aoq.pipeline.training.chunks import Cut
 from aoq.pipeline.training.metrics import MetricsLog
 from aoq.pipeline.training.optimizer import learning_rate, make_average, make_optimizer, merged_weights, set_up_towers
-from aoq.pipeline.training.precision import in_precision
 from aoq.pipeline.training.processes import ALONE, Processes
-from aoq.pipeline.training.step import Figure, Window
+from aoq.pipeline.training.step import Figure, Window, in_precision
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 LOG_STEPS = 50
 Validate = Callable[[Sequence[MatchingModel]], Ranks | None]
@@ -144,9 +143,7 @@ class Loop(ABC):
 
     def train(self, validate: Validate) -> dict[str, Any]:
         """Train to the last epoch, from the last checkpoint if any; the leader returns notes for the manifest."""
-        if self.run.processes.leads:
-            self._resume()
-        self._match_leader()
+        self._start()
         self._started = time.perf_counter()
         with closing(self._log):
             while self.state.epoch < self.schedule.epochs:
@@ -160,7 +157,7 @@ class Loop(ABC):
         return self.notes() if self.run.processes.leads else {}
 
     def windows(
-        self, number: int, steps: int, make: Callable[[int], T], take: Callable[[T], Mapping[str, Figure]]
+        self, number: int, steps: int, make: Callable[[int], _T], take: Callable[[_T], Mapping[str, Figure]]
     ) -> Generator[Window]:
         """Train one model for the rest of its epoch of `steps`, window by window; checkpoints lie between windows.
 
@@ -171,10 +168,9 @@ class Loop(ABC):
             self.models[number].begin_epoch(state.epoch, self.schedule.epochs)
         with closing(read_ahead(make, range(state.step, steps), self.run.workers)) as batches:
             for batch in batches:
+                rate = learning_rate(self.schedule, state.epoch, state.step, self.steps)
                 for group in self.optimizers[number].param_groups:
-                    group["lr"] = group.get("share", 1.0) * learning_rate(
-                        self.schedule, state.epoch, state.step, self.steps
-                    )
+                    group["lr"] = group.get("share", 1.0) * rate
                 window.add(take(batch))
                 for average in self.averages[number : number + 1]:
                     average.update_parameters(self.models[number])
@@ -251,31 +247,27 @@ class Loop(ABC):
         averages = {"averages": [average.state_dict() for average in self.averages]} if self.averages else {}
         return {"state": vars(self.state), **self.content(), **averages}
 
-    def _restore(self, content: Mapping[str, Any]) -> None:
-        self.restore(content)
-        for average, weights in zip(self.averages, content.get("averages", []), strict=True):
-            average.load_state_dict(weights)
-        self.state = State(**content["state"])
-
-    def _resume(self) -> None:
-        """Resume from the last intact checkpoint, or start over."""
-        content = self._checkpoints.load()
-        if content is not None:
-            self._restore(content)
-            torch.set_rng_state(content["random"]["cpu"])
-            if self.run.device.type == "cuda" and "cuda" in content["random"]:
-                torch.cuda.set_rng_state(content["random"]["cuda"], self.run.device)
-            logger.info("resuming at epoch %d, step %d", self.state.epoch + 1, self.state.step)
-        self._checkpoints.drop_others(self.state.best_epoch)
-        self._log.rewind(self.state.metrics_position)
-
-    def _match_leader(self) -> None:
-        """Start in all processes where the leader does: from its checkpoint, or with its fresh weights."""
-        processes = self.run.processes
+    def _start(self) -> None:
+        """Start from the last intact checkpoint, or from fresh weights: in all processes where the leader does."""
+        processes, device = self.run.processes, self.run.device
+        content = self._checkpoints.load() if processes.leads else None
+        is_resumed = content is not None
         if processes.are_several:
-            content = unpack(processes.from_leader(pack(self._content()) if processes.leads else b""))
-            if not processes.leads:
-                self._restore(content)
+            start = packed_state(content or self._content()) if processes.leads else b""
+            content = unpacked_state(processes.from_leader(start))
+        if content is not None:
+            self.restore(content)
+            for average, weights in zip(self.averages, content.get("averages", []), strict=True):
+                average.load_state_dict(weights)
+            self.state = State(**content["state"])
+        if content is not None and is_resumed:
+            torch.set_rng_state(content["random"]["cpu"])
+            if device.type == "cuda" and "cuda" in content["random"]:
+                torch.cuda.set_rng_state(content["random"]["cuda"], device)
+            logger.info("resuming at epoch %d, step %d", self.state.epoch + 1, self.state.step)
+        if processes.leads:
+            self._checkpoints.drop_others(self.state.best_epoch)
+            self._log.rewind(self.state.metrics_position)
 
     def notes(self) -> dict[str, Any]:
         """Publish the best epoch's files, and return what the manifest says of the training.

@@ -122,12 +122,13 @@ def means_by_epoch(lines: Sequence[Mapping[str, Any]], figure: str) -> list[floa
     return [round(float(np.average(means, weights=steps)), 3) for means, steps in by_epoch]
 
 
-def on_plateau(loss: float, plateau: float, *, gap: float) -> bool:
+def on_plateau(means: Mapping[str, float]) -> bool:
     """Return whether the loss is within 2 % of that of equal similarities, and positives do not stand out.
 
     The loss alone does not tell: hardest negatives as similar as the positives cost the same while a model learns.
     """
-    return abs(loss - plateau) <= NEAR * plateau and gap <= GAP
+    loss, plateau = means["retrieval_loss"], means["plateau"]
+    return abs(loss - plateau) <= NEAR * plateau and means["positive_gap"] <= GAP
 
 
 @dataclass
@@ -138,14 +139,12 @@ class CollapseDetector:
     """Steps on the plateau so far."""
     warned: bool = False
 
-    def observe(
-        self, loss_name: str, loss: float, plateau: float, *, gap: float, steps: int, can_pace: bool = True
-    ) -> bool:
-        """Observe the means of the last `steps` steps: loss, plateau, positive gap; return True while collapsed.
+    def observe(self, loss_name: str, means: Mapping[str, float], *, steps: int, can_pace: bool = True) -> bool:
+        """Observe the means of the last `steps` steps; return True while collapsed.
 
         `can_pace` says whether a start-up would help.
         """
-        if not on_plateau(loss, plateau, gap=gap):
+        if not on_plateau(means):
             self.steps, self.warned = 0, False
             return False
         self.steps += steps
@@ -155,9 +154,9 @@ class CollapseDetector:
                 "the %s loss has stayed at %.1f for %d steps: the plateau of a collapsed model, which gives all pairs "
                 "the same similarity (%.1f). Try %sa lower learning rate.",
                 loss_name,
-                loss,
+                means["retrieval_loss"],
                 self.steps,
-                plateau,
+                means["plateau"],
                 '`start_up = "auto"`: online negatives as hard as the model can bear; or ' if can_pace else "",
             )
         return self.steps >= PATIENCE

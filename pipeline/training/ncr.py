@@ -6,7 +6,7 @@ Learning with Noisy Correspondence for Cross-modal Matching (Huang et al., NeurI
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -22,22 +22,17 @@ from aoq.pipeline.data.batches import PairData, steps_per_epoch
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.losses import soft_margin
 from aoq.pipeline.losses.pace import Pace
-from aoq.pipeline.losses.similarities import LossValue, Similarities, positive_pairs
+from aoq.pipeline.losses.similarities import LossFunction, Similarities, positive_pairs
 from aoq.pipeline.training.batches import Batch, read_batch
-from aoq.pipeline.training.chunks import WHOLE, Cut, Scores
+from aoq.pipeline.training.chunks import UNCUT, BatchScores, Cut
 from aoq.pipeline.training.sampler import Draw, Group
 from aoq.pipeline.training.step import Objective, descend, forward, take_step
-
-Follow = Callable[[Similarities], Similarities]
-Loss = Callable[[Similarities], LossValue]
-Rows = Int64[np.ndarray, " _"]
 
 
 def scikit_learn() -> list[Any]:
     """Import scikit-learn late: it takes as long as all of torch, and only co-teaching needs it."""
-    return [
-        import_extra(name, "ncr", "co-teaching") for name in ("sklearn.exceptions", "sklearn.mixture", "threadpoolctl")
-    ]
+    modules = ("sklearn.exceptions", "sklearn.mixture", "threadpoolctl")
+    return [import_extra(name, "ncr", "co-teaching") for name in modules]
 
 
 def clean_probabilities(losses: Float[np.ndarray, " pairs"], *, seed: int) -> Float32[np.ndarray, " pairs"]:
@@ -72,13 +67,13 @@ def selected_clean(probabilities: Float[np.ndarray, " pairs"], *, threshold: flo
 
 
 @dataclass(frozen=True)
-class Batches:
+class PairBatches:
     """Pairs in batches, as a function of `key`: each pair once, then all in another order, and so on.
 
     A batch of a single pair, which has no negative, is left out.
     """
 
-    rows: Rows
+    rows: Int64[np.ndarray, " pairs"]
     batch_size: int
     key: tuple[int, ...]
 
@@ -87,26 +82,21 @@ class Batches:
         """Number of batches until the pairs are used up."""
         return steps_per_epoch(len(self.rows), self.batch_size)
 
-    def __getitem__(self, step: int) -> Rows:
+    def __getitem__(self, step: int) -> Int64[np.ndarray, " batch"]:
         turn, number = divmod(step, self.steps)
-        order = _order(len(self.rows), *self.key, turn)
+        order = random_order(len(self.rows), *self.key, turn)
         return self.rows[order[number * self.batch_size :][: self.batch_size]]
 
 
 @lru_cache(maxsize=2)
-def _order(count: int, *key: int) -> Rows:
+def random_order(count: int, *key: int) -> Int64[np.ndarray, " count"]:
     return np.random.default_rng(key).permutation(count)
 
 
-def even_batches(pairs: int, batch_size: int, key: tuple[int, ...]) -> Iterator[Rows]:
-    """Batch all pairs in random order; sizes differ by one at most, since a pair's loss depends on its batch."""
-    yield from np.array_split(_order(pairs, *key), -(-pairs // batch_size))
-
-
-def read_pairs(pairs: PairData, rows: Int[np.ndarray, " batch"], cut: Cut = WHOLE) -> Batch:
+def read_matched(pairs: PairData, rows: Int[np.ndarray, " batch"], cut: Cut = UNCUT) -> Batch:
     """Read this process's part of the pairs in these rows."""
-    own = cut.for_batch(len(rows)).processes.rows(len(rows))
-    return read_batch(pairs, Draw([Group(pairs.split.image_of[rows], rows.astype(np.int32))]), own)
+    draw = Draw([Group(pairs.split.image_of[rows], rows.astype(np.int32))])
+    return read_batch(pairs, draw, cut.rows(len(rows)))
 
 
 @dataclass(frozen=True)
@@ -116,14 +106,10 @@ class Network:
     model: MatchingModel
     optimizer: torch.optim.Optimizer
     section: CoTeaching
-    device: torch.device
     pace: Pace | None = None
     """Pace of its online negatives; None makes them the hardest."""
-    cut: Cut = WHOLE
+    cut: Cut = UNCUT
     """Division of batches among processes, each of which judges and learns from the whole."""
-
-    def read(self, pairs: PairData, rows: Int[np.ndarray, " batch"]) -> Batch:
-        return read_pairs(pairs, rows, self.cut).to(self.device)
 
     def losses(self, batch: Batch) -> Float[Tensor, " batch"]:
         return soft_margin.pair_losses(self._judged(batch), margin=self.section.margin)
@@ -135,11 +121,9 @@ class Network:
     @torch.no_grad()
     def _judged(self, batch: Batch) -> Similarities:
         self.model.eval()
-        size = len(batch.image_rows)
-        scores = Scores(self.model, batch.images, batch.captions, size, self.cut.for_batch(size))
-        return Similarities(
-            scores.matrix(lambda: False), positive_pairs(batch.image_rows, mask_positives=self.section.mask_positives)
-        )
+        scores = BatchScores(self.model, batch.images, batch.captions, batch.size, self.cut)
+        is_positive = positive_pairs(batch.image_rows, mask_positives=self.section.mask_positives)
+        return Similarities(scores.matrix(lambda: False), is_positive)
 
     def warm_up(self, batch: Batch) -> dict[str, Tensor]:
         return self._learn(batch, partial(soft_margin.mean_triplet, margin=self.section.margin))
@@ -155,7 +139,7 @@ class Network:
         figures = self._learn(batch, loss, None if self.pace is None else partial(self.pace.follow, loss=loss))
         if self.pace is not None:
             figures["hardness"] = self.pace.figure
-        return {**figures, "plateau": 2 * len(batch.image_rows) * figures["margin"]}
+        return {**figures, "plateau": 2 * batch.size * figures["margin"]}
 
     def learn_noisy(self, batch: Batch, labels: Float[Tensor, " batch"]) -> Float[Tensor, ""]:
         """Learn from the other pairs, with the labels that both networks predict; return the loss.
@@ -164,24 +148,24 @@ class Network:
         be estimated from mismatched words.
         """
         loss = self._soft_loss(labels[:, None] if self._broadcasts else labels)
-        self.model.train()
         pace = None if self.pace is None else self.pace.at_level  # wrong pairs do not change the level
         objective = Objective(loss, self.section.mask_positives, pace=pace)
-        of_batch = self.cut.for_batch(len(batch.image_rows))
-        value, _, _ = forward(self.model, batch, objective, of_batch)
-        descend(value.total, self.optimizer, self.section.gradient_clip, self.cut.gather(of_batch))
+        value, _, _ = forward(self.model.train(), batch, objective, self.cut)
+        descend(value.total, self.optimizer, self.section.gradient_clip, self.cut, batch.size)
         return value.total.detach()
 
     @property
     def _broadcasts(self) -> bool:
         return self.section.soft_labels == "broadcast"
 
-    def _soft_loss(self, labels: Float[Tensor, " batch"] | Float[Tensor, "#batch #batch"]) -> Loss:
+    def _soft_loss(self, labels: Float[Tensor, " batch"] | Float[Tensor, "#batch #batch"]) -> LossFunction:
         """Make the loss for a label per pair, or per entry of the matrix."""
         margins = soft_margin.soft_margins(labels, margin=self.section.margin, kind=self.section.soft_margin)
         by_entry = soft_margin.own_margins if labels.ndim == 1 else soft_margin.row_margins
         return partial(soft_margin.soft_triplet, margins=by_entry(margins))
 
-    def _learn(self, batch: Batch, loss: Loss, pace: Follow | None = None) -> dict[str, Tensor]:
+    def _learn(
+        self, batch: Batch, loss: LossFunction, pace: Callable[[Similarities], Similarities] | None = None
+    ) -> dict[str, Tensor]:
         objective = Objective(loss, self.section.mask_positives, pace=pace)
         return take_step(self.model, self.optimizer, batch, objective, self.section.gradient_clip, self.cut)

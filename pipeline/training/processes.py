@@ -2,9 +2,8 @@
 
 Each process reads, encodes and scores its own part of a batch. All gather the scores and compute the same loss on the
 whole batch. A gradient returns the way its number came: what was gathered to compute with receives the sum over all
-processes (`gather`), what each put into its own copy of the loss receives its own gradient (`gather_alike`). Last, the
-gradients of the parameters are added up. So every process takes the same step, with the loss and the gradients of the
-whole batch.
+processes (`gather`), what each put into its own copy of the loss its own gradient (`gather_for_loss`). Last, the
+gradients of the parameters are added up. So every process takes the step of the whole batch.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class Processes:
         """Gather all parts in order, to compute with; the gradients of all processes are added up."""
         return _gathered(part, self, items, True) if self.are_several else part
 
-    def gather_alike(self, part: Tensor, items: int) -> Tensor:
+    def gather_for_loss(self, part: Tensor, items: int) -> Tensor:
         """Gather all parts in order, for a loss of which each process computes the same copy."""
         return _gathered(part, self, items, False) if self.are_several else part
 
@@ -110,7 +109,7 @@ class Processes:
             dist.broadcast_object_list(contents, 0, device=self.device)
         return contents[0]
 
-    def check_alike(self, settings: Mapping[str, str]) -> None:
+    def check_same(self, settings: Mapping[str, str]) -> None:
         """Refuse to train if any of these differs between a process and the leader."""
         if not self.are_several:
             return
@@ -124,22 +123,13 @@ class Processes:
                         "data and settings."
                     )
 
-    def rows_to_leader(self, part: np.ndarray, items: int) -> np.ndarray:
+    def rows_to_leader(self, part: np.ndarray) -> np.ndarray:
         """Collect all parts in order in the leader; the others keep theirs."""
         if not self.are_several:
             return part
-        if not self.leads:
-            dist.send(torch.from_numpy(part).to(self.device), 0)
-            return part
-        whole = np.empty((items, *part.shape[1:]), part.dtype)
-        for rank in range(self.count):
-            rows = self.rows(items, rank)
-            if rank:
-                received = torch.from_numpy(whole[rows]).to(self.device)
-                dist.recv(received, rank)
-                part = received.cpu().numpy()
-            whole[rows] = part
-        return whole
+        parts: list[Any] | None = [part] * self.count if self.leads else None
+        dist.gather_object(part, parts)
+        return part if parts is None else np.concatenate(parts)
 
     def seed(self, *numbers: int) -> None:
         """Seed torch's random numbers by these, so that checkpoints need not keep the state of each process."""

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
 from aoq.pipeline.tables.pairs import SIDES
 from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
-from aoq.pipeline.training.drawable import drawable
+from aoq.pipeline.training.drawable import drawable_of
 
 ANCHOR = "anchor_id"
 """The column of a data set's rows that names the anchor whose negatives they get, as in a table's files."""
@@ -56,16 +56,12 @@ class Rotation(Dataset[dict[str, Any]]):
         way: Direction = "i2t" if direction == "i2t" else "t2i"
         if k < 1:
             raise ValueError(f"k = {k} leaves no negatives; give at least 1.")
-        parts = parts_of(table)
-        bare = parts.table
+        bare = parts_of(table).table
         if bare.positives is None:
             raise ValueError("the table does not say which pairs are true; give it `positives`.")
-        if not bare[way].h:
-            raise ValueError(f"the table has no lists of {way}; mine both directions.")
         self.pairs = bare.positives if way == "i2t" else bare.positives[:, ::-1]
         """The true pairs, rows (anchor, positive)."""
-        judged, suspected = parts.judged(way), parts.suspected
-        self._lists = drawable(way, bare[way], h=h, option="h", judged=judged, suspected=suspected)
+        self._lists = drawable_of(table, way, h=h, option="h")
         self._lists.require_negatives(way, self.pairs[:, 0])
         self.k, self.direction, self._seed = k, way, seed
         counts = {"images": len(bare.i2t), "captions": len(bare.t2i)}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float32, Float64, Int32, Int64
+from jaxtyping import Bool, Float32, Float64, Int32
 
 from aoq.pipeline.config.section import check_registered
 from aoq.pipeline.config.tables import check_windows
@@ -16,7 +16,7 @@ from aoq.pipeline.search.problem import BLOCK, DIRECTIONS, Direction, blocks
 from aoq.pipeline.tables.pairs import SIDES, Pairs, is_among, pair_keys, positives_of
 from aoq.pipeline.training.drawable import Drawable
 
-WHOLE = ((0.0, 1.0),)
+WHOLE_LISTS = ((0.0, 1.0),)
 MOST_REDRAWS = 100
 """After this many redraws, a pair whose offline negatives still correspond has no derived pairs."""
 
@@ -30,10 +30,9 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True)
 class Draw:
-    """Rows of a step: anchors alone, or with further groups; triples are one group of true pairs.
+    """Rows of a step: anchors (i, t), offline negatives (i_off, t_off), and companions (i_own, t_own).
 
-    Anchors (i, t) are pairs. Offline negatives (i_off, t_off) are an image for each caption and a caption for each
-    image. Companions (i_own, t_own) are an image of each offline caption and a caption of each offline image.
+    Companions are an image of each offline caption and a caption of each offline image. Triples are one group of pairs.
     """
 
     groups: Sequence[Group]
@@ -48,25 +47,26 @@ class Draw:
 
 Offline = Literal["none", "anchors", "quintuplet", "triples"]
 """What a loss draws: nothing, the anchors' negatives, their companions as well, or triples of true pairs."""
-GROUPS = {"none": 1, "anchors": 2, "quintuplet": 3}
-Ranks = Float64[np.ndarray, "2 batch"]
+OFFLINE_GROUPS: dict[Offline, int] = {"none": 1, "anchors": 2, "quintuplet": 3}
+_Rows = Int32[np.ndarray, " batch"]
+RelativeRanks = Float64[np.ndarray, "2 batch"]
 """Place of each draw in its list, in [0, 1): row 0 for the captions of images, row 1 for images of captions.
 
 In a list whose negatives have weights, places are fractions of the total weight instead of the length.
 """
 
 
-def uniform_ranks(rng: np.random.Generator, batch: int) -> Ranks:
+def _uniform_ranks(rng: np.random.Generator, batch: int) -> RelativeRanks:
     """Draw two independent ranks, as in the paper."""
     return rng.random((2, batch))
 
 
-def coupled_ranks(rng: np.random.Generator, batch: int) -> Ranks:
+def _coupled_ranks(rng: np.random.Generator, batch: int) -> RelativeRanks:
     """Draw one rank for both lists, as in the official code (n and n // 5)."""
     return np.repeat(rng.random((1, batch)), 2, axis=0)
 
 
-def normal_ranks(rng: np.random.Generator, batch: int) -> Ranks:
+def _normal_ranks(rng: np.random.Generator, batch: int) -> RelativeRanks:
     """Draw two ranks from N(1/2, 1/4) within [0, 1): fewer of the first ranks, which hold most false negatives.
 
     The AOQ supplement describes this without numbers.
@@ -77,11 +77,11 @@ def normal_ranks(rng: np.random.Generator, batch: int) -> Ranks:
     return ranks
 
 
-STRATEGIES: dict[str, Callable[[np.random.Generator, int], Ranks]] = {
-    "uniform": uniform_ranks,
-    "coupled": coupled_ranks,
-    "normal": normal_ranks,
-    "weighted": uniform_ranks,
+STRATEGIES: dict[str, Callable[[np.random.Generator, int], RelativeRanks]] = {
+    "uniform": _uniform_ranks,
+    "coupled": _coupled_ranks,
+    "normal": _normal_ranks,
+    "weighted": _uniform_ranks,
 }
 
 
@@ -106,7 +106,7 @@ class Sampler:
         *,
         strategy: str = "uniform",
         resample: bool = True,
-        windows: Sequence[Sequence[float]] = WHOLE,
+        windows: Sequence[Sequence[float]] = WHOLE_LISTS,
         identity: Int32[np.ndarray, " images"] | None = None,
         one_set: bool = False,
         companions: bool = True,
@@ -134,13 +134,11 @@ class Sampler:
         self._companions, self._windows = companions, windows
         self._resample = resample and companions  # resampling avoids derived pairs, which need companions
 
-    def are_pairs(
-        self, images: Int64[np.ndarray, "*#batch"] | np.ndarray, captions: np.ndarray
-    ) -> Bool[np.ndarray, "*batch"]:
+    def are_pairs(self, images: np.ndarray, captions: np.ndarray) -> Bool[np.ndarray, "*batch"]:
         """Mark images and captions that are true pairs, or in one set the same row, and so are no negatives."""
         return is_among(pair_keys(images, captions, len(self._t2i.ids)), self._true)
 
-    def draw(self, rows: Int32[np.ndarray, " batch"], rng: np.random.Generator, epoch: int = 0) -> Draw:
+    def draw(self, rows: _Rows, rng: np.random.Generator, epoch: int = 0) -> Draw:
         """Draw negatives and companions for some pairs; the same rng state gives the same draw.
 
         `epoch` counts from the first that draws. Without `resample` the first draws are kept, and none counts as
@@ -148,7 +146,7 @@ class Sampler:
         """
         start, stop = self._windows[min(epoch, len(self._windows) - 1)]
 
-        def draw_ranks(batch: int) -> Ranks:
+        def draw_ranks(batch: int) -> RelativeRanks:
             return start + self._strategy(rng, batch) * (stop - start)
 
         ranks = draw_ranks(len(rows))
@@ -163,7 +161,7 @@ class Sampler:
         probability = self._match_probability(rows, ranks)
         return Draw(groups, corresponding & self._resample, float(first.mean()), probability)
 
-    def at(self, rows: Int32[np.ndarray, " batch"], ranks: Ranks, choice: Float64[np.ndarray, " batch"]) -> list[Group]:
+    def at(self, rows: _Rows, ranks: RelativeRanks, choice: Float64[np.ndarray, " batch"]) -> list[Group]:
         """Return the groups at these places: `ranks` in the lists, `choice` in [0, 1) among a negative's positives."""
         anchors = Group(*np.ascontiguousarray(self.pairs[rows].T))
         offline = Group(self._t2i.at(anchors.captions, ranks[1]), self._i2t.at(anchors.images, ranks[0]))
@@ -172,9 +170,7 @@ class Sampler:
         own_images = _choose(self._images_of, offline.captions, choice)
         return [anchors, offline, Group(own_images, _choose(self._captions_of, offline.images, choice))]
 
-    def draw_for(
-        self, offline: Offline, rows: Int32[np.ndarray, " batch"], rng: np.random.Generator, epoch: int
-    ) -> Draw:
+    def draw_for(self, offline: Offline, rows: _Rows, rng: np.random.Generator, epoch: int) -> Draw:
         """Draw the anchors with the groups that a loss needs; `epoch` counts from the first one that draws.
 
         For triples, (i, t), (i_own, t_off) and (i_off, t_own), only the first third of the pairs draws, so that a step
@@ -182,23 +178,18 @@ class Sampler:
         """
         if offline != "triples":
             draw = self.draw(rows, rng, epoch)
-            return replace(draw, groups=draw.groups[: GROUPS[offline]])
+            return replace(draw, groups=draw.groups[: OFFLINE_GROUPS[offline]])
         draw = self.draw(rows[: max(1, len(rows) // 3)], rng, epoch)
         anchors, negatives, own = draw.groups
         images = np.concatenate([anchors.images, own.images, negatives.images])
         triples = Group(images, np.concatenate([anchors.captions, negatives.captions, own.captions]))
         return Draw([triples], collision_rate=draw.collision_rate)
 
-    def _match_probability(
-        self, rows: Int32[np.ndarray, " batch"], ranks: Ranks
-    ) -> Float32[np.ndarray, "2 batch"] | None:
+    def _match_probability(self, rows: _Rows, ranks: RelativeRanks) -> Float32[np.ndarray, "2 batch"] | None:
         """Return the probability that the pairs drawn at these ranks match, if the lists have it."""
-        of_captions, of_images = self._i2t.match_probability, self._t2i.match_probability
-        if of_captions is None or of_images is None:
-            return None
-        images, captions = self.pairs[rows].T
-        places = self._i2t.places(images, ranks[0]), self._t2i.places(captions, ranks[1])
-        return np.stack([of_captions[images, places[0]], of_images[captions, places[1]]])
+        of_captions = self._i2t.probability_at(self.pairs[rows, 0], ranks[0])
+        of_images = self._t2i.probability_at(self.pairs[rows, 1], ranks[1])
+        return None if of_captions is None or of_images is None else np.stack([of_captions, of_images])
 
     def _corresponding(self, groups: Sequence[Group]) -> Bool[np.ndarray, " batch"]:
         """Mark derived pairs that are true pairs."""
@@ -206,9 +197,7 @@ class Sampler:
         return np.logical_or.reduce([self.are_pairs(*group) for group in derived])
 
 
-def _choose(
-    own: Positives, rows: Int32[np.ndarray, " batch"], choice: Float64[np.ndarray, " batch"]
-) -> Int32[np.ndarray, " batch"]:
+def _choose(own: Positives, rows: _Rows, choice: Float64[np.ndarray, " batch"]) -> _Rows:
     """Choose one of each row's positives, at a place in [0, 1) among them."""
     first = own.offsets[rows]
     return own.ids[first + (choice * (own.offsets[rows + 1] - first)).astype(np.int64)]

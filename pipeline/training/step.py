@@ -1,4 +1,4 @@
-"""One training step: encode, compute similarities and their loss, backward, clip, update; and means of its figures."""
+"""One training step: encode, compare, compute the loss, backward, clip, update; its precision and its log figures."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
-from aoq.models.base import Code, MatchingModel
+from aoq.models.base import Captions, Code, FragmentAttention, Images, MatchingModel
 from aoq.models.packing import sent
 from aoq.pipeline.config.losses import Loss
-from aoq.pipeline.config.training import Constraints
+from aoq.pipeline.config.training import Constraints, Precision
 from aoq.pipeline.losses import loss_kind
 from aoq.pipeline.losses.companions import with_companions
 from aoq.pipeline.losses.contrastive_content import content_resourcing, content_similarities, content_swapping
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
-from aoq.pipeline.losses.pace import Pace
+from aoq.pipeline.losses.pace import SYNCHRONOUS, Pace
 from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities, positive_pairs
 from aoq.pipeline.losses.triplet import online_triplet
 from aoq.pipeline.training.batches import Batch
-from aoq.pipeline.training.chunks import WHOLE, AlignedLoss, Cut, Scores
+from aoq.pipeline.training.chunks import UNCUT, AlignedLoss, BatchScores, Cut
 
-TERMS = {"ccr": content_resourcing, "ccs": content_swapping}
+_TERMS = {"ccr": content_resourcing, "ccs": content_swapping}
 
 Figure = float | Float[Tensor, ""]
 """A number, or one on the device that computes it."""
@@ -48,18 +48,18 @@ class Objective:
 
 
 def make_objective(
-    loss: Loss, pace: Pace | None = None, learnt: Callable[[], Mapping[str, Tensor]] | None = None
+    loss: Loss, pace: Pace | None = None, learnt: Callable[[], Mapping[str, Tensor]] = dict
 ) -> Objective:
     """Make the loss with its numbers; `learnt` returns the current values of those that are learnt.
 
     `pace` measures the loss of the online negatives alone.
     """
     kind = loss_kind(loss.name, "anchors" if loss.makes_triples else None)
-
-    def with_numbers(pairs: Similarities) -> LossValue:
-        return kind.function(pairs, **{**loss.numbers, **({} if learnt is None else learnt())})
-
-    objective = Objective(with_numbers, loss.mask_positives, is_sparse=lambda: kind.is_sparse)
+    objective = Objective(
+        lambda pairs: kind.function(pairs, **{**loss.numbers, **learnt()}),
+        loss.mask_positives,
+        is_sparse=lambda: kind.is_sparse,
+    )
     if pace is None:
         return objective
     online = with_companions(online_triplet) if loss.makes_triples else online_triplet
@@ -73,14 +73,13 @@ def take_step(
     batch: Batch,
     objective: Objective,
     gradient_clip: float,
-    cut: Cut = WHOLE,
+    cut: Cut = UNCUT,
 ) -> dict[str, Tensor]:
     """Train on a batch; return its figures without waiting for the device."""
     model.train()
-    of_batch = cut.for_batch(len(batch.image_rows))
-    value, auxiliary, observe = forward(model, batch, objective, of_batch)
+    value, auxiliary, observe = forward(model, batch, objective, cut)
     total = value.total if auxiliary is None else value.total + auxiliary
-    norm = descend(total, optimizer, gradient_clip, cut.gather(of_batch))
+    norm = descend(total, optimizer, gradient_clip, cut, batch.size)
     observe()
     figures = {"loss": total, "retrieval_loss": value.total, **value.figures, "gradient_norm": norm}
     if auxiliary is not None:
@@ -89,14 +88,14 @@ def take_step(
 
 
 def forward(
-    model: MatchingModel, batch: Batch, objective: Objective, cut: Cut = WHOLE
+    model: MatchingModel, batch: Batch, objective: Objective, cut: Cut = UNCUT
 ) -> tuple[LossValue, Float[Tensor, ""] | None, Callable[[], None]]:
     """Compute the batch's loss, the auxiliary losses to add to it, and a function that shows the model the batch.
 
     Call that function after the backward pass, which may repeat the forward pass and must find the model unchanged.
     The figure `positive_gap` is the mean similarity of positives less that of the batch: 0 for a collapsed model.
     """
-    scores = Scores(model, batch.images, batch.captions, len(batch.image_rows), cut)
+    scores = BatchScores(model, batch.images, batch.captions, batch.size, cut)
     matrix = scores.matrix(objective.is_sparse)
     is_positive = positive_pairs(batch.image_rows, mask_positives=objective.mask_positives)
     if batch.guided is not None:
@@ -113,28 +112,24 @@ def forward(
     return LossValue(value.total, figures), auxiliary, partial(scores.observe, matrix.detach())
 
 
-def _offline_similarities(scores: Scores, batch: Batch) -> OfflineSimilarities:
+def _offline_similarities(scores: BatchScores, batch: Batch) -> OfflineSimilarities:
     """Score the aligned pairs of AOQ eqs. (3) to (5); derived pairs that are true pairs are no negatives."""
     anchor, offline, companion = range(3)
     wanted = [(anchor, offline), (offline, anchor), (offline, offline), (companion, companion)]
-    similarities = scores.pair_lists(wanted[: 2 if batch.images.groups == 2 else 4])
-    anchored, derived = similarities[:2], similarities[2:]
+    to_caption, to_image, *derived = scores.pair_lists(wanted[: 2 if batch.images.groups == 2 else 4])
     if batch.corresponding is not None:
         derived = [similarity.masked_fill(batch.corresponding, NO_NEGATIVE) for similarity in derived]
-    return replace(OfflineSimilarities(*anchored, *derived), match_probability=batch.match_probability)
+    return replace(OfflineSimilarities(to_caption, to_image, *derived), match_probability=batch.match_probability)
 
 
 def descend(
-    total: Tensor,
-    optimizer: torch.optim.Optimizer,
-    gradient_clip: float,
-    gather: Callable[[list[nn.Parameter]], None] = lambda parameters: None,
+    total: Tensor, optimizer: torch.optim.Optimizer, gradient_clip: float, cut: Cut, size: int
 ) -> Float[Tensor, ""]:
-    """Backward, `gather` the gradients of all processes, clip, update; return the gradient's norm before clipping."""
+    """Backward, add up the gradients of all processes, clip, update; return the gradient's norm before clipping."""
     optimizer.zero_grad(set_to_none=True)
     total.backward()
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    gather(parameters)
+    parameters: list[nn.Parameter] = [one for group in optimizer.param_groups for one in group["params"]]
+    cut.add_up_gradients(parameters, size)
     norm = torch.nn.utils.clip_grad_norm_(parameters, gradient_clip)
     optimizer.step()
     return norm
@@ -159,11 +154,77 @@ def constrain(
         drawn = sent(torch.from_numpy(uniform[direction][:, rows]), total.device)
         similarities = content_similarities(attention, drawn)
         for name in constraints.names:
-            term, numbers = TERMS[name], getattr(constraints, name)
-            value = term(similarities, margin=numbers.margin)
+            numbers = getattr(constraints, name)
+            value = _TERMS[name](similarities, margin=numbers.margin)
             total = total + numbers.weight * value
             figures[name] = figures[name] + value.detach()
     return LossValue(total, figures)
+
+
+def in_precision(model: MatchingModel, precision: Precision, device: torch.device) -> MatchingModel:
+    """Wrap the model for its trainer's precision, with the same parameters; losses and weights stay float32.
+
+    Raises:
+        ValueError: for a device without this precision.
+    """
+    is_cuda = device.type == "cuda"
+    is_ampere = is_cuda and torch.cuda.get_device_capability(device) >= (8, 0)
+    if not is_ampere and (precision == "tf32" or (precision == "bfloat16" and is_cuda)):
+        others = '"float32" or "bfloat16"' if not is_cuda else '"float32"'
+        raise ValueError(
+            f'precision = "{precision}" requires an NVIDIA Ampere or newer GPU, and this training runs on {device}; '
+            f"choose {others}, or another [engine] device."
+        )
+    return _InBfloat16(model, device.type) if precision == "bfloat16" else model
+
+
+class _InBfloat16(MatchingModel):
+    """A model that encodes under autocast, and compares so if it attends to fragments; its results are float32.
+
+    Dot products of vectors are computed in float32: rounded to bfloat16, 18 % of anchors had another hardest negative.
+    """
+
+    def __init__(self, model: MatchingModel, device_type: str) -> None:
+        super().__init__()
+        self.model, self.scores_alone = model, model.scores_alone
+        # No cache: within a caller's autocast it would hold the weights of an earlier step.
+        self._autocast = partial(torch.autocast, device_type, torch.bfloat16, cache_enabled=False)
+
+    def encode_images(self, images: Images) -> Code:
+        with self._autocast():
+            return _as_float32(self.model.encode_images(images))
+
+    def encode_captions(self, captions: Captions) -> Code:
+        with self._autocast():
+            return _as_float32(self.model.encode_captions(captions))
+
+    def similarity(self, images: Code, captions: Code) -> Float[Tensor, "images captions"]:
+        with self._autocast(enabled=self.model.attends):
+            return self.model.similarity(images, captions).float()
+
+    def pair_similarity(self, images: Code, captions: Code) -> Float[Tensor, " pairs"]:
+        with self._autocast(enabled=self.model.attends):
+            return self.model.pair_similarity(images, captions).float()
+
+    def fragment_attention(self, images: Code, captions: Code) -> tuple[FragmentAttention, ...]:
+        return self.model.fragment_attention(images, captions)
+
+    def auxiliary_loss(self, images: Code, captions: Captions) -> Float[Tensor, ""] | None:
+        with self._autocast():
+            loss = self.model.auxiliary_loss(images, captions)
+        return None if loss is None else loss.float()
+
+    @property
+    def observes(self) -> bool:
+        return self.model.observes
+
+    def observe(self, images: Code, captions: Code, similarity: Float[Tensor, "pairs pairs"]) -> None:
+        self.model.observe(images, captions, similarity)
+
+
+def _as_float32(code: Code) -> Code:
+    rounded = {name: part for name, part in vars(code).items() if getattr(part, "dtype", None) == torch.bfloat16}
+    return replace(code, **{name: part.float() for name, part in rounded.items()})
 
 
 class Window:
@@ -171,24 +232,24 @@ class Window:
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = {}
-        self._waiting: dict[tuple[torch.device, tuple[str, ...]], list[Tensor]] = {}
+        self._waiting: dict[tuple[str, ...], list[Tensor]] = {}
         self._started = time.perf_counter()
         self.steps = 0
 
     def add(self, figures: Mapping[str, Figure]) -> None:
         self.steps += 1
+        waiting = {}
         for name, value in figures.items():
             self._sums.setdefault(name, 0.0)
-            if not isinstance(value, Tensor):
-                self._sums[name] += value
-        tensors = {name: value for name, value in figures.items() if isinstance(value, Tensor)}
-        for device in {value.device for value in tensors.values()}:
-            names = tuple(name for name, value in tensors.items() if value.device == device)
-            values = torch.stack([tensors[name] for name in names])  # a copy: learnt numbers keep changing
-            self._waiting.setdefault((device, names), []).append(values)
+            if isinstance(value, Tensor) and value.device.type not in SYNCHRONOUS:
+                waiting[name] = value
+            else:
+                self._sums[name] += float(value)
+        if waiting:  # stacked, and so copied: learnt numbers keep changing
+            self._waiting.setdefault(tuple(waiting), []).append(torch.stack([*waiting.values()]))
 
     def means(self) -> dict[str, float]:
-        for (_, names), rows in self._waiting.items():
+        for names, rows in self._waiting.items():
             for row in torch.stack(rows).tolist():
                 for name, value in zip(names, row, strict=True):
                     self._sums[name] += value

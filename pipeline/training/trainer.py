@@ -9,18 +9,23 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from aoq.pipeline.batches.order import KeptOrder
+from aoq.pipeline.data.batches import epoch_order, step_rng
 from aoq.pipeline.losses import collapsed_cost
 from aoq.pipeline.losses.pace import Pace
-from aoq.pipeline.training.batches import BatchMaker, Drawn, Guide, epoch_loss
+from aoq.pipeline.training.batches import Batch, Guide, draw_batch, epoch_loss, offline_draws, read_batch
 from aoq.pipeline.training.loop import Loop
 from aoq.pipeline.training.metrics import CollapseDetector, means_by_epoch, read_metrics
 from aoq.pipeline.training.sampler import Sampler
 from aoq.pipeline.training.step import Figure, Objective, constrain, make_objective, take_step
 
 logger = logging.getLogger(__name__)
+
+_Drawn = tuple[Batch, np.random.Generator, dict[str, float]]
+"""A batch, its random numbers after drawing, and figures about the draw."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -46,21 +51,13 @@ class Trainer(Loop):
         if loss.needs_table and self.sampler is None:
             raise ValueError(f"loss {loss.name!r} draws from a negative table, and there is none")
         learns = self.learnt is not None and loss is training.loss  # a warm-up has numbers of its own
-        objective = make_objective(loss, self.pace, self._loss_numbers if learns else None)
-        is_pinned = self.run.device.type == "cuda"
-        make = BatchMaker(self.pairs, self.sampler, self.guide, training, self.seed, self.cut, is_pinned, self.orders)
-        steps = self.windows(0, self.steps, partial(make, state.epoch), partial(self._step, objective))
+        objective = make_objective(loss, self.pace, self._loss_numbers if learns else dict)
+        steps = self.windows(0, self.steps, partial(self._make, state.epoch), partial(self._step, objective))
         with closing(steps) as windows:
             for window in windows:
                 means = window.means()
-                has_collapsed = self.collapse.observe(
-                    loss.name,
-                    means["retrieval_loss"],
-                    means["plateau"],
-                    gap=means["positive_gap"],
-                    steps=window.steps,
-                    can_pace=loss.takes_pace and self.pace is None,
-                )
+                can_pace = loss.takes_pace and self.pace is None
+                has_collapsed = self.collapse.observe(loss.name, means, steps=window.steps, can_pace=can_pace)
                 self.record(window, {"loss_name": loss.name, "collapsed": has_collapsed})
         if self.pace is not None:
             state.hardness.append(round(self.pace.share, 2))
@@ -71,29 +68,49 @@ class Trainer(Loop):
             numbers = ", ".join(f"{name} {value:.4g}" for name, value in state.learnt[-1].items())
             logger.info("epoch %d: learnt %s", state.epoch + 1, numbers)
 
+    def _make(self, epoch: int, step: int) -> _Drawn:
+        """Make the batch of a step, as a pure function of (seed, epoch, step)."""
+        training, pairs = self.schedule, self.pairs
+        rng = step_rng(seed=self.seed, epoch=epoch, step=step)
+        drawing_epoch = epoch - len(training.warmup)  # the warm-up draws nothing
+        if self.orders is not None and drawing_epoch >= 0:
+            order = self.orders(drawing_epoch)
+        else:
+            order = epoch_order(pairs.split.caption_count, seed=self.seed, epoch=epoch)
+        captions = order[step * training.batch_size :][: training.batch_size]
+        draw = draw_batch(pairs, self.sampler, offline_draws(epoch_loss(training, epoch)), captions, rng, drawing_epoch)
+        anchors, size = draw.groups[0], len(draw.groups[0].images)
+        batch = read_batch(pairs.augmented(training.augment, self.seed, epoch), draw, self.cut.rows(size))
+        figures = {"collision_rate": draw.collision_rate}
+        if self.guide is not None:
+            guided = self.guide.matches(anchors)
+            share = (int(guided.sum()) - size) / max(1, size * (size - 1))  # off the diagonal, all of which is marked
+            batch, figures = replace(batch, guided=guided), {"guided_share": share, **figures}
+        # Pinned, so that no step waits for the copy to a GPU.
+        return batch.pin_memory() if self.run.device.type == "cuda" else batch, rng, figures
+
     def _loss_numbers(self) -> dict[str, Tensor]:
         """Return the learnt numbers of the loss; every process computes the same loss, so only the leader learns."""
         assert self.learnt is not None
         numbers: dict[str, Tensor] = self.learnt()
         return numbers if self.run.processes.leads else {name: number.detach() for name, number in numbers.items()}
 
-    def _step(self, objective: Objective, drawn: Drawn) -> Mapping[str, Figure]:
-        batch, schedule = drawn.batch.to(self.run.device), self.schedule
-        size = len(batch.image_rows)
-        rank = self.cut.for_batch(size).processes.rank  # 0 for all that compute the whole batch
+    def _step(self, objective: Objective, drawn: _Drawn) -> Mapping[str, Figure]:
+        (batch, rng, of_draw), schedule = drawn, self.schedule
+        batch = batch.to(self.run.device)
+        rank = self.cut.sharing(batch.size).rank  # 0 for all that compute the whole batch
         self.run.processes.seed(self.seed, self.state.epoch, self.state.step, rank)
         if schedule.constraints is not None:
-            uniform = drawn.rng.random((2, 2, size))
-            objective = replace(
-                objective, aligned_loss=partial(constrain, constraints=schedule.constraints, uniform=uniform)
-            )
+            uniform = rng.random((2, 2, batch.size))
+            aligned = partial(constrain, constraints=schedule.constraints, uniform=uniform)
+            objective = replace(objective, aligned_loss=aligned)
         figures: dict[str, Figure] = {}
         figures |= take_step(self.computing[0], self.optimizers[0], batch, objective, schedule.gradient_clip, self.cut)
         if self.pace is not None:
             figures["hardness"] = self.pace.figure
         if "plateau" not in figures:
-            figures["plateau"] = collapsed_cost(objective.loss, size, batch.match_probability, self.run.device)
-        return figures | drawn.figures
+            figures["plateau"] = collapsed_cost(objective.loss, batch.size, batch.match_probability, self.run.device)
+        return figures | of_draw
 
     def content(self) -> dict[str, Any]:
         return {

@@ -21,8 +21,7 @@ from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.losses.similarities import Similarities
 from aoq.pipeline.search.faiss_flat import gpus
 from aoq.pipeline.training.batches import read_batch
-from aoq.pipeline.training.precision import in_precision
-from aoq.pipeline.training.step import make_objective, take_step
+from aoq.pipeline.training.step import in_precision, make_objective, take_step
 from tests.training.conftest import pairs, sampler  # noqa: F401  (fixtures)
 from tests.training.steps import LOSSES, drawn, fresh
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from aoq.pipeline.losses import LOSSES
-from aoq.pipeline.losses.aoq import off_quin
 from aoq.pipeline.losses.similarities import OfflineSimilarities, Similarities, positive_pairs
 
 SIZE = 7
@@ -93,7 +92,7 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", VARIANTS)
 def test_equals_its_definition(name, seed):
     definition, numbers = VARIANTS[name]
@@ -117,12 +116,3 @@ def test_online_negatives_that_correspond_are_no_pair_to_push_apart():
     figures = LOSSES["onlinequin"].function(pairs, margin_online=0.2, margin_offline=0.0).figures
     assert figures["derived"] == 0
     assert figures["online"] > 0
-
-
-def test_what_only_offline_leaves_out_is_the_online_term():
-    matrix, lists = leaves(0)
-    pairs = Similarities(matrix, positive_pairs(ROWS, mask_positives=True), OfflineSimilarities(*lists))
-    whole = off_quin(pairs, margin_online=M1, margin_offline=M2)
-    part = LOSSES["onlyoffline"].function(pairs, margin_online=M1, margin_offline=M2)
-    assert part.total.item() == pytest.approx((whole.total - whole.figures["online"]).item())
-    assert whole.figures["online"] > 0

@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
 
-from aoq.pipeline.losses import LOSSES, plateau
+from aoq.pipeline.losses import LOSSES
 from aoq.pipeline.losses.aoq import adap_off_quin, adaptive_weight, off_quin, off_tri
 from aoq.pipeline.losses.hinge import hinge
 from aoq.pipeline.losses.similarities import OfflineSimilarities, Similarities, positive_pairs
 
 CASES = ["alpha_small", "inactive", "margins", "mixed", "negweight", "random"]
-INPUTS = {
-    "im": "in/im",
-    "s": "in/s",
-    "shnoff": "in/shnoff",
-    "imhnoff": "in/imhnoff",
-    "imhnoff2": "in/imhnoff2",
-    "shnoff2": "in/shnoff2",
-}
+INPUTS = ("im", "s", "shnoff", "imhnoff", "imhnoff2", "shnoff2")
 
 
 def read(case):
-    inputs = {name: case[key].clone().requires_grad_() for name, key in INPUTS.items()}
+    inputs = {name: case[f"in/{name}"].clone().requires_grad_() for name in INPUTS}
     dot = lambda a, b: (inputs[a] * inputs[b]).sum(dim=1)  # noqa: E731
     matrix = inputs["im"] @ inputs["s"].T
     offline = OfflineSimilarities(
@@ -145,12 +137,6 @@ def test_a_soft_margin_is_the_margin_of_an_offline_negative_that_may_match(name)
     assert value.figures["offline_match_probability"] == pytest.approx(probability.mean().item())
     none = replace(hard, offline=replace(hard.offline, match_probability=torch.zeros(2, size)))
     assert loss(none, **numbers, margin_offline=0.3).total == loss(hard, **numbers, margin_offline=0.3).total
-
-
-def test_a_soft_margin_lowers_the_plateau():
-    loss = partial(off_tri, margin_online=0.2, margin_offline=0.3)
-    assert plateau(loss, 4) == pytest.approx(4 * 2 * (0.2 + 0.3))
-    assert plateau(loss, 4, torch.full((2, 4), 0.25)) == pytest.approx(4 * 2 * (0.2 + 0.75 * 0.3))
 
 
 def test_a_batch_without_table_says_so():

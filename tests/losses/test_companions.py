@@ -57,7 +57,7 @@ def definition(matrix, rows, name):
     return total
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", ["offtri", "offquin", "adapoffquin"])
 def test_every_pair_of_a_triple_is_an_anchor(name, seed):
     generator = torch.Generator().manual_seed(seed)
@@ -85,11 +85,3 @@ def test_a_collapsed_model_costs_what_a_batch_of_anchors_costs():
     assert plateau(loss, 12) == pytest.approx(2 * 1.5 * 0.2 * 12)
     with pytest.raises(ValueError, match="10 pairs do not form triples"):
         plateau(loss, 10)
-
-
-def test_a_single_triple_has_no_online_negative_and_its_weights_say_nothing():
-    kind = loss_kind("adapoffquin", "anchors")
-    pairs = Similarities(torch.rand(3, 3), torch.eye(3, dtype=torch.bool))
-    value = kind.function(pairs, margin_online=0.2, margin_offline=0.0, alpha=0.3, beta=1.5)
-    assert value.figures["online"] == 0
-    assert value.figures["weight_mean"] == 1.5

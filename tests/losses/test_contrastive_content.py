@@ -12,7 +12,6 @@ from aoq.pipeline.losses.contrastive_content import (
     content_resourcing,
     content_similarities,
     content_swapping,
-    drawable,
     pick,
 )
 
@@ -65,8 +64,8 @@ def by_definition(attention, uniform, margin):
 
 
 @pytest.mark.parametrize("direction", ["t2i", "i2t"])
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("margin", [0.0, 0.2])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("margin", [0.2])
 def test_values_and_gradients_are_the_papers(direction, seed, margin):
     found, leaves = attention(seed, direction)
     uniform = torch.rand(2, PAIRS, generator=torch.Generator().manual_seed(seed + 9), dtype=torch.float64)
@@ -86,14 +85,6 @@ def test_every_query_is_drawn_as_often():
     share = pick(mask, uniform).bincount(minlength=5) / 30_000
     torch.testing.assert_close(share, torch.tensor([0, 1, 1, 0, 1]) / 3, rtol=0, atol=0.01)
     assert pick(mask[:1], torch.tensor([1 - 2**-53], dtype=torch.float64)).tolist() == [4]
-
-
-def test_start_and_end_are_never_drawn_and_regions_all_may_be():
-    found, _ = attention(0, "t2i")
-    for pair, row in enumerate(drawable(found)):
-        assert row.nonzero().flatten().tolist() == found.query_mask[pair].nonzero().flatten().tolist()[1:-1]
-    regions, _ = attention(0, "i2t")
-    assert torch.equal(drawable(regions), regions.query_mask)
 
 
 def test_what_is_not_defined_costs_nothing_and_has_no_gradient():

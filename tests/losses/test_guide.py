@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from aoq.pipeline.losses.guide import guided_matches
 from aoq.pipeline.losses.info_nce import info_nce
-from aoq.pipeline.losses.similarities import Similarities, positive_pairs
+from aoq.pipeline.losses.similarities import Similarities, guided_matches, positive_pairs
 
 
 @pytest.mark.parametrize("margin", [0.0, 0.2, -0.2])

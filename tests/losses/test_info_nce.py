@@ -11,11 +11,9 @@ from torch.nn.functional import cross_entropy
 
 from aoq.pipeline.losses import loss_kind, plateau
 from aoq.pipeline.losses.companions import turn_triples
-from aoq.pipeline.losses.figures import levelled
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
-from aoq.pipeline.losses.info_nce import adap_info_nce, info_nce
+from aoq.pipeline.losses.info_nce import LearntTemperature, adap_info_nce, info_nce
 from aoq.pipeline.losses.similarities import OfflineSimilarities, Similarities, positive_pairs
-from aoq.pipeline.losses.temperature import LearntTemperature
 
 SIZE = 7
 ROWS = torch.tensor([0, 1, 1, 2, 3, 4, 5])  # a batch with two captions of one image
@@ -59,7 +57,7 @@ def definition(matrix, lists, temperature, *, hardness=0.0, adaptive=False, prob
     return total
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("drawn", [False, True], ids=["batch", "table"])
 @pytest.mark.parametrize("hardness", [0.0, 9.0])
 @pytest.mark.parametrize("adaptive", [False, True], ids=["plain", "adaptive"])
@@ -120,15 +118,6 @@ def test_is_torchs_cross_entropy_on_a_plain_batch():
     wide = [torch.cat([m, one[:, None]], dim=1) / 0.07 for m, one in zip((matrix, matrix.T), lists, strict=True)]
     expected = sum(cross_entropy(logits, own, reduction="sum") for logits in wide)
     torch.testing.assert_close(info_nce(batch(matrix, lists, rows=own), temperature=0.07).total, expected)
-
-
-def test_copies_of_a_photograph_are_no_columns():
-    """Beside a pair and its copy, the loss of the other pairs is what it is without the copy."""
-    matrix, _ = numbers(2)
-    copied = matrix.detach().clone().requires_grad_()
-    info_nce(batch(copied), temperature=0.1).total.backward()
-    assert copied.grad[1, 2] == copied.grad[2, 1] == 0
-    assert (copied.grad[ROWS[:, None] != ROWS] > 0).all()
 
 
 @pytest.mark.parametrize("function", ["infonce", "adapinfonce", "sigmoid"])
@@ -214,17 +203,6 @@ def test_a_collapsed_model_sits_on_the_plateau_wherever_it_is(similarity):
     assert plateau(info_nce, 16) == pytest.approx(2 * 16 * math.log(17))
 
 
-def test_a_levelled_batch_keeps_what_is_no_negative():
-    matrix, lists = numbers(7)
-    lists = lists.detach().clone()
-    lists[1, 3] = NO_NEGATIVE
-    level = levelled(batch(matrix, lists))
-    assert (level.matrix == matrix.mean()).all()
-    assert level.offline.caption_to_image[3] == NO_NEGATIVE
-    assert (level.offline.image_to_caption == matrix.mean()).all()
-    assert torch.equal(level.is_positive, batch(matrix).is_positive)
-
-
 def test_a_learnt_temperature_starts_where_it_is_put_and_stops_at_its_bound():
     learnt = LearntTemperature(temperature=0.07, max_scale=100.0)
     assert learnt()["temperature"].item() == pytest.approx(0.07)
@@ -236,15 +214,3 @@ def test_a_learnt_temperature_starts_where_it_is_put_and_stops_at_its_bound():
     learnt()["temperature"].neg().backward()  # towards higher temperatures: there is a way back
     optimizer.step()
     assert learnt()["temperature"].item() > 0.01
-
-
-def test_a_temperature_is_learnt_as_the_loss_falls():
-    """Pairs that are told apart are worth a lower temperature, wrong ones a higher one."""
-    for matrix, lower in ((torch.eye(4), True), (1 - torch.eye(4), False)):
-        learnt = LearntTemperature()
-        optimizer = torch.optim.Adam(learnt.parameters(), lr=0.1)
-        for _ in range(5):
-            optimizer.zero_grad()
-            info_nce(batch(matrix, rows=torch.arange(4)), **learnt()).total.backward()
-            optimizer.step()
-        assert (learnt()["temperature"].item() < 0.07) == lower

@@ -28,7 +28,7 @@ def similarities(matrix, rows=None):
     return Similarities(matrix, positive_pairs(rows, mask_positives=True))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 10_000), size=st.integers(2, 9), hardness=st.sampled_from([0.0, 0.7, 5.0, 300.0, math.inf]))
 def test_online_negatives_are_the_weighed_means_of_loops(seed, size, hardness):
     rng = np.random.default_rng(seed)
@@ -68,7 +68,7 @@ def test_the_weights_have_no_gradient():
     torch.testing.assert_close(matrix.grad, expected)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 10_000), size=st.integers(2, 40), gap=st.floats(-0.3, 1.0), spread=st.floats(0.0, 0.5))
 def test_the_level_is_the_highest_that_the_batch_can_bear(seed, size, gap, spread):
     rng = np.random.default_rng(seed)
@@ -86,7 +86,7 @@ def test_the_level_is_the_highest_that_the_batch_can_bear(seed, size, gap, sprea
 
     level = float(bearable_level(ONLINE, pairs, margin=MARGIN))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pace, "AT_ONCE", ())  # as on a device
+        patch.setattr(pace, "SYNCHRONOUS", ())  # as on a device
         assert float(bearable_level(ONLINE, pairs, margin=MARGIN)) == level
     bearable = [whole for whole in range(TOP + 1) if cost(whole) <= BEARABLE]
     if not bearable:
@@ -146,10 +146,9 @@ def gap_after_training(seed, paced):
     return float((pairs.positive.mean() - pairs.matrix.mean()).detach())
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_hardest_negatives_collapse_and_paced_ones_do_not(seed):
-    assert gap_after_training(seed, None) < 0.02
-    assert gap_after_training(seed, Pace(MARGIN)) > 0.2
+def test_hardest_negatives_collapse_and_paced_ones_do_not():
+    assert gap_after_training(0, None) < 0.02
+    assert gap_after_training(0, Pace(MARGIN)) > 0.2
 
 
 def test_triples_are_paced_by_negatives_of_other_triples():

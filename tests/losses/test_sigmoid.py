@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from aoq.pipeline.losses import loss_kind
-from aoq.pipeline.losses.companions import turn_triples
 from aoq.pipeline.losses.sigmoid import sigmoid_loss
 from aoq.pipeline.losses.similarities import OfflineSimilarities, Similarities, positive_pairs
 
@@ -38,7 +36,7 @@ def definition(matrix, lists, temperature, bias, probability):
     return total
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("drawn", [False, True], ids=["batch", "table"])
 @pytest.mark.parametrize("soft", [False, True], ids=["sure", "soft"])
 def test_equals_its_definition(seed, drawn, soft):
@@ -56,16 +54,3 @@ def test_equals_its_definition(seed, drawn, soft):
             torch.testing.assert_close(ours.grad, theirs.grad)
     assert fast[0].grad[1, 2] == 0
     assert value.figures["online"] + value.figures.get("offline", 0) == pytest.approx(value.total.item())
-
-
-def test_with_companions_each_pair_of_a_triple_has_its_offline_negatives():
-    matrix = leaves(1)[0]
-    pairs = Similarities(matrix, torch.eye(SIZE).bool())
-    found = loss_kind("sigmoid", "anchors").function(pairs).total
-    torch.testing.assert_close(found, sigmoid_loss(turn_triples(pairs)).total)
-    images = torch.arange(SIZE)
-    apart = images[:, None] % 2 != images % 2
-    slow = torch.log1p(torch.exp(matrix / 0.1 - 10))
-    expected = torch.log1p(torch.exp(10 - matrix.diagonal() / 0.1)).sum() + slow[apart].sum()
-    expected = expected + slow[images, (images + 2) % 6].sum() + slow[(images - 2) % 6, images].sum()
-    torch.testing.assert_close(found, expected)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from aoq.models import MODELS, build_model
@@ -22,7 +19,7 @@ SIZES = {"embedding_size": 8, "word_size": 6}
 PLACES = {"position_size": 4, "grid": 4}
 RAW = {"normalise_images": False, "normalise_captions": False}
 # Further options worth the contract tests; a new model is tested with its defaults.
-OPTIONS: dict[str, list[dict[str, object]]] = {
+OPTIONS = {
     "vsepp": [{}, {"bidirectional": True}],
     "vsrn": [
         {"variant": "coco", "caption_hidden_size": 7, "caption_word_size": 6, "caption_bidirectional": True},
@@ -30,31 +27,24 @@ OPTIONS: dict[str, list[dict[str, object]]] = {
     ],
     "scan": [
         {"direction": "t2i", "aggregation": "Mean"},
-        {"direction": "i2t", "aggregation": "LogSumExp"},
-        {"direction": "t2i", "aggregation": "Sum", "normalisation": "softmax", "weight_norm": True},
         {"direction": "i2t", "aggregation": "Max", "normalisation": "clipped_l1norm", "bidirectional": False},
         {"direction": "t2i", "aggregation": "LogSumExp", "normalisation": "l1norm", "weight_norm": True, **RAW},
-        {"direction": "i2t", "aggregation": "Mean", "normalisation": "clipped", **RAW},
+        {"direction": "i2t", "aggregation": "Sum", "normalisation": "softmax", **RAW},
     ],
     "bfan": [{"focal": "equal"}, {"focal": "prob"}],
     "pfan": [
-        {"direction": "t2i", **PLACES},
         {"direction": "i2t", "mask_padding": True, **PLACES},
-        {"direction": "t2i", "aggregation": "LogSumExp", "mask_padding": True, **PLACES},
+        {"direction": "t2i", "aggregation": "LogSumExp", **PLACES},
     ],
     "sgr": [{"regions": REGIONS, "similarity_size": 7}, {"regions": REGIONS, "similarity_size": 4, "steps": 1}],
     "saf": [{"regions": REGIONS, "similarity_size": 7}],
     "naaf": [{}, {"alpha_schedule": "adaptive", **RAW}],
     "imram": [
-        {"mode": "text", "steps": 2},
-        {"mode": "image", "steps": 3},
-        {"mode": "full", "steps": 1},
-        {"mode": "full", "steps": 3},
+        {"mode": "text", "steps": 1},
+        {"mode": "full", "steps": 2},
     ],
     "maxsim": [
         {"direction": "t2i"},
-        {"direction": "i2t"},
-        {"direction": "both"},
         {"direction": "both", "aggregation": "Sum", **RAW},
     ],
     "vse_infinity": [{}, {"augment_words": "mask"}],
@@ -65,7 +55,7 @@ CASES = [(name, options) for name in MODELS for options in OPTIONS.get(name, [{}
 RANGES = {"var": (0.5, 1.5), "threshold": (0.1, 0.4), "alpha": (1.0, 3.0), "statistics": (0.1, 0.9)}
 
 
-def randomise(model: MatchingModel, generator: torch.Generator) -> None:
+def randomise(model, generator):
     """All weights and statistics non-trivial: fresh ones leave VSRN's graph layers and NAAF's thresholds out."""
     with torch.no_grad():
         for parameter in model.parameters():
@@ -77,7 +67,7 @@ def randomise(model: MatchingModel, generator: torch.Generator) -> None:
 
 
 @pytest.fixture
-def generator() -> torch.Generator:
+def generator():
     return torch.Generator().manual_seed(0)
 
 
@@ -86,31 +76,28 @@ class Build:
     """A model of one case, as often as a test needs a fresh one."""
 
     name: str
-    options: dict[str, object]
+    options: dict
 
     @property
-    def takes_masks(self) -> bool:
+    def takes_masks(self):
         return MODELS[self.name].takes_masks
 
-    def with_regions(self, regions: int) -> Build:
+    def with_regions(self, regions):
         """The case for images of this number of regions, if its model is built for a number."""
         return replace(self, options={**self.options, "regions": regions}) if "regions" in self.options else self
 
-    def __call__(self, seed: int = 0) -> MatchingModel:
+    def __call__(self, seed=0):
         model = build_model(self.name, feature_size=FEATURES, vocabulary_size=VOCABULARY, **SIZES, **self.options)
         randomise(model, torch.Generator().manual_seed(seed))
         return model.eval()
 
 
-def case_id(case: tuple[str, dict[str, object]]) -> str:
+def case_id(case):
     name, options = case
-    shown = {key: value for key, value in options.items() if key not in PLACES}
-    return "-".join(
-        [name, *(f"{value} {key}" if isinstance(value, bool) else str(value) for key, value in shown.items())]
-    )
+    return "-".join([name, *(f"{key}={value}" for key, value in options.items() if key not in PLACES)])
 
 
-def fixture_of(fits: Callable[[type[MatchingModel]], bool]) -> Any:
+def fixture_of(fits):
     """A fixture that runs its test for every case whose model fits."""
     cases = [case for case in CASES if fits(MODELS[case[0]])]
     return pytest.fixture(params=cases, ids=case_id)(lambda request: Build(*request.param))
@@ -124,12 +111,10 @@ build_attending = fixture_of(lambda model: model.attends)
 
 
 @pytest.fixture
-def world(generator: torch.Generator) -> Callable[..., tuple[Images, Captions]]:
+def world(generator):
     """(images, captions): regions with boxes, and 0-padded word ids in mixed order of lengths."""
 
-    def make(
-        images: int = 5, lengths: tuple[int, ...] = (4, 1, 7, 2, 4), regions: int = REGIONS, masked: bool = False
-    ) -> tuple[Images, Captions]:
+    def make(images=5, lengths=(4, 1, 7, 2, 4), regions=REGIONS, masked=False):
         features = torch.rand(images, regions, FEATURES, generator=generator)
         mask = torch.rand(images, regions, generator=generator) < 0.6 if masked else None
         if mask is not None:
@@ -150,15 +135,15 @@ class Official:
     images: Code
     captions: Code
 
-    def matrix(self) -> Tensor:
+    def matrix(self):
         return self.model.similarity(self.images, self.captions)
 
-    def pairs(self) -> tuple[Code, Code]:
+    def pairs(self):
         """Every image with every caption as an aligned list, image by image."""
         rows = torch.arange(len(self.images)).repeat_interleave(len(self.captions))
         return self.images[rows], self.captions[torch.arange(len(self.captions)).repeat(len(self.images))]
 
-    def double(self) -> Official:
+    def double(self):
         """The same embeddings in float64, as the official evaluations have them."""
         images, captions = (
             Code(code.vectors.double(), code.mask, None if code.pooled is None else code.pooled.double())
@@ -168,10 +153,10 @@ class Official:
 
 
 @pytest.fixture
-def official() -> Callable[..., Official]:
+def official():
     """Recognises the case's weights by the official options, and checks the embeddings."""
 
-    def load(case: Any, options: dict[str, object]) -> Official:
+    def load(case, options):
         parts = [part for part in map(case.weights, ("img_enc", "txt_enc", "sim_enc")) if part]
         found = from_official(parts, options)
         model = build_model(found.name, **found.options).eval()
@@ -188,29 +173,54 @@ def official() -> Callable[..., Official]:
 
 
 @pytest.fixture
-def triplet() -> Callable[..., Tensor]:
+def triplet():
     """VSE++'s loss as the official codes have it: margin 0.2, and only the diagonal is positive."""
 
-    def loss(similarity: Tensor, *, hardest: bool) -> Tensor:
+    def loss(similarity, *, hardest):
         diagonal = positive_pairs(torch.arange(len(similarity)), mask_positives=False)
         return (online_triplet if hardest else sum_triplet)(Similarities(similarity, diagonal), margin=0.2).total
 
     return loss
 
 
-def attention_by_loops(
-    queries: Tensor, contexts: Tensor, temperature: float, normalisation: str = "clipped_l2norm"
-) -> Tensor:
-    """Row q: how much query q attends to each context fragment. Products are normalised over the queries first."""
-    columns = [_normalised(torch.stack([q @ v for q in queries]), normalisation) for v in contexts]
-    rows = []
-    for q in range(len(queries)):
-        exponentials = [(temperature * column[q]).exp() for column in columns]
-        rows.append(torch.stack(exponentials) / sum(exponentials))
-    return torch.stack(rows)
+class Loops:
+    """Definitions that several papers share, one pair and one fragment at a time; autograd goes through them."""
+
+    @staticmethod
+    def attention(queries, contexts, temperature, normalisation="clipped_l2norm"):
+        """Row q: how much query q attends to each context fragment. Products are normalised over the queries first."""
+        columns = [_normalised(torch.stack([q @ v for q in queries]), normalisation) for v in contexts]
+        rows = []
+        for q in range(len(queries)):
+            exponentials = [(temperature * column[q]).exp() for column in columns]
+            rows.append(torch.stack(exponentials) / sum(exponentials))
+        return torch.stack(rows)
+
+    @staticmethod
+    def cosine(a, b):
+        return (a @ b) / (a.norm() * b.norm()).clamp_min(1e-8)
+
+    @staticmethod
+    def code(seed, items, fragments, *, size=3, unit=True):
+        """Float64, any mask with at least one real fragment an item, and NaN where it is False."""
+        generator = torch.Generator().manual_seed(seed)
+        vectors = torch.randn(items, fragments, size, generator=generator, dtype=torch.float64)
+        vectors = vectors / vectors.norm(dim=-1, keepdim=True) if unit else vectors
+        mask = torch.rand(items, fragments, generator=generator) < 0.7
+        mask[torch.arange(items), torch.randint(fragments, (items,), generator=generator)] = True
+        return Code(vectors.masked_fill(~mask.unsqueeze(-1), torch.nan), mask)
+
+    @staticmethod
+    def each_pair(images, captions, similarity):
+        """The matrix, one pair at a time, of the real regions and the real words."""
+        rows = [
+            [similarity(regions[r], words[w]) for words, w in zip(captions.vectors, captions.mask, strict=True)]
+            for regions, r in zip(images.vectors, images.mask, strict=True)
+        ]
+        return torch.stack([torch.stack(row) for row in rows])
 
 
-def _normalised(products: Tensor, normalisation: str) -> Tensor:
+def _normalised(products, normalisation):
     if normalisation == "softmax":
         return products.exp() / sum(x.exp() for x in products)
     if normalisation.startswith("clipped"):
@@ -221,39 +231,6 @@ def _normalised(products: Tensor, normalisation: str) -> Tensor:
     return products / (sum(x.abs() for x in products) + 1e-8) if normalisation.endswith("l1norm") else products
 
 
-def cosine_by_definition(a: Tensor, b: Tensor) -> Tensor:
-    return (a @ b) / (a.norm() * b.norm()).clamp_min(1e-8)
-
-
-def random_code(seed: int, items: int, fragments: int, *, size: int = 3, unit: bool = True) -> Code:
-    """Float64, any mask with at least one real fragment an item, and NaN where it is False."""
-    generator = torch.Generator().manual_seed(seed)
-    vectors = torch.randn(items, fragments, size, generator=generator, dtype=torch.float64)
-    vectors = vectors / vectors.norm(dim=-1, keepdim=True) if unit else vectors
-    mask = torch.rand(items, fragments, generator=generator) < 0.7
-    mask[torch.arange(items), torch.randint(fragments, (items,), generator=generator)] = True
-    return Code(vectors.masked_fill(~mask.unsqueeze(-1), torch.nan), mask)
-
-
-def each_pair(images: Code, captions: Code, similarity: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """The matrix, one pair at a time, of the real regions and the real words."""
-    rows = [
-        [similarity(regions[r], words[w]) for words, w in zip(captions.vectors, captions.mask, strict=True)]
-        for regions, r in zip(images.vectors, images.mask, strict=True)
-    ]
-    return torch.stack([torch.stack(row) for row in rows])
-
-
-@dataclass(frozen=True)
-class Loops:
-    """Definitions that several papers share, one pair and one fragment at a time; autograd goes through them."""
-
-    attention = staticmethod(attention_by_loops)
-    cosine = staticmethod(cosine_by_definition)
-    code = staticmethod(random_code)
-    each_pair = staticmethod(each_pair)
-
-
 @pytest.fixture(scope="session")
-def loops() -> Loops:
-    return Loops()
+def loops():
+    return Loops

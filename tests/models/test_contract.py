@@ -62,13 +62,6 @@ def test_padding_words_are_invisible(build, world):
         assert_close(similarity(model, (images, Captions(words, captions.lengths))), expected, **CLOSE)
 
 
-def test_order_is_irrelevant(build, world):
-    model, (images, captions) = build(), world(masked=build.takes_masks)
-    i, c = torch.tensor([4, 0, 3, 1, 2]), torch.tensor([2, 1, 4, 0, 3])
-    permuted = similarity(model, (images[i], captions[c]))
-    assert_close(permuted, similarity(model, (images, captions))[i][:, c], **CLOSE)
-
-
 def test_batch_mates_are_irrelevant(build, world):
     model, (images, captions) = build(), world(masked=build.takes_masks)
     full = similarity(model, (images, captions))
@@ -77,22 +70,17 @@ def test_batch_mates_are_irrelevant(build, world):
         assert_close(alone, full[i : i + 1, c : c + 1], **CLOSE)
 
 
-def test_gradients_do_not_change_values(build, world, monkeypatch):
-    """Nor do the tiles that fragment models cut the matrix into without them."""
+def test_neither_gradients_nor_parts_change_values(build, world, monkeypatch):
+    """Without gradients fragment models cut the matrix into tiles; codes that were encoded apart can be joined."""
     monkeypatch.setattr(fragments, "TILE_IMAGES", 2)
     monkeypatch.setattr(fragments, "TILE_CAPTIONS", 3)
-    model, pairs = build(), world(masked=build.takes_masks)
-    with torch.no_grad():
-        without = similarity(model, pairs)
-    assert_close(similarity(model, pairs), without, **CLOSE)
-
-
-def test_codes_encoded_apart_can_be_joined(build, world):
     model, (images, captions) = build(), world(masked=build.takes_masks)
-    parts = [captions[:2], captions[2:3], captions[3:]]
-    code = concatenate([model.encode_captions(part) for part in parts])
+    expected = similarity(model, (images, captions))
+    with torch.no_grad():
+        assert_close(similarity(model, (images, captions)), expected, **CLOSE)
+    code = concatenate([model.encode_captions(part) for part in (captions[:2], captions[2:3], captions[3:])])
     image_code = concatenate([model.encode_images(part) for part in (images[:1], images[1:])])
-    assert_close(model.similarity(image_code, code), similarity(model, (images, captions)), **CLOSE)
+    assert_close(model.similarity(image_code, code), expected, **CLOSE)
 
 
 def test_masked_regions_are_invisible(build_masking, world):
@@ -196,19 +184,6 @@ def test_gradients_reach_every_parameter(build, world):
         assert parameter.grad.any(), name
 
 
-def test_mixed_precision_is_close(build, world):
-    """The encoders' codes and all that follows under bfloat16 autocast, and the gradients of it."""
-    model, pairs = build(), world(masked=build.takes_masks)
-    expected = similarity(model, pairs).detach()
-    with torch.autocast("cpu", torch.bfloat16):
-        images, captions = encode(model, pairs)
-        found = model.similarity(images, captions)
-        value = found.sum() + model.pair_similarity(images, captions).sum()
-    assert_close(found.float(), expected, atol=0.1, rtol=0.05)
-    value.backward()
-    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
-
-
 def test_weights_and_what_was_learnt_besides_survive_a_save(build, world, tmp_path):
     model, other, pairs = build(seed=1), build(seed=2), world()
     save_file(model.state_dict(), tmp_path / "weights.safetensors")
@@ -223,55 +198,39 @@ def test_weights_and_what_was_learnt_besides_survive_a_save(build, world, tmp_pa
         assert torch.equal(kept, loaded)
 
 
-@pytest.mark.parametrize(
-    "small",
-    [
-        {"lengths": (1, 1, 1)},
-        {"images": 1, "lengths": (3,)},
-        {"images": 1, "lengths": (1,)},
-        {"regions": 1},
-        {"images": 1, "regions": 1, "lengths": (1,)},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("small", [{"images": 1, "lengths": (3,)}, {"regions": 1, "lengths": (1, 1, 1)}], ids=str)
 def test_small_worlds(build, world, small):
     model, pairs = build.with_regions(small.get("regions", 6))(), world(**small)
     image_code, caption_code = encode(model, pairs)
     result = model.similarity(image_code, caption_code)
     assert result.shape == (len(pairs[0]), len(pairs[1]))
     n = min(result.shape)
-    pair = model.pair_similarity(image_code[:n], caption_code[:n])
-    assert_close(pair, result.diagonal(), **CLOSE)
+    assert_close(model.pair_similarity(image_code[:n], caption_code[:n]), result.diagonal(), **CLOSE)
     result.sum().backward()
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
 
 
-@pytest.mark.parametrize("sign", [1, -1])
-def test_similarities_lie_far_above_what_stands_in_for_no_negative(build, world, sign):
+def test_similarities_lie_far_above_a_missing_negatives(build, world):
     """It holds for any two items, and for images and captions whose vectors are all equal or opposite."""
     model = build()
     images, captions = encode(model, world(lengths=(4, 1, 100, 2, 4)))
     one = torch.eye(images.vectors.shape[-1])[0]
-    far = [replace(images, vectors=sign * one.expand_as(images.vectors))]
-    far += [replace(captions, vectors=one.expand_as(captions.vectors))]
-    for result in (model.similarity(images, captions), model.similarity(*far)):
-        assert result.abs().max() < -NO_NEGATIVE / 10
+    equal = [replace(code, vectors=one.expand_as(code.vectors)) for code in (images, captions)]
+    opposite = [replace(images, vectors=-one.expand_as(images.vectors)), equal[1]]
+    for codes in ((images, captions), equal, opposite):
+        assert model.similarity(*codes).abs().max() < -NO_NEGATIVE / 10
 
 
-@pytest.mark.parametrize("bias", [True, False])
-def test_featureless_images_stay_finite(build, world, bias):
-    """Zero features; without a bias even zero embeddings."""
+def test_featureless_images_stay_finite(build, world):
+    """Zero features, and without biases even zero embeddings."""
     model, (images, captions) = build(), world()
-    if not bias:
-        for name, parameter in model.named_parameters():
-            if "bias" in name and not name.startswith("text."):
-                parameter.data.zero_()
-    zero = replace(images, features=torch.zeros_like(images.features))
-    loss = objective(model, zero, captions)
+    for name, parameter in model.named_parameters():
+        if "bias" in name and not name.startswith("text."):
+            parameter.data.zero_()
+    loss = objective(model, replace(images, features=torch.zeros_like(images.features)), captions)
     assert loss.isfinite()
     loss.backward()
     for name, parameter in model.named_parameters():
-        assert parameter.grad is None or parameter.grad.isfinite().all(), name
         assert parameter.grad is None or parameter.grad.abs().max() < 1e5, name
 
 
@@ -311,17 +270,6 @@ def test_attention_of_a_pair_depends_on_nothing_else(build_attending, world):
             assert_close(real, one.weights[0], **CLOSE)
             assert_close(found.queries[pair][found.query_mask[pair]], one.queries[0], **CLOSE)
             assert_close(found.keys[pair][found.key_mask[pair]], one.keys[0], **CLOSE)
-
-
-def test_attention_has_a_gradient(build_attending, world):
-    if build_attending.name == "maxsim":
-        pytest.skip("the best match is chosen, not weighed")
-    model = build_attending()
-    for found in model.fragment_attention(*encode(model, world(masked=build_attending.takes_masks))):
-        model.zero_grad()
-        found.weights.square().sum().backward(retain_graph=True)
-        for part in (model.project, model.text):
-            assert any(p.grad is not None and p.grad.any() for p in part.parameters())
 
 
 def test_models_without_attention_say_so(build_embedding, world):

@@ -7,12 +7,11 @@ import torch
 
 from aoq.models import build_model
 from aoq.models.base import Captions, Code, Images
-from aoq.models.captioner import Captioner, caption_labels
+from aoq.models.layers import TextEncoder
 from aoq.models.official import from_official, our_weights
 from aoq.models.packing import run_over
-from aoq.models.text import TextEncoder
 from aoq.models.vsepp import VSEpp
-from aoq.models.vsrn import VSRN
+from aoq.models.vsrn import VSRN, Captioner, caption_labels
 
 CASES = ["vsrn_coco", "vsrn_coco_abs_noimgnorm", "vsrn_f30k"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from statistics import NormalDist
 
 import pytest
@@ -29,11 +28,8 @@ DISTRIBUTIONS = [
     Mismatch(0.6, 0.1, 0.3, 0.1),
     Mismatch(0.6, 0.12, 0.3, 0.08),
     Mismatch(0.6, 0.08, 0.3, 0.12),
-    Mismatch(0.8, 0.09, 0.29, 0.11),
-    Mismatch(0.45, 0.05, 0.35, 0.06),
     Mismatch(0.3, 0.1, 0.1, 0.1 + 1e-9),
     Mismatch(0.2, 0.1, -0.3, 0.1),
-    Mismatch(0.5, 0.2, 0.3, 0.1),
 ]
 
 
@@ -45,7 +41,7 @@ def test_the_boundary_minimises_errors(m, alpha):
     assert m.boundary(alpha) == pytest.approx(best, abs=2e-4)
 
 
-@pytest.mark.parametrize("m", [DISTRIBUTIONS[k] for k in (1, 2, 3)], ids=str)
+@pytest.mark.parametrize("m", [DISTRIBUTIONS[k] for k in (1, 2)], ids=str)
 def test_the_best_alpha_puts_the_boundary_where_it_is_safe(m):
     assert m.safe == pytest.approx(m.mu - 3 * m.sigma)
     assert m.boundary(m.best_alpha) == pytest.approx(m.safe, abs=1e-6)
@@ -70,16 +66,6 @@ def test_there_may_be_no_best_alpha(m):
     assert m.best_alpha is None
     boundaries = [m.boundary(10 ** (step / 100)) for step in range(-600, 600)]
     assert all(boundary is None or abs(boundary - m.safe) > 0.01 for boundary in boundaries)
-
-
-def test_distributions_too_far_apart_for_a_finite_penalty_have_none():
-    assert Mismatch(0.9, 0.01, 0.1, 0.001).best_alpha is None
-
-
-def test_samples_are_summed_up_by_mean_and_unbiased_deviation():
-    m = Mismatch.estimate(torch.tensor([0.1, 0.4, 0.7]), torch.tensor([0.2, 0.3]))
-    assert (m.mu, m.sigma) == pytest.approx((0.4, 0.3))
-    assert (m.mu_other, m.sigma_other) == pytest.approx((0.25, math.sqrt(0.005)))
 
 
 def training_batch(loops, *, captions=48, words=12):
@@ -122,31 +108,6 @@ def test_observing_moves_the_thresholds_most_of_the_way(loops):
     assert 0 < model.safe_threshold < model.threshold < 1
 
 
-@pytest.mark.parametrize("rounding", [-1e-9, 1e-9])
-def test_a_caption_whose_image_is_in_the_batch_twice_tells_whichever_scores_higher(loops, rounding):
-    images, captions = training_batch(loops)
-    images.vectors[1], images.mask[1] = images.vectors[0], images.mask[0]
-    similarity = training_model().similarity(images, captions)
-    similarity[:2, :2] = similarity.max() + 1
-    expected, model = training_model(), training_model()
-    expected.observe(images, captions, similarity)
-    similarity[0] += rounding
-    model.observe(images, captions, similarity)
-    assert_close(model.statistics, expected.statistics)
-
-
-def test_too_few_words_leave_no_threshold(loops):
-    """One of the batches has no caption whose own image ranks first."""
-    images, captions = training_batch(loops, captions=12)
-    for rows in (torch.arange(12), torch.arange(12).roll(1)):
-        model = training_model()
-        similarity = model.similarity(images, captions)[rows]
-        assert len(samples(images[rows], captions, similarity)[0]) <= FEWEST_WORDS
-        model.observe(images[rows], captions, similarity)
-        assert model.threshold == model.safe_threshold == 0
-        assert not model.statistics.any()
-
-
 @pytest.mark.parametrize("words", [FEWEST_WORDS, FEWEST_WORDS + 1])
 def test_more_than_so_many_words_are_needed(words):
     generator = torch.Generator().manual_seed(0)
@@ -157,6 +118,7 @@ def test_more_than_so_many_words_are_needed(words):
     first = torch.tensor([[1.0, 1.0], [0.0, 0.0]])  # caption 0 alone has its own image first
     model.observe(Code(torch.randn(2, 3, 4, generator=generator).double()), Code(vectors, mask), first)
     assert bool(model.statistics.any()) == (words > FEWEST_WORDS)
+    assert words > FEWEST_WORDS or model.threshold == model.safe_threshold == 0
 
 
 def test_estimates_outside_0_and_1_count_as_0():
@@ -172,7 +134,7 @@ def test_estimates_outside_0_and_1_count_as_0():
 
 
 @pytest.mark.parametrize("schedule", ["fixed", "adaptive"])
-@pytest.mark.parametrize("epochs", [4, 10, 20])
+@pytest.mark.parametrize("epochs", [4, 10])
 def test_alpha_moves_once_at_three_quarters(schedule, epochs):
     m = DISTRIBUTIONS[1]
     model = training_model(alpha_schedule=schedule, alpha=2.0)

@@ -91,8 +91,8 @@ def official_parts(case):
     return [part for part in map(case.weights, kinds) if part]
 
 
-def save(path, *, legacy=False, **content):
-    torch.save(content, path, _use_new_zipfile_serialization=not legacy)
+def save(path, **content):
+    torch.save(content, path)
     return path
 
 
@@ -134,6 +134,8 @@ def test_checkpoints_restore_their_options(checkpoint):
         assert {key: read.options[key] for key in told} == told
         if "normalise_images" in read.options:
             assert read.options["normalise_images"] is not opt["no_imgnorm"]
+        section = model_section(read).model_dump(exclude={"name"})  # an experiment's [model] is compared with these
+        assert {key: value for key, value in read.options.items() if key not in FROM_DATA} == section
         if "bi_gru" in opt:
             assert read.options["bidirectional"] is opt["bi_gru"]
             assert read.options["weight_norm"] is (opt["precomp_enc_type"] == "weight_norm")
@@ -163,18 +165,10 @@ def test_checkpoints_score_as_officially(checkpoint):
         case.check(key, model.similarity(images, captions))
 
 
-def test_options_are_those_of_a_model_section(checkpoint):
-    """All of them, so that an experiment's [model] can be compared with the file."""
-    for read in checkpoint[1]:
-        section = model_section(read).model_dump(exclude={"name"})
-        assert {key: value for key, value in read.options.items() if key not in FROM_DATA} == section
-
-
-@pytest.mark.parametrize("legacy", [False, True])
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("name", OWN_OPTIONS)
-def test_equal_weights_are_told_apart_by_the_programs_own_options(tmp_path, name, bidirectional, legacy):
-    path = save(tmp_path / name, legacy=legacy, model=parts(bidirectional), opt=argparse.Namespace(**OWN_OPTIONS[name]))
+def test_equal_weights_are_told_apart_by_the_programs_own_options(tmp_path, name, bidirectional):
+    path = save(tmp_path / name, model=parts(bidirectional), opt=argparse.Namespace(**OWN_OPTIONS[name]))
     (read,) = read_official_checkpoint(path)
     assert (read.name, read.options["bidirectional"], read.assumed) == (name, bidirectional, {})
     assert TELLING[name][0] in read.evidence
@@ -222,13 +216,9 @@ def test_weight_normalised_projections_are_not_vsepp(golden):
     ("program", "changes", "complaint"),
     [
         ("scan", {"agg_func": "Median"}, "agg_func = 'Median'; ours supports LogSumExp, Mean, Max, Sum"),
-        ("scan", {"raw_feature_norm": "l3norm"}, "raw_feature_norm = 'l3norm'; ours supports clipped_l2norm"),
-        ("scan", {"cross_attn": "both"}, "cross_attn = 'both'; ours supports t2i, i2t"),
         ("scan", {"lambda_softmax": "9"}, "lambda_softmax is '9', and should be a finite number"),
         ("scan", {"lambda_softmax": 0.0}, r"temperature: .*greater than 0 \(got 0.0\)"),
-        ("bfan", {"focal_type": "sharp"}, "focal_type = 'sharp'; ours supports equal, prob"),
         ("vsepp", {"measure": "order"}, "measure = 'order'; ours supports 'cosine' only"),
-        ("vsepp", {"use_abs": True}, "use_abs = True; ours supports False only"),
     ],
 )
 def test_options_that_we_cannot_follow(tmp_path, program, changes, complaint):
@@ -242,8 +232,6 @@ def test_parts_that_are_no_model_of_ours(golden):
     options = OWN_OPTIONS["scan"]
     with pytest.raises(ValueError, match=r"a CNN on photographs.*precomputed"):
         from_official([{"cnn.module.conv1.weight": torch.rand(1)} | image, text], OWN_OPTIONS["vsepp"])
-    with pytest.raises(ValueError, match=r"a CNN on photographs"):
-        from_official([{"module.backbone.top.weight": torch.rand(1)} | image, text], {})
     with pytest.raises(ValueError, match="text encoder is BERT"):
         from_official([image, {"bert.embeddings.word_embeddings.weight": torch.rand(2, 2)}], {})
     with pytest.raises(ValueError, match="several GRU layers"):
@@ -263,7 +251,7 @@ def without(part, name):
     return {key: value for key, value in part.items() if name not in key}
 
 
-@pytest.mark.parametrize("name", ["vsrn_f30k", "sgraf_sgr", "pfan", "naaf_glove", "vse_infinity"])
+@pytest.mark.parametrize("name", ["vsrn_f30k", "sgraf_sgr"])
 def test_missing_and_extra_weights_are_named(golden, name):
     image, text, *third = official_parts(golden(name))
     from_official([image, text, *third], {})
@@ -275,13 +263,10 @@ def test_missing_and_extra_weights_are_named(golden, name):
         from_official([image | {"fc2.weight": torch.rand(2)}, text, *third], {})
 
 
-@pytest.mark.parametrize("name", ["vsrn_f30k", "scan_bigru", "pfan"])
-def test_no_weight_may_be_missing_or_of_another_shape(golden, name):
-    complete, options = official_parts(golden(name)), {"cross_attn": "t2i", "agg_func": "Mean"}
+def test_no_weight_may_be_missing_or_of_another_shape(golden):
+    complete, options = official_parts(golden("pfan")), {"cross_attn": "t2i", "agg_func": "Mean"}
     for index, part in enumerate(complete):
         for key, value in part.items():
-            if key.endswith("num_batches_tracked"):  # torch < 0.4.1 saved none
-                continue
             for other in (without(part, key), part | {key: value.flatten()[:-1]}):
                 with pytest.raises(ValueError, match=r"\."):
                     from_official([*complete[:index], other, *complete[index + 1 :]], options)

@@ -23,7 +23,7 @@ from aoq.pipeline.engine import Engine
 from aoq.pipeline.stages import processes
 from aoq.pipeline.stages.processes import run_ranks
 from aoq.pipeline.training.checkpoint import CHECKPOINTS
-from aoq.pipeline.training.co_teaching import FILES
+from aoq.pipeline.training.co_teaching import NETWORK_FILES
 from tests.chaos.forks import PRELOADED
 from tests.stages.conftest import ENGINE, make_stage
 
@@ -93,7 +93,7 @@ def failing(rank, what, processes, engine):
 
 
 def unlike(processes, engine):
-    processes.check_alike({"content of train_ims.npy": str(processes.rank)})
+    processes.check_same({"content of train_ims.npy": str(processes.rank)})
 
 
 def test_what_fails_in_one_is_said(tmp_path):
@@ -131,7 +131,7 @@ def test_two_networks_are_co_taught_by_two_processes_as_by_one(make):
     chain = make("ncr", "dataset", text=NCR)
     said = []
     for engine in (ENGINE, TWO):
-        said.append((train(chain, engine), weights(chain), load_file(chain["second_round"].path / FILES[1])))
+        said.append((train(chain, engine), weights(chain), load_file(chain["second_round"].path / NETWORK_FILES[1])))
         found = read_clean_pairs(chain["second_round"].path / CLEAN_PAIRS, 200)
         said[-1] += (found,)
         chain["second_round"].path.rename(chain["second_round"].path.with_name(f"made {len(said)}"))

@@ -160,7 +160,7 @@ def failing(rank, what, processes, engine):
 
 
 def unlike(processes, engine):
-    processes.check_alike({"content of train_ims.npy": str(processes.rank)})
+    processes.check_same({"content of train_ims.npy": str(processes.rank)})
 
 
 def test_other_code_other_data_and_failures_are_told(ganged, tmp_path, monkeypatch):

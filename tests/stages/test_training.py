@@ -22,7 +22,7 @@ from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.report.verdict import gain_on_control
 from aoq.pipeline.tables.screens.view import read_view
 from aoq.pipeline.tables.table import read_table
-from aoq.pipeline.training import batches, trainer
+from aoq.pipeline.training import trainer
 from aoq.pipeline.training.checkpoint import read_weights
 from tests.stages.conftest import make_stage
 
@@ -228,9 +228,9 @@ def test_a_guide_is_the_teacher_whose_vectors_are_there(make, companions):
 def test_any_loss_trains_on_mined_batches_and_its_control_on_random_ones(make, monkeypatch, loss, groups):
     """Batch by batch the captions are those of the table's mined batches, in each epoch."""
     seen = []
-    read = batches.read_batch
+    read = trainer.read_batch
     monkeypatch.setattr(
-        batches, "read_batch", lambda pairs, draw, *rest: seen.append(draw.groups) or read(pairs, draw, *rest)
+        trainer, "read_batch", lambda pairs, draw, *rest: seen.append(draw.groups) or read(pairs, draw, *rest)
     )
     rounds = f"epochs = 2, batch_size = 10, loss = {{{loss}}}"
     chain = make("own", "mining", second_round=rounds, more='sampling = {batches = "mined", community = 5}')

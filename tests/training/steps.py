@@ -12,9 +12,9 @@ from torch import distributed as dist
 from aoq.models import MODELS, build_model, naaf
 from aoq.pipeline.config.losses import AdaptiveLoss, LossSection, OnlineLoss
 from aoq.pipeline.config.training import Constraints
-from aoq.pipeline.losses.temperature import LearntTemperature
+from aoq.pipeline.losses.info_nce import LearntTemperature
 from aoq.pipeline.training.batches import draw_batch, offline_draws, read_batch
-from aoq.pipeline.training.chunks import WHOLE, Cut
+from aoq.pipeline.training.chunks import UNCUT, Cut
 from aoq.pipeline.training.processes import Processes, has_batch_norm
 from aoq.pipeline.training.step import constrain, make_objective, take_step
 
@@ -67,15 +67,20 @@ def drawn(pairs, sampler, loss, rows=ROWS):
     return draw_batch(pairs, sampler, offline_draws(LOSSES[loss]), rows, np.random.default_rng(3), 0)
 
 
-def step(pairs, draw, name, loss, cut=WHOLE):
+def read(pairs, draw, part=slice(None)):
+    """The batch in float64."""
+    batch = read_batch(pairs, draw, part)
+    return replace(batch, images=replace(batch.images, features=batch.images.features.double()))
+
+
+def step(pairs, draw, name, loss, cut=UNCUT):
     """The figures, gradients and buffers of one step; the process reads its part of the batch."""
     model, learnt = fresh(name), LearntTemperature().double() if loss == "learnt" else None
-    numbers = learnt
+    numbers = learnt or dict
     if learnt is not None and not cut.processes.leads:
         numbers = lambda: {name: number.detach() for name, number in learnt().items()}  # noqa: E731
     objective, size = make_objective(LOSSES[loss], None, numbers), len(draw.groups[0].images)
-    batch = read_batch(pairs, draw, cut.for_batch(size).processes.rows(size))
-    batch = replace(batch, images=replace(batch.images, features=batch.images.features.double()))
+    batch = read(pairs, draw, cut.rows(size))
     if model.attends:
         uniform = np.random.default_rng(4).random((2, 2, size))
         objective = replace(objective, aligned_loss=partial(constrain, constraints=BOTH, uniform=uniform))
@@ -89,17 +94,17 @@ def step(pairs, draw, name, loss, cut=WHOLE):
 
 
 def one_of_several(rank, count, folder, pairs, cases):
-    """Take these steps with the others, and leave what they yield."""
+    """Take these steps with the others, the first one also alone, and leave what they yield."""
     torch.set_num_threads(1)
-    folder.mkdir(exist_ok=True)
     naaf.FEWEST_WORDS = 4
-    meeting = f"file://{folder / 'meeting'}"
-    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=count)
+    if rank == 0:
+        torch.save([step(pairs, *case) for *case, _ in cases], folder / "alone.pt")
+    dist.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=count)
     processes = Processes(rank, count)
-    found = [step(pairs, *case, cut=Cut(chunk if count > 1 else None, processes)) for *case, chunk in cases]
+    results = [step(pairs, *case, cut=Cut(chunk, processes)) for *case, chunk in cases]
     try:
-        processes.check_alike({"code": "same", "data": str(rank)})
+        processes.check_same({"code": "same", "data": str(rank)})
     except ValueError as error:
-        found.append(str(error))
-    torch.save(found, folder / f"{rank}.pt")
+        results.append(str(error))
+    torch.save(results, folder / f"{rank}.pt")
     dist.destroy_process_group()

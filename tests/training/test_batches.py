@@ -6,16 +6,11 @@ import threading
 import time
 from contextlib import closing
 
-import numpy as np
 import pytest
-import torch
 
-from aoq.pipeline.config.losses import AdaptiveLoss
-from aoq.pipeline.config.training import Training
-from aoq.pipeline.training.batches import BatchMaker, read_ahead
+from aoq.pipeline.training.batches import read_ahead
 
 WORKERS = [0, 1, 3]
-TRAINING = Training(loss=AdaptiveLoss(name="adapoffquin"), epochs=4, batch_size=10, warmup=("sum",))
 
 
 @pytest.fixture(autouse=True)
@@ -78,20 +73,3 @@ def test_no_more_are_made_than_are_kept():
         next(steps)
         time.sleep(0.05)
         assert len(made) <= 3
-
-
-def test_the_batch_of_a_step_is_the_same_whoever_makes_it_and_when(pairs, sampler):
-    maker = BatchMaker(pairs, sampler, None, TRAINING, seed=5)
-    wanted = [(epoch, step) for epoch in range(2) for step in range(5)]
-    first = {place: maker(*place) for place in wanted}
-    again = BatchMaker(pairs, sampler, None, TRAINING, seed=5)
-    for place in reversed(wanted):
-        one, other = first[place], again(*place)
-        assert torch.equal(one.batch.images.features, other.batch.images.features)
-        assert torch.equal(one.batch.captions.words, other.batch.captions.words)
-        assert one.figures == other.figures
-        assert one.rng.random() == other.rng.random()
-    assert {len(first[place].batch.images) for place in wanted[:4]} == {10}  # the warm-up draws nothing
-    assert {len(first[place].batch.images) for place in wanted[5:9]} == {30}
-    rows = np.concatenate([first[0, step].batch.image_rows for step in range(5)])
-    assert np.bincount(rows).tolist() == [3] * 16  # an epoch sees every caption once

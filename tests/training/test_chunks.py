@@ -9,55 +9,27 @@ import numpy as np
 import pytest
 import torch
 
-from aoq.models import MODELS, naaf
-from aoq.models.base import EmbeddingModel
+from aoq.models import naaf
 from aoq.pipeline.config.losses import OnlineLoss
 from aoq.pipeline.losses.similarities import LossValue
 from aoq.pipeline.training import chunks
-from aoq.pipeline.training.batches import read_batch
-from aoq.pipeline.training.chunks import WHOLE, Cut
-from aoq.pipeline.training.precision import in_precision
+from aoq.pipeline.training.chunks import UNCUT, Cut
 from aoq.pipeline.training.processes import Processes
-from aoq.pipeline.training.step import forward, make_objective, take_step
-from tests.training.steps import CASES, LOSSES, NAMES, ROWS, drawn, fresh, step
+from aoq.pipeline.training.step import forward, in_precision, make_objective, take_step
+from tests.training.steps import CASES, LOSSES, ROWS, drawn, fresh, read, step
 
 
-def same(one, other):
-    torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
-
-
-FEW = [(name, loss) for name, loss in CASES if loss == "table" or name in ("vsepp", "scan")]
-"""Types are checked while these run, again and again; other processes take all steps."""
-
-
-@pytest.mark.parametrize(("name", "loss"), FEW)
-def test_chunks_are_the_whole(pairs, sampler, name, loss, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "loss"), [(name, loss) for name, loss in CASES if loss == "table" or name in ("vsepp", "scan")]
+)
+def test_chunks_are_the_whole_scored_again_or_not(pairs, sampler, name, loss, monkeypatch):
     monkeypatch.setattr(naaf, "FEWEST_WORDS", 4)
-    draw = drawn(pairs, sampler, loss)
-    whole, chunked = (step(pairs, draw, name, loss, cut) for cut in (WHOLE, Cut(chunk=4)))
-    assert any(found is not None and found.abs().max() > 1e-3 for found in whole["gradients"].values())
-    same(whole, chunked)
-
-
-ALONE = [(name, loss) for name, loss in CASES if loss in ("table", "companions") and fresh(name).scores_alone]
-
-
-@pytest.mark.parametrize(("name", "loss"), ALONE)
-def test_pairs_that_are_scored_again_have_the_gradients_of_the_matrix(pairs, sampler, name, loss, monkeypatch):
-    draw, found, again = drawn(pairs, sampler, loss), [], chunks._ScoreAgain.backward
-    called = []
+    draw, called, again = drawn(pairs, sampler, loss), [], chunks._ScoreAgain.backward
     monkeypatch.setattr(chunks._ScoreAgain, "backward", lambda *given: called.append(1) or again(*given))
-    for devices in (chunks.AT_ONCE, ()):
-        monkeypatch.setattr(chunks, "AT_ONCE", devices)
-        found.append(step(pairs, draw, name, loss))
-    same(*found)
-    assert called == [1]
-
-
-def test_there_are_all_kinds():
-    kinds = [MODELS[name] for name in NAMES if name in MODELS]
-    assert any(issubclass(kind, EmbeddingModel) for kind in kinds)
-    assert any(kind.attends for kind in kinds)
+    whole, chunked = (step(pairs, draw, name, loss, cut) for cut in (UNCUT, Cut(chunk=4)))
+    assert any(found is not None and found.abs().max() > 1e-3 for found in whole["gradients"].values())
+    torch.testing.assert_close(whole, chunked, rtol=1e-10, atol=1e-10)
+    assert len(called) == (loss != "learnt" and fresh(name).scores_alone)
 
 
 @pytest.mark.parametrize("of_scores", [0.0, 0.5])
@@ -70,8 +42,7 @@ def test_what_is_computed_again_has_the_same_random_numbers(pairs, sampler, of_s
     model.describe = torch.nn.Sequential(torch.nn.Dropout(0.5), model.describe)
     model.project = torch.nn.Sequential(model.project, torch.nn.Dropout(0.5))
     objective = make_objective(LOSSES["online"])
-    batch = read_batch(pairs, drawn(pairs, sampler, "online"))
-    batch = replace(batch, images=replace(batch.images, features=batch.images.features.double()))
+    batch = read(pairs, drawn(pairs, sampler, "online"))
 
     def loss():
         torch.manual_seed(5)
@@ -94,9 +65,7 @@ def test_chunks_keep_no_more_than_codes_and_scores(pairs):
     """Measure what autograd saves in the forward pass of many pairs, by its size."""
     kept = {}
     model, objective = fresh("scan"), make_objective(LOSSES["online"])
-    rows = np.arange(48, dtype=np.int32)
-    batch = read_batch(pairs, drawn(pairs, None, "online", rows))
-    batch = replace(batch, images=replace(batch.images, features=batch.images.features.double()))
+    batch = read(pairs, drawn(pairs, None, "online", np.arange(48, dtype=np.int32)))
     for chunk in (None, 2):
         sizes = {}
 
@@ -113,7 +82,7 @@ def test_chunks_keep_no_more_than_codes_and_scores(pairs):
 def test_batch_norm_is_refused_in_chunks():
     with pytest.raises(ValueError, match=r"VSRN has BatchNorm.*leave `chunk` out"):
         Cut(chunk=3).check(fresh("vsrn"))
-    WHOLE.check(fresh("vsrn"))
+    UNCUT.check(fresh("vsrn"))
     Cut(processes=Processes(count=2)).check(fresh("vsrn"), gradient_checkpointing=True)  # it has no towers
     Cut(chunk=3).check(fresh("scan"))
 
@@ -135,11 +104,10 @@ def nothing_to_learn(found):
 def test_where_nothing_is_to_learn_gradients_are_0_as_they_are_at_once(pairs, name):
     """An optimiser with momentum goes on where gradients are 0, and not where there are none."""
     gradients = []
-    for cut in (WHOLE, Cut(chunk=4)):
+    for cut in (UNCUT, Cut(chunk=4)):
         model, objective = fresh(name), make_objective(OnlineLoss(name="online", margin=1e-9))
         objective = replace(objective, loss=nothing_to_learn)
-        batch = read_batch(pairs, drawn(pairs, None, "online"))
-        batch = replace(batch, images=replace(batch.images, features=batch.images.features.double()))
+        batch = read(pairs, drawn(pairs, None, "online"))
         take_step(model, torch.optim.Adam(model.parameters()), batch, objective, 1.0, cut)
         gradients.append({key: one.grad for key, one in model.named_parameters()})
     has_gradient = [{key for key, one in found.items() if one is not None} for found in gradients]

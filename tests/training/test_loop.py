@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from aoq.models import MODELS, build_model, naaf
-from aoq.models.vsepp import VSEpp
+from aoq.models import build_model, naaf
 from aoq.pipeline.build import UNITS
 from aoq.pipeline.config.losses import AdaptiveLoss, LossSection, OnlineLoss
 from aoq.pipeline.config.training import Constraints, Training
@@ -30,21 +29,21 @@ from aoq.pipeline.training.trainer import Trainer
 
 TRAINING = Training(
     loss=AdaptiveLoss(name="adapoffquin"),
-    epochs=4,
+    epochs=3,
     batch_size=10,
     learning_rate=1e-2,
-    decay_epochs=(3,),
-    warmup=("sum", "online"),
+    decay_epochs=(2,),
+    warmup=("sum",),
 )
 BOTH = Constraints.model_validate({"ccr": {"weight": 0.1, "margin": 0.2}, "ccs": {"weight": 1.0, "margin": 0.1}})
+SMALL = {"embedding_size": 8, "word_size": 5}
 OPTIONS = {
-    "vsepp": {"embedding_size": 8, "word_size": 5},
-    "vsrn": {"embedding_size": 8, "word_size": 5, "caption_hidden_size": 6, "caption_word_size": 5},
-    "scan": {"embedding_size": 8, "word_size": 5},
-    "bfan": {"embedding_size": 8, "word_size": 5},
-    "saf": {"embedding_size": 8, "word_size": 5, "similarity_size": 4, "regions": 4},
-    "naaf": {"embedding_size": 8, "word_size": 5, "alpha_schedule": "adaptive"},
-    "vse_infinity": {"embedding_size": 8, "word_size": 5},
+    "vsepp": SMALL,
+    "vsrn": {**SMALL, "caption_hidden_size": 6, "caption_word_size": 5},
+    "scan": SMALL,
+    "bfan": SMALL,
+    "saf": {**SMALL, "similarity_size": 4, "regions": 4},
+    "naaf": {**SMALL, "alpha_schedule": "adaptive"},
 }
 
 
@@ -124,44 +123,39 @@ def kill_and_resume(run_training, tmp_path, kill_at, whole, workers=0, **given):
     check_the_same(cut, tmp_path / "whole", resumed, whole)
 
 
-@pytest.mark.parametrize("name", [name for name in OPTIONS if name != "bfan"])
-def test_killed_and_resumed_ends_at_the_same_weights(run_training, tmp_path, name):
-    whole, _ = run_training(tmp_path / "whole", name)
-    for kill_at in (1, 4, 7, 12) if name == "vsepp" else (7,):
-        kill_and_resume(run_training, tmp_path, kill_at, whole, name=name)
-
-
 VARIANTS = {
+    "vsepp": ("vsepp", TRAINING),
+    "vsrn": ("vsrn", TRAINING),
+    "saf": ("saf", TRAINING),
+    "naaf": ("naaf", TRAINING),
     "triples": ("vsepp", of_loss("adapoffquin", companions="anchors")),
     "constraints": ("bfan", changed(constraints=BOTH)),
-    "weight decay": ("vsepp", changed(weight_decay=0.1)),
     "bfloat16": ("scan", changed(precision="bfloat16", start_up="auto")),
-    "average": ("vsepp", changed(ema=0.8)),
-    "cosine": ("vsepp", changed(schedule="cosine", decay_epochs=(), warmup_steps=3)),
-    "paced": ("vsepp", changed(start_up="auto", warmup=(), epochs=8)),
+    "cosine": ("vsepp", changed(schedule="cosine", decay_epochs=(), warmup_steps=3, weight_decay=0.1, ema=0.8)),
+    "paced": ("vsepp", changed(start_up="auto", warmup=(), epochs=5)),
     "infonce": ("vsepp", of_loss("infonce")),
-    "adapinfonce": ("vsepp", of_loss("adapinfonce")),
     "sigmoid": ("vsepp", of_loss("sigmoid")),
-    "infonce on triples": ("vsepp", of_loss("infonce", companions="anchors")),
 }
+PLAIN = {}
+"""Hashes of the final weights of a model's plain training."""
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_options_change_the_weights_and_resume_to_the_bit(run_training, tmp_path, variant):
+def test_killed_and_resumed_ends_at_the_same_weights_and_options_change_them(run_training, tmp_path, variant):
     name, training = VARIANTS[variant]
     whole, _ = run_training(tmp_path / "whole", name, training=training)
-    kill_and_resume(run_training, tmp_path, 14, whole, name=name, training=training)
-    plain, _ = run_training(tmp_path / "plain", name)
-    if variant != "average":  # which is kept beside the weights
-        assert whole["final_weights_sha256"] != plain["final_weights_sha256"]
+    for kill_at in (1, 4, 12) if variant == "vsepp" else (11,):
+        kill_and_resume(run_training, tmp_path, kill_at, whole, name=name, training=training)
     weights = load_model(tmp_path / "whole" / "model.safetensors").parameters()  # and nothing that is not the model's
     assert {one.dtype for one in weights} == {torch.float32}
+    if training != TRAINING and name == "vsepp":
+        if name not in PLAIN:
+            PLAIN[name] = run_training(tmp_path / "plain", name)[0]["final_weights_sha256"]
+        assert whole["final_weights_sha256"] != PLAIN[name]
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_reading_ahead_changes_nothing_and_leaves_no_thread(run_training, tmp_path, whole, workers):
-    for kill_at in (4, 12):
-        kill_and_resume(run_training, tmp_path, kill_at, whole, workers)
+def test_reading_ahead_changes_nothing_and_leaves_no_thread(run_training, tmp_path, whole):
+    kill_and_resume(run_training, tmp_path, 8, whole, workers=3)
 
 
 def test_an_error_of_a_worker_ends_the_training(run_training, sampler, tmp_path, monkeypatch):
@@ -171,7 +165,7 @@ def test_an_error_of_a_worker_ends_the_training(run_training, sampler, tmp_path,
     monkeypatch.setattr(sampler, "draw", refuse)
     with pytest.raises(ValueError, match=r"^row 7 is damaged; prepare it again\.$"):
         run_training(tmp_path, workers=2)
-    assert [line["epoch"] for line in lines(tmp_path) if "dev_rsum" in line] == [0, 1]  # the warm-up draws nothing
+    assert [line["epoch"] for line in lines(tmp_path) if "dev_rsum" in line] == [0]  # the warm-up draws nothing
 
 
 def test_a_plateau_is_still_one_after_a_kill(run_training, tmp_path, monkeypatch, caplog):
@@ -193,7 +187,7 @@ def test_a_plateau_is_still_one_after_a_kill(run_training, tmp_path, monkeypatch
     assert "Try a lower learning rate." in caplog.text
 
 
-@pytest.mark.parametrize("chosen", [("ccr",), ("ccs",), ("ccr", "ccs")], ids="+".join)
+@pytest.mark.parametrize("chosen", [("ccr",), ("ccr", "ccs")], ids="+".join)
 def test_constraints_are_added_to_every_loss_and_logged(run_training, tmp_path, chosen):
     constraints = BOTH.model_copy(update={name: None for name in ("ccr", "ccs") if name not in chosen})
     run_training(tmp_path, "scan", training=changed(constraints=constraints))
@@ -213,15 +207,15 @@ def test_models_hear_of_every_epoch_and_step_once(run_training, monkeypatch, tmp
         run_training(tmp_path, "naaf", kill_at=10)
     run_training(tmp_path, "naaf")
     epochs = [call for call in heard if isinstance(call, tuple) and not isinstance(call, torch.Size)]
-    assert epochs == [(epoch, 4) for epoch in range(4)]
-    assert len(heard) - len(epochs) == 4 * 5 + 2  # the steps after the last checkpoint, twice
+    assert epochs == [(epoch, 3) for epoch in range(3)]
+    assert len(heard) - len(epochs) == 3 * 5 + 2  # the steps after the last checkpoint, twice
 
 
 def test_metrics_say_what_is_promised(run_training, pairs, tmp_path):
     result, _ = run_training(tmp_path)
     steps = [line for line in lines(tmp_path) if "loss" in line]
     offline = [line for line in steps if line["loss_name"] == "adapoffquin"]
-    assert {line["loss_name"] for line in steps} == {"sum", "online", "adapoffquin"}
+    assert {line["loss_name"] for line in steps} == {"sum", "adapoffquin"}
     promised = "online offline derived weight_mean weight_negative_share offline_above_positive_share collision_rate"
     promised += " learning_rate steps_per_second gradient_norm collapsed"
     assert set(promised.split()) <= offline[0].keys()
@@ -234,39 +228,14 @@ def test_metrics_say_what_is_promised(run_training, pairs, tmp_path):
     assert evaluate_similarity(scores, pairs.split.image_of) == result["metrics"]
 
 
-@pytest.mark.parametrize("name", ["vsepp", "vse_infinity"])
-def test_training_learns(run_training, tmp_path, name):
-    result, _ = run_training(tmp_path, name, training=changed(epochs=9, decay_epochs=()))
+def test_training_learns(run_training, tmp_path):
+    result, _ = run_training(tmp_path, training=changed(epochs=9, decay_epochs=()))
     assert result["metrics"]["rsum"] > result["dev_rsum_by_epoch"][0] + 20
 
 
 def test_a_warm_up_keeps_the_online_margin():
-    assert [epoch_loss(TRAINING, epoch).name for epoch in range(4)] == ["sum", "online", "adapoffquin", "adapoffquin"]
+    assert [epoch_loss(TRAINING, epoch).name for epoch in range(3)] == ["sum", "adapoffquin", "adapoffquin"]
     assert epoch_loss(TRAINING, 0).margin == 0.2
-
-
-class Towered(VSEpp):
-    """A model whose GRU is taken for a pretrained tower."""
-
-    def pretrained_parameters(self):
-        return [*self.text.parameters()]
-
-
-def test_a_tower_has_a_share_of_the_learning_rate_and_resumes_to_the_bit(run_training, monkeypatch, tmp_path):
-    monkeypatch.setitem(MODELS, "towered", Towered)
-    monkeypatch.setitem(OPTIONS, "towered", OPTIONS["vsepp"])
-    rates, step = [], torch.optim.Adam.step
-
-    def heard(self):
-        rates.append([group["lr"] for group in self.param_groups])
-        step(self)
-
-    monkeypatch.setattr(torch.optim.Adam, "step", heard)
-    whole, _ = run_training(tmp_path / "whole", "towered")
-    assert rates[0] == pytest.approx([1e-2, 1e-3])
-    assert rates[-1] == pytest.approx([1e-3, 1e-4])
-    kill_and_resume(run_training, tmp_path, 17, whole, name="towered")
-    assert rates[-1] == pytest.approx([1e-3, 1e-4])
 
 
 def test_the_sampler_counts_from_the_first_epoch_that_draws(run_training, sampler, tmp_path, monkeypatch):
@@ -277,39 +246,30 @@ def test_the_sampler_counts_from_the_first_epoch_that_draws(run_training, sample
         return draw(captions, rng, epoch)
 
     monkeypatch.setattr(sampler, "draw", listen)
-    run_training(tmp_path, training=changed(epochs=5))
-    assert heard == [epoch for epoch in range(3) for _ in range(5)]
+    run_training(tmp_path)
+    assert heard == [epoch for epoch in range(2) for _ in range(5)]
 
 
-@pytest.mark.parametrize("companions", [None, "anchors"])
-def test_a_paced_training_says_its_hardness(run_training, tmp_path, caplog, companions):
+def test_a_paced_training_says_its_hardness(run_training, tmp_path, caplog):
     caplog.set_level(logging.INFO)
-    loss = AdaptiveLoss(name="adapoffquin", companions=companions)
-    paced = changed(start_up="auto", warmup=(), loss=loss, epochs=8)
-    notes, _ = run_training(tmp_path / "whole", training=paced)
-    by_step = [line["hardness"] for line in lines(tmp_path / "whole") if "loss" in line]
+    loss = AdaptiveLoss(name="adapoffquin", companions="anchors")
+    notes, _ = run_training(tmp_path, training=changed(start_up="auto", warmup=(), loss=loss, epochs=8))
+    by_step = [line["hardness"] for line in lines(tmp_path) if "loss" in line]
     assert 0 <= by_step[0] < max(by_step) <= 1
     assert len(notes["hardness_by_epoch"]) == 8
     assert f"epoch 8: online negatives are of hardness {notes['hardness_by_epoch'][-1]}" in caplog.text
-    assert "hardness_by_epoch" not in run_training(tmp_path / "plain")[0]
 
 
-@pytest.mark.parametrize("companions", [None, "anchors"])
-def test_it_notes_how_many_offline_negatives_were_harder_than_the_batchs(
-    run_training, tmp_path, monkeypatch, companions
-):
+def test_it_notes_how_many_offline_negatives_were_harder_than_the_batchs(run_training, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "LOG_STEPS", 4)  # windows of several lengths
-    drawing = changed(loss=AdaptiveLoss(name="adapoffquin", companions=companions))
-    notes, _ = run_training(tmp_path, training=drawing)
+    notes, _ = run_training(tmp_path)
     monkeypatch.setattr(loop, "LOG_STEPS", 1)
-    run_training(tmp_path / "by_step", training=drawing)
-    last = [
-        line["offline_harder_share"]
-        for line in lines(tmp_path / "by_step")
-        if line["epoch"] == drawing.epochs - 1 and "loss" in line
-    ]
-    assert notes["offline_harder_by_epoch"][-1] == pytest.approx(np.mean(last), abs=1e-3)
-    assert len(notes["offline_harder_by_epoch"]) == drawing.epochs - len(drawing.warmup)
+    run_training(tmp_path / "by_step")
+    steps = [line for line in lines(tmp_path / "by_step") if line["epoch"] == 2 and "loss" in line]
+    last = np.mean([line["offline_harder_share"] for line in steps])
+    assert notes["offline_harder_by_epoch"][-1] == pytest.approx(last, abs=1e-3)
+    assert len(notes["offline_harder_by_epoch"]) == 2
+    assert "hardness_by_epoch" not in notes
 
 
 @pytest.mark.parametrize(
@@ -337,11 +297,11 @@ def flip(path, place):
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("place", [100, -1, 5000])
+@pytest.mark.parametrize("place", [-1, 5000])
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(run_training, tmp_path, whole, caplog, place):
     cut = tmp_path / "cut"
     with pytest.raises(KilledError):
-        run_training(cut, kill_at=17)  # in the fourth epoch: a checkpoint at the third's end, and one within
+        run_training(cut, kill_at=12)  # in the third epoch: a checkpoint at the second's end, and one within
     assert (cut / UNITS / "previous.ckpt").exists()
     flip(cut / UNITS / "last.ckpt", place)
     resumed, steps = run_training(cut)
@@ -354,7 +314,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(run_training, tmp_path
 def test_without_an_intact_checkpoint_a_training_starts_over(run_training, tmp_path, whole, caplog, damaged):
     cut = tmp_path / "cut"
     with pytest.raises(KilledError):
-        run_training(cut, kill_at=17)
+        run_training(cut, kill_at=12)
     for path in cut.glob(damaged):
         flip(path, 40)
     resumed, steps = run_training(cut)
@@ -403,7 +363,7 @@ def test_a_training_killed_between_any_two_changes_of_its_files_ends_the_same(ru
     check_the_same(cut, tmp_path / "whole", resumed, whole)
 
 
-@pytest.mark.parametrize("loss", ["infonce", "adapinfonce", "sigmoid"])
+@pytest.mark.parametrize("loss", ["adapinfonce", "sigmoid"])
 def test_a_loss_learns_its_numbers_after_the_warm_up(run_training, tmp_path, loss):
     training = of_loss(loss)
     notes, _ = run_training(tmp_path, training=training)
@@ -412,9 +372,6 @@ def test_a_loss_learns_its_numbers_after_the_warm_up(run_training, tmp_path, los
     assert first == pytest.approx(begins)  # the warm-up learns none of it
     assert all(last[name] != pytest.approx(begins[name], rel=1e-3) for name in begins)
     assert ("bias" in last) == (loss == "sigmoid")
-    logged = [line["temperature"] for line in lines(tmp_path) if line.get("loss_name") == loss]
-    assert min(logged) < max(logged)
-    assert logged[-1] == pytest.approx(last["temperature"], rel=0.05)
 
 
 def test_numbers_that_stay_are_not_learnt(run_training, tmp_path):
@@ -423,27 +380,15 @@ def test_numbers_that_stay_are_not_learnt(run_training, tmp_path):
     assert {line["temperature"] for line in lines(tmp_path) if line.get("loss_name") == "infonce"} == {0.2}
 
 
-def test_a_temperature_stops_at_its_bound(run_training, tmp_path):
-    steep = of_loss("infonce", max_scale=20.0).model_copy(
-        update={"learning_rate": 0.5, "epochs": 6, "decay_epochs": ()}
-    )
-    notes, _ = run_training(tmp_path, training=steep)
-    assert min(epoch["temperature"] for epoch in notes["learnt_by_epoch"]) >= 0.05 - 1e-6
-
-
-@pytest.mark.parametrize("loss", ["infonce", "sigmoid"])
-def test_without_a_table_the_batch_is_all_there_is(run_training, tmp_path, loss, caplog):
+def test_without_a_table_the_batch_is_all_there_is(run_training, tmp_path, caplog):
     """`start_up` is ignored, and says so; the plateau is that of the batch's own columns."""
     caplog.set_level(logging.INFO)
-    alone = of_loss(loss, warmup=())
+    alone = of_loss("infonce", warmup=())
     plain, _ = run_training(tmp_path / "plain", training=alone, sampler=None)
     paced, _ = run_training(tmp_path / "paced", training=alone.model_copy(update={"start_up": "auto"}), sampler=None)
     assert paced["final_weights_sha256"] == plain["final_weights_sha256"]
     assert "hardness_by_epoch" not in paced
-    assert caplog.text.count(f"start_up is ignored with loss '{loss}'") == 1
-    drawn, _ = run_training(tmp_path / "drawn", training=alone)
-    assert drawn["final_weights_sha256"] != plain["final_weights_sha256"]
-    assert ("offline_harder_by_epoch" in drawn, "offline_harder_by_epoch" in plain) == (True, False)
-    if loss == "infonce":
-        by_step = [line["plateau"] for line in lines(tmp_path / "plain") if "plateau" in line]
-        assert all(2 * 8 * math.log(6) < plateau <= 2 * 10 * math.log(10) for plateau in by_step)  # few share an image
+    assert caplog.text.count("start_up is ignored with loss 'infonce'") == 1
+    assert "offline_harder_by_epoch" not in plain
+    by_step = [line["plateau"] for line in lines(tmp_path / "plain") if "plateau" in line]
+    assert all(2 * 8 * math.log(6) < plateau <= 2 * 10 * math.log(10) for plateau in by_step)  # few share an image

@@ -11,7 +11,7 @@ from aoq.pipeline.tables.screens.judge import judge
 from aoq.pipeline.tables.screens.knowledge import Knowledge
 from aoq.pipeline.tables.table import NegativeTable
 from aoq.pipeline.training import sampler as sampling
-from aoq.pipeline.training.drawable import Drawable, GapWeights, drawable
+from aoq.pipeline.training.drawable import Drawable, drawable
 from aoq.pipeline.training.sampler import STRATEGIES, Sampler
 
 
@@ -78,7 +78,7 @@ def small():
 def test_draws_are_negatives_with_their_companions_and_never_correspond(small, strategy):
     table, image_of = small
     sampler = sampler_of(table, image_of, strategy=strategy)
-    for seed in range(50):
+    for seed in range(20):
         captions = np.random.default_rng(seed).permutation(8).astype(np.int32)
         anchors, negatives, own = sampler.draw(captions, np.random.default_rng(seed)).groups
         for b, caption in enumerate(captions):
@@ -103,14 +103,6 @@ def test_collisions_are_counted_and_kept_without_resampling(small):
     assert not (again.groups[2].images == again.groups[1].images).any()
 
 
-def test_the_same_rng_draws_the_same(small):
-    table, image_of = small
-    sampler = sampler_of(table, image_of)
-    captions = np.arange(8, dtype=np.int32)
-    first, second = (sampler.draw(captions, np.random.default_rng([7, 2, 5])) for _ in range(2))
-    np.testing.assert_array_equal(first.groups, second.groups)
-
-
 def test_uniform_draws_cover_the_head_evenly_and_normal_ones_spare_its_ends(small):
     table, image_of = small
     captions = np.zeros(20_000, dtype=np.int32)
@@ -123,21 +115,16 @@ def test_uniform_draws_cover_the_head_evenly_and_normal_ones_spare_its_ends(smal
     assert shares["normal"][0] < 0.15 < 0.25 < shares["normal"][2]
 
 
-def test_narrowing_and_short_lists(small):
+def test_short_lists_are_drawn_whole(small):
     table, image_of = small
-    sampler = sampler_of(table, image_of, h_captions=2, h_images=1, resample=False)
-    anchors, negatives, _ = sampler.draw(np.tile(np.arange(8, dtype=np.int32), 50), np.random.default_rng(0)).groups
-    assert all(c in table.i2t.negative_ids[m, :2] for c, m in zip(negatives.captions, anchors.images, strict=True))
     short = table.i2t.negative_ids.copy()
     short[:, 1:] = -1
-    drawn = sampler_of(table_of(short, table.t2i.negative_ids), image_of, resample=False).draw(
-        np.arange(8, dtype=np.int32), np.random.default_rng(0)
-    )
-    anchors, negatives, _ = drawn.groups
+    sampler = sampler_of(table_of(short, table.t2i.negative_ids), image_of, resample=False)
+    anchors, negatives, _ = sampler.draw(np.arange(8, dtype=np.int32), np.random.default_rng(0)).groups
     np.testing.assert_array_equal(negatives.captions, short[anchors.images, 0])
 
 
-@pytest.mark.parametrize("gaps", [None, GapWeights(gap=0.0, sharpness=1.0)])
+@pytest.mark.parametrize("gaps", [None, (0.0, 1.0)])
 def test_the_hardest_are_left_out_by_rank(wide, gaps):
     """Whatever the weights say, and however short the lists are."""
     table, image_of = wide
@@ -187,28 +174,17 @@ def wide(small):
 
 
 def test_weights_by_score_gap(wide):
+    """With sharpness 1e6 all weights underflow; what counts is how they relate."""
     table, image_of = wide
-    weights = GapWeights(gap=0.1, sharpness=50.0)
-    expected = np.exp(-50.0 * (np.arange(5) * 0.1 - 0.1) ** 2)
-    found = shares(sampler_of(table, image_of, strategy="weighted", resample=False, gaps=weights))
-    np.testing.assert_allclose(found, expected / expected.sum(), atol=0.03)
-
-
-def test_weights_far_below_what_numbers_hold_still_draw(wide):
-    """exp(-1e6 ...) is 0 for every negative; what counts is how they stand to each other."""
-    table, image_of = wide
-    weights = GapWeights(gap=-1.0, sharpness=1e6)
-    found = shares(sampler_of(table, image_of, strategy="weighted", resample=False, gaps=weights))
-    np.testing.assert_array_equal(found, [1, 0, 0, 0, 0])
-
-
-def test_weights_need_positives(wide):
-    table, image_of = wide
+    by_gap = np.exp(-50.0 * (np.arange(5) * 0.1 - 0.1) ** 2)
+    for gaps, expected in (((0.1, 50.0), by_gap / by_gap.sum()), ((-1.0, 1e6), [1, 0, 0, 0, 0])):
+        found = shares(sampler_of(table, image_of, strategy="weighted", resample=False, gaps=gaps))
+        np.testing.assert_allclose(found, expected, atol=0.03)
     without = NegativeTable(
         *(NegativeLists(d.negative_ids, d.scores, d.scores[:, 0] * np.nan) for d in (table.i2t, table.t2i)), manifest={}
     )
     with pytest.raises(ValueError, match="needs positives' scores, and 4 anchors have none"):
-        sampler_of(without, image_of, gaps=GapWeights(0.0, 1.0))
+        sampler_of(without, image_of, gaps=(0.0, 1.0))
 
 
 def test_windows_follow_the_epochs(wide):
@@ -231,7 +207,7 @@ def test_what_a_view_leaves_is_drawn(wide, suspected, expected):
     np.testing.assert_allclose(shares(sampler), expected, atol=0.03)
 
 
-@pytest.mark.parametrize("gaps", [None, GapWeights(gap=0.0, sharpness=1.0)])
+@pytest.mark.parametrize("gaps", [(0.0, 1.0)])
 def test_with_soft_margins_every_draw_has_the_suspicion_of_its_place(wide, gaps):
     table, image_of = wide
     screen = Screen(range_min=1, absolute_margin=0.15, mutual_rank=1, suspected="soft_margin")
@@ -251,10 +227,6 @@ def test_with_soft_margins_every_draw_has_the_suspicion_of_its_place(wide, gaps)
             assert draw.match_probability[row, b] == view[direction].suspicion[anchor, place]
             found.add(float(draw.match_probability[row, b]))
     assert len(found) > 1
-    kept = sampler_of(table, image_of, view=view, suspected="keep", gaps=gaps, h_captions=4, after_captions=1)
-    same = kept.draw(np.tile(np.arange(8, dtype=np.int32), 5), np.random.default_rng(0))
-    np.testing.assert_array_equal(same.groups, draw.groups)
-    assert same.match_probability is None
 
 
 def test_an_anchor_with_suspects_only_draws_the_least_suspected(wide, caplog):
@@ -265,10 +237,6 @@ def test_an_anchor_with_suspects_only_draws_the_least_suspected(wide, caplog):
     assert any(mutual)
     np.testing.assert_allclose(shares(sampler) > 0, [not mutual[0], not mutual[1], True, True, True])
     assert "4 of 4 anchors have suspected negatives only" in caplog.text
-
-
-def test_a_view_that_leaves_nothing_is_refused(wide):
-    table, image_of = wide
     view = judge(table, Screen(max_score=0.0), Knowledge())
     with pytest.raises(ValueError, match="leaves 4 anchors of i2t no negative to draw, the first is 0"):
         sampler_of(table, image_of, view=view)
@@ -280,7 +248,6 @@ def test_a_view_that_leaves_nothing_is_refused(wide):
         ("i2t", 2, 1, 4, r"the list of image 2 has caption 4 as a negative, and they are a true pair"),
         ("t2i", 7, 0, 3, r"the list of caption 7 has image 3 as a negative, and they are a true pair"),
         ("i2t", 1, 0, 8, r"the list of image 1 names caption 8 at rank 1, and there are captions 0 to 7"),
-        ("t2i", 5, 2, 4, r"the list of caption 5 names image 4 at rank 3, and there are images 0 to 3"),
         ("t2i", 5, 2, -2, r"the list of caption 5 names image -2 at rank 3"),
         ("i2t", 3, 0, -1, r"the list of image 3 names caption 1 at rank 2, .* with -1 only at a list's end"),
     ],

@@ -20,9 +20,8 @@ from aoq.integrations.open_clip.rows import DRAWN, GROUPS
 from aoq.integrations.processes import gather
 from aoq.pipeline.losses.aoq import adap_off_quin, off_quin
 from aoq.pipeline.losses.info_nce import adap_info_nce, info_nce
-from aoq.pipeline.losses.offline_similarities import offline_similarities
 from aoq.pipeline.losses.sigmoid import sigmoid_loss
-from aoq.pipeline.losses.similarities import LossValue, Similarities
+from aoq.pipeline.losses.similarities import LossValue, Similarities, offline_similarities
 from aoq.pipeline.tables.pairs import pair_keys
 from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
 

@@ -27,11 +27,9 @@ from aoq.integrations.processes import gather, process_count
 from aoq.integrations.sentence_transformers.data import COLUMNS
 from aoq.pipeline.losses.aoq import adap_off_quin, adap_off_tri, off_quin, off_tri
 from aoq.pipeline.losses.companions import with_companions
-from aoq.pipeline.losses.info_nce import adap_info_nce, info_nce
-from aoq.pipeline.losses.offline_similarities import offline_similarities
+from aoq.pipeline.losses.info_nce import LearntTemperature, adap_info_nce, info_nce
 from aoq.pipeline.losses.pace import Pace
-from aoq.pipeline.losses.similarities import LossValue, Similarities, positive_pairs
-from aoq.pipeline.losses.temperature import LearntTemperature
+from aoq.pipeline.losses.similarities import LossValue, Similarities, offline_similarities, positive_pairs
 from aoq.pipeline.losses.triplet import online_triplet
 
 CITATION = """
