@@ -29,7 +29,8 @@ from aoq.models.base import Captions, Images
 from aoq.pipeline.arithmetic import products_in
 from aoq.pipeline.config.losses import AdaptiveLoss
 from aoq.pipeline.training.batches import Batch, read_ahead
-from aoq.pipeline.training.step import in_precision, make_objective, take_step
+from aoq.pipeline.training.chunks import Cut
+from aoq.pipeline.training.step import make_objective, take_step
 
 MODELS = ("vsepp", "scan")
 WORDS = 8000
@@ -65,10 +66,11 @@ def rows_of(
         found: dict[str, tuple[list[float], list[float]]] = {}
         for precision in ("float32", "tf32", "bfloat16") if is_gpu else ("float32", "bfloat16"):
             torch.manual_seed(0)
-            model = in_precision(build_model(name, **sizes).to(device), precision, device)
+            model = build_model(name, **sizes).to(device)
             optimizer = torch.optim.Adam(model.parameters(), lr=2e-4)
             objective = make_objective(AdaptiveLoss(name="adapoffquin"))
-            step = partial(take_step, model, optimizer, objective=objective, gradient_clip=2.0)
+            cut = Cut(in_bfloat16=precision == "bfloat16")
+            step = partial(take_step, model, optimizer, objective=objective, gradient_clip=2.0, cut=cut)
             make = partial(read_batch, features, pairs, is_gpu)
             there = make(0).to(device)
             alone, reading = found[precision] = [], []

@@ -24,7 +24,7 @@ SIGNS: list[tuple[int, str, str, str]] = [
         IMAGE,
         r"(module\.)?(cnn|backbone)\.",
         "",
-        "Its image encoder is a CNN on photographs; ours read precomputed regions (f30k_precomp)",
+        "Its image encoder is a CNN on photographs; ours read precomputed regions",
     ),
     (TEXT, r"bert\.", "", "Its text encoder is BERT; of VSE∞, checkpoints with a GRU are read"),
     (TEXT, r"\w*rnn\..*_l[1-9]", "", "Its text encoder has several GRU layers (--num_layers), and ours has one"),
@@ -71,8 +71,7 @@ def _fitting(parts: Sequence[StateDict]) -> tuple[list[str], str]:
             return names.split(), evidence
     raise ValueError(
         "These are not the weights of VSE++, SCAN, BFAN, PFAN, SGR, SAF, NAAF, VSRN, AOQ or VSE∞ on precomputed "
-        "regions; "
-        f"the parts begin with {[sorted(part)[:4] for part in parts]}."
+        f"regions; the parts begin with {[sorted(part)[:4] for part in parts]}."
     )
 
 

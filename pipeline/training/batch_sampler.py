@@ -143,11 +143,9 @@ class BatchSampler:
         """
         drawn = []
         for pair in pairs.astype(np.int32):
-            groups = self._sampler.draw(
-                pair[None], step_rng(seed=self._seed, epoch=epoch, step=int(pair)), epoch
-            ).groups
-            drawn.append(np.stack([np.concatenate(group) for group in groups]))
-        return np.stack(drawn, axis=1).astype(np.int64)
+            rng = step_rng(seed=self._seed, epoch=epoch, step=int(pair))
+            drawn.append(self._sampler.draw(pair[None], rng, epoch).groups)
+        return np.array(drawn, np.int64).squeeze(3).transpose(1, 0, 2)
 
     def __len__(self) -> int:
         """Number of batches in a whole epoch; the same in every process."""

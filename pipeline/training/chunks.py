@@ -1,5 +1,8 @@
 """A batch in parts: in chunks of some items, shared among processes, or both. The numbers are those of the whole batch.
 
+In bfloat16, models encode under autocast, and compare so if they attend to fragments; losses and weights stay float32.
+Dot products of vectors are computed in float32: rounded to bfloat16, 18 % of anchors had another hardest negative.
+
 Losses see the whole batch either way. A chunked forward pass keeps only codes and scores; the backward pass encodes and
 scores each chunk again with its random numbers (GradCache, Gao et al. 2021, arXiv 2101.06983). Unlike with accumulated
 gradients of small batches, every pair has the negatives of the whole batch.
@@ -18,20 +21,35 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from aoq.models.base import Captions, Code, Images, MatchingModel, concatenate
+from aoq.pipeline.config.training import Precision
 from aoq.pipeline.losses.pace import SYNCHRONOUS
 from aoq.pipeline.losses.similarities import LossValue
 from aoq.pipeline.training.processes import ALONE, Processes, has_batch_norm, shared_statistics
 
+Score = Callable[[Code, Code], Tensor]
 AlignedLoss = Callable[[MatchingModel, Code, Code, slice], LossValue]
 """A loss on the codes of aligned pairs, given their rows among the batch's anchors; summed over the pairs."""
 
 
+def check_precision(precision: Precision, device: torch.device) -> None:
+    """Refuse a device without this precision."""
+    is_cuda = device.type == "cuda"
+    is_ampere = is_cuda and torch.cuda.get_device_capability(device) >= (8, 0)
+    if not is_ampere and (precision == "tf32" or (precision == "bfloat16" and is_cuda)):
+        others = '"float32" or "bfloat16"' if not is_cuda else '"float32"'
+        raise ValueError(
+            f'precision = "{precision}" requires an NVIDIA Ampere or newer GPU, and this training runs on {device}; '
+            f"choose {others}, or another [engine] device."
+        )
+
+
 @dataclass(frozen=True)
 class Cut:
-    """Division of batches: the items in a chunk, and the processes that share a batch."""
+    """How batches are computed: in chunks of some items, shared among processes, in bfloat16."""
 
     chunk: int | None = None
     processes: Processes = ALONE
+    in_bfloat16: bool = False
 
     def check(self, model: MatchingModel, *, gradient_checkpointing: bool = False) -> None:
         """Refuse a model that would learn differently in parts."""
@@ -71,6 +89,9 @@ class BatchScores:
 
     def __init__(self, model: MatchingModel, images: Images, captions: Captions, size: int, cut: Cut) -> None:
         self._model, self._size, self._processes = model, size, cut.sharing(size)
+        self._autocast = images.features.device.type if cut.in_bfloat16 else None
+        self._score = self._in_precision(model.similarity, attends=model.attends)
+        self._score_pairs = self._in_precision(model.pair_similarity, attends=model.attends)
         self._replays = cut.chunk is not None
         self._is_whole = cut.chunk is None and not self._processes.are_several
         own, groups = len(images) // images.groups, images.groups
@@ -80,7 +101,7 @@ class BatchScores:
         self._words = [captions[chunk] for chunk in rows[0]]
         with shared_statistics(model, self._processes):
             self._images, self._captions = (
-                self._encode(encode, items, rows)
+                self._encode(self._in_precision(encode), items, rows)
                 for encode, items in ((model.encode_images, images), (model.encode_captions, captions))
             )
         self._all_captions = self._processes.gather_code(_joined(self._captions[0]), size)
@@ -90,37 +111,37 @@ class BatchScores:
 
         If the loss will be sparse, the few scores with a gradient may be computed again for it.
         """
-        score, captions = self._model.similarity, self._all_captions
+        captions = self._all_captions
         if self._is_whole:
             images = bare(self._images[0][0])
             tensors = _tensors(images, captions)
             learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
             if learns and self._model.scores_alone and images.vectors.device.type in SYNCHRONOUS and is_sparse():
-                return _score_again(self._model, images, captions, *tensors)
-            return score(images, captions)
+                return _score_again(self._score, self._score_pairs, images, captions, *tensors)
+            return self._score(images, captions)
         with shared_statistics(self._model, self._processes):
-            rows = [self._run(score, bare(images), captions) for images in self._images[0]]
+            rows = [self._run(self._score, bare(images), captions) for images in self._images[0]]
         return self._processes.gather_for_loss(torch.cat(rows), self._size)
 
     def pair_lists(self, wanted: Sequence[tuple[int, int]]) -> Sequence[Float[Tensor, " batch"]]:
         """Score aligned pairs, for each (group of images, group of captions)."""
-        score = self._model.pair_similarity
         if self._is_whole:  # in one pass
             images, captions = (
                 concatenate([code[group][0] for group in side])
                 for code, side in zip((self._images, self._captions), zip(*wanted, strict=True), strict=True)
             )
-            return score(images, captions).split(self._size)
+            return self._score_pairs(images, captions).split(self._size)
         lists = []
         for of_images, of_captions in wanted:
-            chunks = zip(self._images[of_images], self._captions[of_captions], strict=True)
-            lists.append(torch.cat([self._run(score, bare(images), captions) for images, captions in chunks]))
+            chunks = zip(map(bare, self._images[of_images]), self._captions[of_captions], strict=True)
+            lists.append(torch.cat([self._run(self._score_pairs, *codes) for codes in chunks]))
         return list(self._processes.gather_for_loss(torch.stack(lists, dim=1), self._size).unbind(1))
 
     def auxiliary(self) -> Float[Tensor, ""] | None:
         """Compute the model's auxiliary loss on the anchors."""
         chunks = zip(self._images[0], self._words, strict=True)
-        losses = [self._run(self._model.auxiliary_loss, images, words) for images, words in chunks]
+        compute = self._in_precision(self._model.auxiliary_loss)
+        losses = [self._run(compute, images, words) for images, words in chunks]
         if losses[0] is None:
             return None
         means = [loss * (len(words) / self._size) for loss, words in zip(losses, self._words, strict=True)]
@@ -146,6 +167,18 @@ class BatchScores:
                 images = self._processes.gather_code(_joined(self._images[0]), self._size)
             self._model.observe(images, self._all_captions, matrix)
 
+    def _in_precision(self, function: Callable[..., Any], *, attends: bool = True) -> Callable[..., Any]:
+        """Let the function compute in the training's precision; its results are float32."""
+        if (device := self._autocast) is None:
+            return function
+
+        def rounded(*inputs: Any) -> Any:
+            # No cache: within a caller's autocast it would hold the weights of an earlier step.
+            with torch.autocast(device, torch.bfloat16, enabled=attends, cache_enabled=False):
+                return _as_float32(function(*inputs))
+
+        return rounded
+
     def _encode(self, encode: Callable[[Any], Code], items: Any, rows: Sequence[Sequence[slice]]) -> list[list[Code]]:
         """Encode each chunk of each group; all in one pass if none is computed again."""
         if self._replays:
@@ -167,6 +200,15 @@ def bare(code: Code) -> Code:
     return replace(code, context=None, context_mask=None)
 
 
+def _as_float32(result: Any) -> Any:
+    """Return a code, or a tensor if there is one, in float32."""
+    if isinstance(result, Tensor):
+        return result.float()
+    parts = {} if result is None else {name: part for name, part in vars(result).items() if isinstance(part, Tensor)}
+    rounded = {name: part.float() for name, part in parts.items() if part.dtype == torch.bfloat16}
+    return replace(result, **rounded) if rounded else result
+
+
 def _joined(chunks: Sequence[Code]) -> Code:
     return bare(chunks[0]) if len(chunks) == 1 else concatenate(chunks)
 
@@ -179,9 +221,9 @@ class _ScoreAgain(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, model: MatchingModel, images: Code, captions: Code, *_: Tensor) -> Tensor:
-        ctx.model, ctx.codes = model, (images, captions)
-        return model.similarity(images, captions)
+    def forward(ctx: Any, score: Score, score_pairs: Score, images: Code, captions: Code, *_: Tensor) -> Tensor:
+        ctx.score_pairs, ctx.codes = score_pairs, (images, captions)
+        return score(images, captions)
 
     @staticmethod
     @once_differentiable
@@ -194,9 +236,9 @@ class _ScoreAgain(torch.autograd.Function):
             pairs = pairs[captions.lengths[pairs[:, 1]].argsort(stable=True)]
         for rows, columns in (some.unbind(1) for some in pairs.split(len(gradient))):
             with torch.enable_grad():
-                scores = ctx.model.pair_similarity(images[rows], _without_padding(captions[columns]))
+                scores = ctx.score_pairs(images[rows], _without_padding(captions[columns]))
             scores.backward(gradient[rows, columns])
-        return None, None, None, *(one.grad for one in _tensors(*codes))
+        return None, None, None, None, *(one.grad for one in _tensors(*codes))
 
 
 _score_again: Callable[..., Tensor] = _ScoreAgain.apply

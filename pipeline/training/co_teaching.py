@@ -56,7 +56,7 @@ class CoTrainer(Loop):
         start_up, margin = self.section.start_up, self.section.margin
         self._networks = [
             Network(model, optimizer, self.section, start_up and Pace(margin), self.cut)
-            for model, optimizer in zip(self.computing, self.optimizers, strict=True)
+            for model, optimizer in zip(self.models, self.optimizers, strict=True)
         ]
 
     def train_epoch(self) -> None:
@@ -117,10 +117,8 @@ class CoTrainer(Loop):
         with closing(steps) as windows:
             for window in windows:
                 self.record(window, {"network": state.network, "loss_name": name}, state.network)
-                means = window.means()
-                if state.step < clean.steps or self.probabilities is None:
-                    continue
-                if on_plateau(means):
+                is_last = state.step == clean.steps and self.probabilities is not None
+                if is_last and on_plateau(means := window.means()):
                     logger.warning(
                         "%s has collapsed: all pairs are equally similar (loss %.1f, plateau %.1f), and the hardest "
                         "negatives of its batches cost more than that. Try %sa smaller batch_size, whose hardest "
@@ -199,6 +197,3 @@ class CoTrainer(Loop):
                 network.pace.level = level
         probabilities = content["probabilities"]
         self.probabilities = None if probabilities is None else probabilities.numpy()
-
-    def notes(self) -> dict[str, Any]:
-        return super().notes() | ({"hardness_by_epoch": self.state.hardness} if self.section.start_up else {})

@@ -29,11 +29,11 @@ from aoq.pipeline.evaluation.retrieval import Ranks, summarise
 from aoq.pipeline.losses.info_nce import LearntTemperature
 from aoq.pipeline.training.batches import read_ahead
 from aoq.pipeline.training.checkpoint import Checkpoints, packed_state, save_model, unpacked_state
-from aoq.pipeline.training.chunks import Cut
+from aoq.pipeline.training.chunks import Cut, check_precision
 from aoq.pipeline.training.metrics import MetricsLog
 from aoq.pipeline.training.optimizer import learning_rate, make_average, make_optimizer, merged_weights, set_up_towers
 from aoq.pipeline.training.processes import ALONE, Processes
-from aoq.pipeline.training.step import Figure, Window, in_precision
+from aoq.pipeline.training.step import Figure, Window
 
 logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -109,7 +109,8 @@ class Loop(ABC):
 
     def __post_init__(self) -> None:
         schedule, device = self.schedule, self.run.device
-        self.cut = Cut(schedule.chunk, self.run.processes)
+        check_precision(schedule.precision, device)
+        self.cut = Cut(schedule.chunk, self.run.processes, in_bfloat16=schedule.precision == "bfloat16")
         self.learnt = learnt_numbers(schedule.loss)
         if self.learnt is not None:
             self.learnt.to(device)
@@ -118,8 +119,6 @@ class Loop(ABC):
             set_up_towers(model.to(device), schedule)
         learnt = () if self.learnt is None else tuple(self.learnt.parameters())
         self.optimizers = [make_optimizer(model, schedule, learnt) for model in self.models]
-        self.computing = [in_precision(model, schedule.precision, device) for model in self.models]
-        """The models as steps compute with them."""
         self.averages = [] if schedule.ema is None else [make_average(model, schedule.ema) for model in self.models]
         self.steps = steps_per_epoch(self.pairs.split.caption_count, schedule.batch_size)
         """Steps in an epoch of one model on all pairs."""
@@ -279,6 +278,7 @@ class Loop(ABC):
             save_model(final, merged_weights(model), self.description)
             hashes.append(file_sha256(final))
         self._checkpoints.publish_best(vars(state), self.run.work)
+        by_epoch = {"hardness_by_epoch": state.hardness, "learnt_by_epoch": state.learnt}
         return {
             "metrics": state.history[state.best_epoch],
             "best_epoch": state.best_epoch,
@@ -289,4 +289,5 @@ class Loop(ABC):
             "device": str(self.run.device),
             "threads": torch.get_num_threads(),
             "processes": self.run.processes.count,
+            **{name: values for name, values in by_epoch.items() if values},
         }

@@ -105,7 +105,7 @@ class Trainer(Loop):
             aligned = partial(constrain, constraints=schedule.constraints, uniform=uniform)
             objective = replace(objective, aligned_loss=aligned)
         figures: dict[str, Figure] = {}
-        figures |= take_step(self.computing[0], self.optimizers[0], batch, objective, schedule.gradient_clip, self.cut)
+        figures |= take_step(self.models[0], self.optimizers[0], batch, objective, schedule.gradient_clip, self.cut)
         if self.pace is not None:
             figures["hardness"] = self.pace.figure
         if "plateau" not in figures:
@@ -132,10 +132,6 @@ class Trainer(Loop):
     def notes(self) -> dict[str, Any]:
         notes, lines = super().notes(), read_metrics(self.run.work / "metrics.jsonl")
         (notes["final_weights_sha256"],) = notes["final_weights_sha256"]
-        by_epoch: dict[str, Any] = {
-            "hardness_by_epoch": None if self.pace is None else self.state.hardness,
-            "learnt_by_epoch": self.state.learnt,
-            "offline_harder_by_epoch": means_by_epoch(lines, "offline_harder_share"),
-            "offline_match_probability_by_epoch": means_by_epoch(lines, "offline_match_probability"),
-        }
+        figures = ("offline_harder", "offline_harder_share"), ("offline_match_probability", "offline_match_probability")
+        by_epoch = {f"{name}_by_epoch": means_by_epoch(lines, figure) for name, figure in figures}
         return notes | {name: values for name, values in by_epoch.items() if values}

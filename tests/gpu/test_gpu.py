@@ -21,7 +21,8 @@ from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.losses.similarities import Similarities
 from aoq.pipeline.search.faiss_flat import gpus
 from aoq.pipeline.training.batches import read_batch
-from aoq.pipeline.training.step import in_precision, make_objective, take_step
+from aoq.pipeline.training.chunks import Cut
+from aoq.pipeline.training.step import make_objective, take_step
 from tests.training.conftest import pairs, sampler  # noqa: F401  (fixtures)
 from tests.training.steps import LOSSES, drawn, fresh
 
@@ -70,7 +71,8 @@ def step(given, name, loss, device, dtype=torch.float64, precision="float32", pa
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     objective = make_objective(LOSSES[loss], pace)
     with unwaited(device):
-        figures = take_step(in_precision(model, precision, device), optimizer, batch, objective, 1e9)
+        cut = Cut(in_bfloat16=precision == "bfloat16")
+        figures = take_step(model, optimizer, batch, objective, 1e9, cut)
     gradients = {name: one.grad.cpu() for name, one in model.named_parameters() if one.grad is not None}
     return {name: float(figure) for name, figure in figures.items()}, gradients
 

@@ -13,7 +13,7 @@ from aoq.pipeline.losses import loss_kind, plateau
 from aoq.pipeline.losses.companions import turn_triples
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
 from aoq.pipeline.losses.info_nce import LearntTemperature, adap_info_nce, info_nce
-from aoq.pipeline.losses.similarities import OfflineSimilarities, Similarities, positive_pairs
+from aoq.pipeline.losses.similarities import OfflineSimilarities, Similarities, guided_matches, positive_pairs
 
 SIZE = 7
 ROWS = torch.tensor([0, 1, 1, 2, 3, 4, 5])  # a batch with two captions of one image
@@ -214,3 +214,25 @@ def test_a_learnt_temperature_starts_where_it_is_put_and_stops_at_its_bound():
     learnt()["temperature"].neg().backward()  # towards higher temperatures: there is a way back
     optimizer.step()
     assert learnt()["temperature"].item() > 0.01
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.2, -0.2])
+def test_a_negative_that_the_guide_scores_above_a_positive_is_none(margin):
+    scores = torch.rand(8, 8, generator=torch.Generator().manual_seed(0)) + 0.4 * torch.eye(8)
+    found = guided_matches(scores, margin=margin)
+    for i in range(8):
+        for j in range(8):
+            above_own = scores[i, j] > scores[i, i] - margin, scores[i, j] > scores[j, j] - margin
+            assert found[i, j] == (i == j or any(above_own))
+    assert 8 < found.sum() < 64
+
+
+def test_what_the_guide_leaves_out_is_no_column():
+    matrix = torch.rand(6, 6, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    guided = guided_matches(torch.rand(6, 6, generator=torch.Generator().manual_seed(2)) + 0.4 * torch.eye(6))
+    is_positive = positive_pairs(torch.arange(6), mask_positives=True) | guided
+    info_nce(Similarities(matrix, is_positive), temperature=0.1).total.backward()
+    aside = guided & ~torch.eye(6).bool()
+    assert aside.any()
+    assert (matrix.grad[aside] == 0).all()
+    assert (matrix.grad[~guided] > 0).all()

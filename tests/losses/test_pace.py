@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from aoq.pipeline.config.losses import LossSection
 from aoq.pipeline.losses import LOSSES, pace
-from aoq.pipeline.losses.companions import turn_triples, with_companions
 from aoq.pipeline.losses.hinge import NO_NEGATIVE, online_negative
 from aoq.pipeline.losses.pace import BEARABLE, LEVELS, TOP, Pace, bearable_level, hardness_at
 from aoq.pipeline.losses.similarities import OfflineSimilarities, Similarities, positive_pairs
@@ -100,17 +99,6 @@ def test_the_level_is_the_highest_that_the_batch_can_bear(seed, size, gap, sprea
             assert level == pytest.approx(first - 1 + (BEARABLE - below) / (above - below), abs=1e-4)
 
 
-def test_hardness_grows_with_the_level_without_a_jump():
-    levels = np.linspace(0, TOP - 0.51, 400)
-    found = np.array([float(hardness_at(level, margin=MARGIN)) for level in levels])
-    assert found[0] == 0
-    assert (np.diff(found) > 0).all()
-    assert (np.diff(found)[100:] < 0.1 * found[101:]).all()
-    whole = [float(hardness_at(float(level), margin=MARGIN)) * MARGIN for level in range(TOP)]
-    assert whole == pytest.approx(LEVELS[:-1])
-    assert math.isinf(hardness_at(TOP - 0.5, margin=MARGIN))
-
-
 def test_a_pace_follows_slowly_and_comes_back():
     flat, parted = similarities(torch.zeros(8, 8)), similarities(torch.eye(8))
     paced = Pace(MARGIN)
@@ -149,15 +137,6 @@ def gap_after_training(seed, paced):
 def test_hardest_negatives_collapse_and_paced_ones_do_not():
     assert gap_after_training(0, None) < 0.02
     assert gap_after_training(0, Pace(MARGIN)) > 0.2
-
-
-def test_triples_are_paced_by_negatives_of_other_triples():
-    rng = np.random.default_rng(0)
-    matrix = torch.from_numpy(rng.uniform(0, 0.3, (9, 9)) + 0.1 * np.eye(9))
-    pairs = similarities(matrix)
-    level = bearable_level(partial(with_companions(online_triplet), margin=MARGIN), pairs, margin=MARGIN)
-    assert level == bearable_level(ONLINE, turn_triples(pairs), margin=MARGIN)
-    assert level != bearable_level(ONLINE, pairs, margin=MARGIN)
 
 
 PACED = [name for name in LOSSES if LossSection.kind(name).takes_pace]

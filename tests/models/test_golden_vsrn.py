@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from aoq.models import build_model
-from aoq.models.base import Captions, Code, Images
+from aoq.models.base import Captions, Images
 from aoq.models.layers import TextEncoder
 from aoq.models.official import from_official, our_weights
 from aoq.models.packing import run_over
 from aoq.models.vsepp import VSEpp
-from aoq.models.vsrn import VSRN, Captioner, caption_labels
+from aoq.models.vsrn import Captioner, caption_labels
 
 CASES = ["vsrn_coco", "vsrn_coco_abs_noimgnorm", "vsrn_f30k"]
 
@@ -146,12 +146,3 @@ def test_vsrn_with_its_captioner(golden, name):
     case.check("out/caption_loss", loss)
     labels = model.auxiliary_loss(images, labelled(case["in/caption_labels"]))
     case.check("out/caption_loss", labels)
-
-
-def test_no_caption_weight_means_no_captioner():
-    model = VSRN(feature_size=3, vocabulary_size=9, embedding_size=4, word_size=3, caption_weight=0.0)
-    assert model.captioner is None
-    code = model.encode_images(Images(torch.rand(2, 5, 3)))
-    assert code.context is None
-    assert model.auxiliary_loss(code, Captions(torch.ones(2, 1).long(), torch.ones(2).long())) is None
-    assert isinstance(code, Code)

@@ -65,11 +65,3 @@ def test_who_takes_them_may_be_interrupted(workers, error):
     count = len(made)
     time.sleep(0.05)
     assert len(made) == count
-
-
-def test_no_more_are_made_than_are_kept():
-    made = []
-    with closing(read_ahead(made.append, range(100), workers=2)) as steps:
-        next(steps)
-        time.sleep(0.05)
-        assert len(made) <= 3

@@ -15,7 +15,7 @@ from aoq.pipeline.losses.similarities import LossValue
 from aoq.pipeline.training import chunks
 from aoq.pipeline.training.chunks import UNCUT, Cut
 from aoq.pipeline.training.processes import Processes
-from aoq.pipeline.training.step import forward, in_precision, make_objective, take_step
+from aoq.pipeline.training.step import forward, make_objective, take_step
 from tests.training.steps import CASES, LOSSES, ROWS, drawn, fresh, read, step
 
 
@@ -113,9 +113,3 @@ def test_where_nothing_is_to_learn_gradients_are_0_as_they_are_at_once(pairs, na
     has_gradient = [{key for key, one in found.items() if one is not None} for found in gradients]
     assert has_gradient[0] == has_gradient[1]
     assert not any(one.any() for found in gradients for one in found.values() if one is not None)
-
-
-def test_a_model_in_bfloat16_watches_its_batches_if_it_does():
-    for name in ("vsepp", "naaf"):
-        model = fresh(name)
-        assert in_precision(model, "bfloat16", torch.device("cpu")).observes == model.observes == (name == "naaf")

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from aoq.models import build_model, naaf
-from aoq.models.vsrn import VSRN
-from aoq.pipeline.config.training import CoTeaching, plain_training
+from aoq.pipeline.config.training import CoTeaching
 from aoq.pipeline.data.clean_pairs import read_clean_pairs
 from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.evaluation.retrieval import ensemble, evaluate_similarity, retrieval_ranks
@@ -22,7 +21,6 @@ from aoq.pipeline.training.checkpoint import load_model
 from aoq.pipeline.training.co_teaching import NETWORK_FILES, CoTrainer
 from aoq.pipeline.training.loop import Run
 from aoq.pipeline.training.ncr import Network, PairBatches, clean_probabilities, read_matched, selected_clean
-from aoq.pipeline.training.optimizer import learning_rate
 
 SECTION = CoTeaching(warmup_epochs=1, epochs=2, batch_size=10, learning_rate=1e-2, decay_epochs=(1,))
 SMALL = {"feature_size": 6, "vocabulary_size": 24, "embedding_size": 8, "word_size": 5}
@@ -128,25 +126,19 @@ def test_a_step_does_what_the_paper_or_the_released_code_says(network, pairs, so
     assert any(not torch.equal(state[key], value) for key, value in learner.model.state_dict().items())
 
 
-def test_a_captioner_learns_nothing_from_doubtful_pairs(network, pairs):
-    learner = network("vsrn")
-    batch = read_matched(pairs, np.arange(0, 40, 4))
-    before = {key: value.clone() for key, value in learner.model.captioner.state_dict().items()}
-    learner.learn_noisy(batch, torch.full((10,), 0.5))
-    assert all(torch.equal(before[key], value) for key, value in learner.model.captioner.state_dict().items())
-    learner.learn_clean(batch, torch.ones(10))
-    assert not all(torch.equal(before[key], value) for key, value in learner.model.captioner.state_dict().items())
-    assert isinstance(learner.model, VSRN)
-
-
-def test_thresholds_are_estimated_of_pairs_that_are_selected_clean(network, pairs, monkeypatch):
-    heard = []
-    monkeypatch.setattr(naaf.NAAF, "observe", lambda self, images, captions, matrix: heard.append(len(matrix)))
-    learner = network("naaf")
-    learner.learn_noisy(read_matched(pairs, np.arange(0, 40, 5)), torch.full((8,), 0.5))
-    assert heard == []
-    learner.learn_clean(read_matched(pairs, np.arange(0, 40, 4)), torch.ones(10))
-    assert heard == [10]
+def test_doubtful_pairs_teach_neither_captions_nor_thresholds(network, pairs, monkeypatch):
+    batch, observed = read_matched(pairs, np.arange(0, 40, 4)), []
+    monkeypatch.setattr(naaf.NAAF, "observe", lambda self, images, captions, matrix: observed.append(len(matrix)))
+    vsrn, learner = network("vsrn"), network("naaf")
+    before = {key: value.clone() for key, value in vsrn.model.captioner.state_dict().items()}
+    for one in (vsrn, learner):
+        one.learn_noisy(batch, torch.full((10,), 0.5))
+    assert all(torch.equal(before[key], value) for key, value in vsrn.model.captioner.state_dict().items())
+    assert observed == []
+    for one in (vsrn, learner):
+        one.learn_clean(batch, torch.ones(10))
+    assert not all(torch.equal(before[key], value) for key, value in vsrn.model.captioner.state_dict().items())
+    assert observed == [10]
 
 
 class KilledError(Exception):
@@ -316,9 +308,3 @@ def test_features_that_are_not_finite_are_an_error(run_co_teaching, pairs, tmp_p
     pairs.split.features[3] = np.nan
     with pytest.raises(ValueError, match=r"a loss of epoch 0, step \d+ is not finite; check the features"):
         run_co_teaching(tmp_path)
-
-
-def test_the_plain_schedule_is_that_of_one_network():
-    plain = plain_training(SECTION)
-    assert (plain.epochs, plain.warmup, plain.loss.name) == (3, ("sum",), "online")
-    assert [learning_rate(plain, epoch) for epoch in range(3)] == pytest.approx([1e-2, 1e-2, 1e-3])

@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from pydantic import ValidationError
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
@@ -14,34 +13,10 @@ from aoq.models import MODELS, build_model
 from aoq.models.towers.tower import Tower
 from aoq.models.vsepp import VSEpp
 from aoq.pipeline.training.loop import learnt_numbers
-from aoq.pipeline.training.optimizer import learning_rate, make_average, make_optimizer, set_up_towers
+from aoq.pipeline.training.optimizer import learning_rate, make_optimizer, set_up_towers
 from tests.training.test_loop import OPTIONS, TRAINING, kill_and_resume, of_loss, run_training  # noqa: F401
 
 COSINE = TRAINING.model_copy(update={"schedule": "cosine", "decay_epochs": (), "warmup_steps": 5})
-
-
-@pytest.mark.parametrize("decay", [None, 0.1])
-def test_steps_are_adams(decay):
-    """m = 0.9 m + 0.1 g, v = 0.999 v + 0.001 g^2, each divided by what it lacks, and decay apart (AdamW)."""
-    schedule, rate, rng = (
-        TRAINING.model_copy(update={"weight_decay": decay}),
-        TRAINING.learning_rate,
-        torch.manual_seed(0),
-    )
-    model = build_model("vsepp", feature_size=6, vocabulary_size=24, **OPTIONS["vsepp"]).double()
-    optimizer, parameters = make_optimizer(model, schedule), list(model.parameters())
-    wanted = [one.detach().clone() for one in parameters]
-    first, second = ([torch.zeros_like(one) for one in wanted] for _ in range(2))
-    for step in range(1, 4):
-        for one in parameters:
-            one.grad = torch.randn(one.shape, dtype=torch.float64, generator=rng)
-        optimizer.step()
-        for one, value, m, v in zip(parameters, wanted, first, second, strict=True):
-            m += 0.1 * (one.grad - m)
-            v += 0.001 * (one.grad.square() - v)
-            value *= 1 - rate * (decay or 0.0)
-            value -= rate * (m / (1 - 0.9**step)) / ((v / (1 - 0.999**step)).sqrt() + 1e-8)
-    assert_close([one.detach() for one in parameters], wanted, rtol=1e-10, atol=1e-12)
 
 
 class Network(torch.nn.Module):
@@ -117,11 +92,6 @@ def test_every_step_is_taken_at_its_rate_and_towers_at_their_share(towered, run_
     assert rates == [pytest.approx([rate, 0.1 * rate]) for rate in expected]
 
 
-def test_a_warmup_that_never_ends_is_refused(run_training, tmp_path):  # noqa: F811
-    with pytest.raises(ValueError, match="warmup_steps = 15 leaves none of 15 steps; lower it"):
-        run_training(tmp_path, training=asked(warmup_steps=15))
-
-
 def groups(model, **options):
     """List each group's parameter names, its share and its own weight decay."""
     names = {id(one): name for name, one in model.named_parameters()}
@@ -165,17 +135,6 @@ def test_towers_are_told_to_keep_few_activations(towered):
         assert model.text.kept == kept
 
 
-def test_an_average_follows_the_weights_by_its_definition():
-    model = torch.nn.Linear(3, 2)
-    average, expected = make_average(model, 0.9), model.weight.detach().clone()
-    for _ in range(4):
-        with torch.no_grad():
-            model.weight.add_(1.0)
-        average.update_parameters(model)
-        expected = 0.9 * expected + 0.1 * model.weight.detach()
-    assert_close(average.module.weight.detach(), expected)
-
-
 def test_the_average_is_evaluated_and_kept(run_training, tmp_path, monkeypatch):  # noqa: F811
     """Compare with the average that this test keeps beside the training."""
     weights, step = [], torch.optim.Adam.step
@@ -208,16 +167,3 @@ def test_learnt_numbers_do_not_decay():
     weights, numbers = make_optimizer(model, training, learnt.parameters()).param_groups
     assert (weights["weight_decay"], numbers["weight_decay"]) == (0.1, 0.0)
     assert numbers["params"] == list(learnt.parameters())
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"schedule": "cosine", "decay_epochs": (2,)}, 'schedule = "cosine" replaces `decay_epochs`'),
-        ({"decay_biases": False}, "decay_biases = false needs a decay"),
-    ],
-)
-def test_options_without_effect_are_refused(options, message):
-    plain = {"loss": {"name": "online"}, "epochs": 3}
-    with pytest.raises(ValidationError, match=message):
-        type(TRAINING).model_validate({**plain, **options})

@@ -17,8 +17,9 @@ from aoq.pipeline.embedding_blocks import encode_block, sides_of
 from aoq.pipeline.evaluation.retrieval import retrieval_ranks
 from aoq.pipeline.search.store import Memory
 from aoq.pipeline.training.batches import draw_batch, offline_draws, read_batch
+from aoq.pipeline.training.chunks import BatchScores, Cut, check_precision
 from aoq.pipeline.training.loop import Run
-from aoq.pipeline.training.step import forward, in_precision, make_objective
+from aoq.pipeline.training.step import forward, make_objective
 from aoq.pipeline.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -35,7 +36,7 @@ def step_of(pairs, sampler, monkeypatch):
         section, rows = LossSection.kind(loss)(name=loss), np.arange(0, 48, 5, dtype=np.int32)
         objective, rng = make_objective(section), np.random.default_rng(0)
         batch = read_batch(pairs, draw_batch(pairs, sampler, offline_draws(section), rows, rng, 0))
-        value, auxiliary, _ = forward(in_precision(model, precision, CPU).train(), batch, objective)
+        value, auxiliary, _ = forward(model.train(), batch, objective, Cut(in_bfloat16=precision == "bfloat16"))
         total = value.total if auxiliary is None else value.total + auxiliary
         total.backward()
         return total.detach(), {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
@@ -64,45 +65,38 @@ def test_a_step_in_bfloat16_is_about_one_in_float32(step_of, name):
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if not MODELS[name].attends])
-def test_vectors_are_compared_in_float32(pairs, name):
+def test_vectors_are_encoded_in_bfloat16_by_the_weights_of_their_step_and_compared_in_float32(pairs, name):
+    """Within a caller's autocast torch would compare in bfloat16, and keep the rounded weights of the step before."""
     model = build_model(name, feature_size=6, vocabulary_size=24, embedding_size=32, word_size=5).eval()
-    rounding = in_precision(model, "bfloat16", CPU)
-    images, captions = (
-        rounding.encode_images(pairs.images(np.arange(8))),
-        rounding.encode_captions(pairs.captions(np.arange(8))),
-    )
-    assert not torch.equal(images.vectors, model.encode_images(pairs.images(np.arange(8))).vectors)
-    with torch.autocast("cpu", torch.bfloat16):
-        scores, of_pairs = rounding.similarity(images, captions), rounding.pair_similarity(images, captions)
-    assert torch.equal(scores, images.vectors @ captions.vectors.T)
-    assert torch.equal(of_pairs, (images.vectors * captions.vectors).sum(1))
+    images, captions, cut = pairs.images(np.arange(8)), pairs.captions(np.arange(8)), Cut(in_bfloat16=True)
 
+    def codes_and_scores():
+        scores = BatchScores(model, images, captions, 8, cut)
+        codes = scores._images[0][0].vectors, scores._captions[0][0].vectors
+        return *codes, scores.matrix(lambda: False), scores.pair_lists([(0, 0)])[0]
 
-def test_a_step_rounds_the_weights_of_its_own_time(pairs):
-    """Within a caller's autocast torch would keep the rounded weights of the step before."""
-    model = build_model("vsepp", feature_size=6, vocabulary_size=24, embedding_size=8, word_size=5)
-    rounding, images = in_precision(model, "bfloat16", CPU), pairs.images(np.arange(4))
-    with torch.autocast("cpu", torch.bfloat16):
-        before = rounding.encode_images(images).vectors
-        with torch.no_grad():
-            model.project.weight.neg_()
-        assert not torch.equal(rounding.encode_images(images).vectors, before)
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        one, other, matrix, of_pairs = codes_and_scores()
+        model.project.weight.neg_() if hasattr(model, "project") else model.image.project.weight.neg_()
+        assert not torch.equal(codes_and_scores()[0], one)
+    assert one.dtype == torch.float32
+    assert torch.equal(matrix, one @ other.T)
+    assert torch.equal(of_pairs, (one * other).sum(1))
 
 
 def test_a_device_that_lacks_it_is_named(monkeypatch):
-    model = build_model("vsepp", feature_size=6, vocabulary_size=24, embedding_size=8, word_size=5)
     with pytest.raises(
         ValueError, match=r'precision = "tf32" requires an NVIDIA Ampere or newer GPU, .* runs on cpu; '
     ):
-        in_precision(model, "tf32", CPU)
+        check_precision("tf32", CPU)
     cuda = torch.device("cuda:0")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     for precision in ("tf32", "bfloat16"):
         with pytest.raises(ValueError, match=rf'precision = "{precision}" requires an NVIDIA Ampere .*cuda:0'):
-            in_precision(model, precision, cuda)
-    assert in_precision(model, "float32", cuda) is model
+            check_precision(precision, cuda)
+    check_precision("float32", cuda)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    assert in_precision(model, "tf32", cuda) is model
+    check_precision("tf32", cuda)
 
 
 def arithmetic():
