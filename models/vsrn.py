@@ -168,7 +168,7 @@ class VSRN(EmbeddingModel):
         return l2_normalise(regions, axis)
 
 
-Counts = Int[Tensor, " items"] | None
+_Counts = Int[Tensor, " items"] | None
 
 
 class Captioner(nn.Module):
@@ -199,7 +199,7 @@ class Captioner(nn.Module):
         nn.init.xavier_normal_(self.project.weight)
         nn.init.xavier_normal_(self.predict.weight)
 
-    def forward(self, regions: Fragments, counts: Counts, captions: Captions) -> Float[Tensor, ""]:
+    def forward(self, regions: Fragments, counts: _Counts, captions: Captions) -> Float[Tensor, ""]:
         """Compute the negative log-likelihood of each image's caption, summed over words, averaged over images.
 
         `counts` are the real regions of each image, on the CPU; they come first.
@@ -211,7 +211,7 @@ class Captioner(nn.Module):
         return loss / len(labels)
 
     def decode(
-        self, regions: Fragments, counts: Counts, words: Int[Tensor, "items steps"]
+        self, regions: Fragments, counts: _Counts, words: Int[Tensor, "items steps"]
     ) -> Float[Tensor, "items steps state"]:
         """Compute the decoder's state after each given word.
 

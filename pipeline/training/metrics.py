@@ -76,7 +76,7 @@ def _summary_writer(folder: Path, step: int) -> Any:
         return None
 
 
-class Line(TypedDict):
+class _Line(TypedDict):
     """A window of steps or a validation, with the fields that are read."""
 
     step: NonNegativeInt
@@ -102,7 +102,7 @@ class Line(TypedDict):
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Read the complete lines; text after the last line's end is still being written."""
     with reading(path, "the log of a training"):
-        return [dict(parse_json(line, Line)) for line in path.read_bytes().split(b"\n")[:-1]]
+        return [dict(parse_json(line, _Line)) for line in path.read_bytes().split(b"\n")[:-1]]
 
 
 def training_seconds(lines: Sequence[Mapping[str, Any]]) -> float:

@@ -24,7 +24,7 @@ from tests.training.steps import BOTH, LOSSES, ROWS, drawn, fresh, read
 
 CPU = torch.device("cpu")
 CASES = [(name, "table", None) for name in MODELS]
-CASES += [("vsepp", loss, None) for loss in LOSSES if loss != "table"] + [("naaf", "table", 4)]
+CASES += [("vsepp", loss, None) for loss in LOSSES if loss != "table"] + [("vsepp", "table", 4)]
 
 
 def step(pairs, draw, name, loss, device, chunk=None):
