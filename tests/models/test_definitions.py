@@ -12,6 +12,7 @@ from torch.testing import assert_close
 
 from aoq.models import build_model
 from aoq.models.base import Aggregation, Code, Direction, Normalisation
+from aoq.models.bfan import focus
 from aoq.models.imram import DIRECTIONS_BY_MODE, GatedMemory
 
 CLOSE = {"atol": 1e-6, "rtol": 1e-6}
@@ -236,3 +237,37 @@ def test_naaf_decides_by_like_words_but_counts_the_word_itself(threshold, counts
     )
     expected = (0.5 - threshold) / 4 if counts else 0.0
     assert_close(evaluated - trained, torch.tensor([[expected]]).double(), atol=1e-6, rtol=0)
+
+
+FOCALS = ["equal", "prob"]
+
+
+@pytest.mark.parametrize("focal", FOCALS)
+@pytest.mark.parametrize("fragments", [1, 3])
+def test_where_all_weights_are_equal_all_are_kept(focal, fragments):
+    """The official code divides 0 by 0 here."""
+    weights = torch.zeros(4, fragments).softmax(1).requires_grad_()
+    kept = focus(weights, None, 1, focal)
+    assert_close(kept, torch.full((4, fragments), 1 / fragments))
+    kept.square().sum().backward()
+    assert weights.grad.isfinite().all()
+    mask = (torch.arange(fragments + 2) < fragments).expand(4, -1)
+    padded = torch.nn.functional.pad(weights.detach(), (0, 2))
+    assert_close(focus(padded, mask, 1, focal)[:, :fragments], kept.detach())
+
+
+@pytest.mark.parametrize("focal", FOCALS)
+@pytest.mark.parametrize("sizes", [(1, 36), (5, 1)], ids=["one word", "one region"])
+def test_a_query_alone_is_not_at_the_mercy_of_rounding(focal, sizes):
+    """Its products, normalised over the queries, are 1 or -1; what is 1 is liked alike, whatever was rounded how."""
+    generator = torch.Generator().manual_seed(0)
+    n_words, n_regions = sizes
+    images, captions = (
+        torch.nn.functional.normalize(torch.randn(40, n, 64, generator=generator) + 0.3, dim=-1)
+        for n in (n_regions, n_words)
+    )
+    model = build_model("bfan", feature_size=1, vocabulary_size=1, embedding_size=1, word_size=1, focal=focal)
+    exact = model.similarity(Code(images.double()), Code(captions.double())).float()
+    assert_close(model.similarity(Code(images), Code(captions)), exact, atol=1e-5, rtol=0)
+    assert_close(model.similarity(Code(images[:7]), Code(captions[:5])), exact[:7, :5], atol=1e-5, rtol=0)
+    assert_close(model.pair_similarity(Code(images), Code(captions)), exact.diagonal(), atol=1e-5, rtol=0)
