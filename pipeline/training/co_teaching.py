@@ -53,6 +53,7 @@ class CoTrainer(Loop):
         ncr.scikit_learn()  # if it is missing, say so before the warm-up
         self.schedule = plain_training(self.section)
         super().__post_init__()
+        self.first_best = self.section.warmup_epochs
         start_up, margin = self.section.start_up, self.section.margin
         self._networks = [
             Network(model, optimizer, self.section, start_up and Pace(margin), self.cut)
@@ -166,10 +167,6 @@ class CoTrainer(Loop):
     @property
     def taken(self) -> int:
         return self.state.taken
-
-    @property
-    def can_be_best(self) -> bool:
-        return self.probabilities is not None
 
     def write_best(self, ranks: Ranks, folder: Path) -> None:
         super().write_best(ranks, folder)

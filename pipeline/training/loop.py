@@ -82,11 +82,11 @@ class State:
     """Numbers that the loss learns, after each epoch."""
 
 
-def learnt_numbers(loss: Loss) -> LearntTemperature | None:
+def learnt_numbers(loss: Loss, device: torch.device) -> LearntTemperature | None:
     """Return the initial values of the numbers that a loss learns; None if it learns none."""
     if not isinstance(loss, LogitLoss) or not loss.learn_temperature:
         return None
-    return LearntTemperature(**loss.learnt)
+    return LearntTemperature(**loss.learnt).to(device)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -111,9 +111,7 @@ class Loop(ABC):
         schedule, device = self.schedule, self.run.device
         check_precision(schedule.precision, device)
         self.cut = Cut(schedule.chunk, self.run.processes, in_bfloat16=schedule.precision == "bfloat16")
-        self.learnt = learnt_numbers(schedule.loss)
-        if self.learnt is not None:
-            self.learnt.to(device)
+        self.learnt = learnt_numbers(schedule.loss, device)
         for model in self.models:
             self.cut.check(model, gradient_checkpointing=bool(schedule.gradient_checkpointing))
             set_up_towers(model.to(device), schedule)
@@ -125,6 +123,8 @@ class Loop(ABC):
         warm, steps = schedule.warmup_steps or 0, self.steps * schedule.epochs
         if warm >= steps:
             raise ValueError(f"warmup_steps = {warm} leaves none of {steps} steps; lower it.")
+        self.first_best = 0
+        """The first epoch that can be the best."""
         self._log = MetricsLog(self.run.work, tensorboard=self.run.tensorboard)
         self._checkpoints = Checkpoints(self.run.work / UNITS, self._log)
         self._started = 0.0
@@ -211,15 +211,11 @@ class Loop(ABC):
         """Models to evaluate and keep: the trained ones, or the averages of their weights."""
         return [cast(MatchingModel, average.module) for average in self.averages] or self.models
 
-    @property
-    def can_be_best(self) -> bool:
-        return True
-
     def _evaluate(self, ranks: Ranks) -> None:
         """Log the metrics on dev, and keep the weights of the best epoch so far."""
         state, metrics = self.state, summarise(ranks)
         state.history.append(metrics)
-        if self.can_be_best and metrics["rsum"] > state.best_rsum:
+        if state.epoch >= self.first_best and metrics["rsum"] > state.best_rsum:
             state.best_rsum, state.best_epoch = metrics["rsum"], state.epoch
             state.best_files = self._checkpoints.write_best(state.epoch, partial(self.write_best, ranks))
         self.append({f"dev_{name}": value for name, value in metrics.items()})
@@ -237,10 +233,8 @@ class Loop(ABC):
         if not self.run.processes.leads:
             return
         self.state.metrics_position, self.state.metrics_sha256 = self._log.position, self._log.sha256()
-        random = {"cpu": torch.get_rng_state()}
-        if self.run.device.type == "cuda":
-            random["cuda"] = torch.cuda.get_rng_state(self.run.device)
-        self._checkpoints.save({**self._content(), "random": random})
+        cuda = {"cuda": torch.cuda.get_rng_state(self.run.device)} if self.run.device.type == "cuda" else {}
+        self._checkpoints.save({**self._content(), "random": {"cpu": torch.get_rng_state(), **cuda}})
 
     def _content(self) -> dict[str, Any]:
         averages = {"averages": [average.state_dict() for average in self.averages]} if self.averages else {}

@@ -73,10 +73,8 @@ def test_a_step_stays_on_its_device_and_waits_for_nothing(pairs, sampler, name, 
 def test_no_loss_waits(pairs, sampler, name):
     loss = LossSection.kind(name)(name=name)
     with Simulated():
-        model, learnt = fresh("vsepp").to(DEVICE), learnt_numbers(loss)
-        objective = make_objective(
-            loss, Pace(loss.online_margin) if loss.takes_pace else None, learnt.to(DEVICE) if learnt else dict
-        )
+        model, learnt = fresh("vsepp").to(DEVICE), learnt_numbers(loss, DEVICE)
+        objective = make_objective(loss, Pace(loss.online_margin) if loss.takes_pace else None, learnt or dict)
         drawing = draw_batch(pairs, sampler, offline_draws(loss), ROWS, np.random.default_rng(0), 0)
         batch = read(pairs, drawing).to(DEVICE)
         with unwaited():

@@ -163,7 +163,10 @@ def test_groups_and_an_average_resume_to_the_bit(run_training, towered, tmp_path
 
 def test_learnt_numbers_do_not_decay():
     training = of_loss("sigmoid").model_copy(update={"weight_decay": 0.1})
-    learnt, model = learnt_numbers(training.loss), build_model("vsepp", feature_size=6, vocabulary_size=24)
+    learnt, model = (
+        learnt_numbers(training.loss, torch.device("cpu")),
+        build_model("vsepp", feature_size=6, vocabulary_size=24),
+    )
     weights, numbers = make_optimizer(model, training, learnt.parameters()).param_groups
     assert (weights["weight_decay"], numbers["weight_decay"]) == (0.1, 0.0)
     assert numbers["params"] == list(learnt.parameters())
