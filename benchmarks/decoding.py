@@ -27,17 +27,16 @@ from rich.table import Table
 
 from aoq.models.towers.preprocessing import Preprocessing
 from aoq.pipeline.data.batches import Pixels
-from aoq.pipeline.prepare.photographs import open_photographs
-from aoq.pipeline.prepare.pixels import DecodedElsewhere, PhotographPixels, decoded_elsewhere
-from aoq.pipeline.prepare.writing import BYTES, GROUP_IMAGES, SCHEMA
+from aoq.pipeline.prepare.photographs import GROUP_IMAGES, PACKED, open_photographs
+from aoq.pipeline.prepare.pixels import PhotographPixels, decoded_elsewhere
 
 SEEN = Preprocessing(224, 224, 256, (0.5,) * 3, (0.5,) * 3)
 TICKS = 100
 
 
 def write(folder: Path, images: int) -> PhotographPixels:
-    rng, schema = np.random.default_rng(0), SCHEMA.append(BYTES)
-    with pq.ParquetWriter(folder / "train_images.parquet", schema) as writer:
+    rng = np.random.default_rng(0)
+    with pq.ParquetWriter(folder / "train_images.parquet", PACKED) as writer:
         for _ in range(0, images, GROUP_IMAGES):
             made = []
             for _ in range(GROUP_IMAGES):
@@ -46,7 +45,7 @@ def write(folder: Path, images: int) -> PhotographPixels:
                 made.append(file.getvalue())
             hashes = [hashlib.sha256(one).hexdigest() for one in made]
             columns = [[""] * len(made), [""] * len(made), hashes, [500] * len(made), [375] * len(made), made]
-            writer.write_table(pa.table(columns, schema=schema))
+            writer.write_table(pa.table(columns, schema=PACKED))
     count = -(-images // GROUP_IMAGES) * GROUP_IMAGES
     return PhotographPixels(open_photographs(folder, "train", count), SEEN, np.ones(count, np.bool_))
 
@@ -59,7 +58,7 @@ def seconds_of(pid: int) -> float:
 
 def timed(pixels: Pixels, batch: int, batches: int, images: int) -> tuple[float, float, float]:
     """Photographs a second, processor/wall, and milliseconds a photograph of this process."""
-    pids = [*pixels.pool._processes] if isinstance(pixels, DecodedElsewhere) else []
+    pids = [*pixels.pool._processes] if isinstance(pixels, PhotographPixels) and pixels.pool else []
     rows = [np.random.default_rng(step).choice(images, batch, replace=False) for step in range(batches)]
     wall, own, others = time.perf_counter(), time.process_time(), sum(map(seconds_of, pids))
     for one in rows:

@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from memory import Peak
 
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.prepare.extractors import DEFAULT, open_extractor
+from aoq.pipeline.prepare.extractors import EFFICIENTNET, open_extractor
 from aoq.pipeline.prepare.prepare import prepare
 from aoq.pipeline.prepare.request import Request
 
@@ -120,7 +120,7 @@ def main() -> None:
     options = parser.parse_args()
     engine = Engine("cpu", options.threads)
     device = engine.torch_device()
-    extractor = open_extractor(DEFAULT)
+    extractor = open_extractor(EFFICIENTNET)
     extractor.to(device)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

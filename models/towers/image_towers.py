@@ -15,6 +15,7 @@ from aoq.models.layers import group_by_group
 from aoq.models.towers.libraries import (
     OpenClipSource,
     TransformersSource,
+    library_of,
     load_timm,
     preprocessing_of_transformers,
 )
@@ -200,8 +201,4 @@ def open_image_tower(name: str, *, native: bool = False) -> ImageTower:
         ValueError: for an unknown name, or a configuration that cannot be loaded.
         ImportError: names the extra that installs its library.
     """
-    library, _, model = name.partition(":")
-    if library not in IMAGE_TOWERS or not model:
-        known = ", ".join(f"{library}:NAME_OR_PATH" for library in IMAGE_TOWERS)
-        raise ValueError(f"there is no image tower {name!r}; known are {known}.")
-    return IMAGE_TOWERS[library](name, native=native)
+    return library_of(name, IMAGE_TOWERS, "image tower")(name, native=native)

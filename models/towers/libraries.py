@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -25,6 +25,21 @@ from aoq.pipeline.reading import open_array
 TOKENISER = "tokenizer.json"
 VECTORS = ("embeddings", "embedding.weight")
 """Names of the vectors in a file of several tensors: model2vec's and sentence-transformers'."""
+
+T = TypeVar("T")
+
+
+def library_of(name: str, known: Mapping[str, T], what: str) -> T:
+    """Return the entry of LIBRARY among those known; `name` is LIBRARY:NAME_OR_PATH of, for example, an image tower.
+
+    Raises:
+        ValueError: for an unknown library, or a name without one.
+    """
+    library, _, model = name.partition(":")
+    if library not in known or not model:
+        names = ", ".join(f"{library}:NAME_OR_PATH" for library in known)
+        raise ValueError(f"there is no {what} {name!r}; known are {names}.")
+    return known[library]
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from aoq.models.base import Captions
 from aoq.models.layers import zero_masked
-from aoq.models.towers.libraries import OpenClipSource, StaticVectors, TransformersSource
+from aoq.models.towers.libraries import OpenClipSource, StaticVectors, TransformersSource, library_of
 from aoq.models.towers.tower import Tower, checkpoint_transformers, last_on_top, offered
 
 States = Float[Tensor, "captions words size"]
@@ -210,9 +210,5 @@ def open_text_tower(
         ValueError: for an unknown name, or a configuration that cannot be loaded or does not fit.
         ImportError: names the extra that installs its library.
     """
-    library, _, model = name.partition(":")
-    if library not in TEXT_TOWERS or not model:
-        known = ", ".join(f"{library}:NAME_OR_PATH" for library in TEXT_TOWERS)
-        raise ValueError(f"there is no text tower {name!r}; known are {known}.")
-    tower = TEXT_TOWERS[library]
+    tower = library_of(name, TEXT_TOWERS, "text tower")
     return tower(name, vocabulary_size=vocabulary_size, embedding_size=embedding_size, native=native)

@@ -70,12 +70,12 @@ def prepare(
     """
     from aoq.pipeline.prepare.prepare import prepare as fill
     from aoq.pipeline.prepare.request import Request
-    from aoq.pipeline.prepare.sources.layout import Columns
+    from aoq.pipeline.prepare.sources.records import Fields
     from aoq.pipeline.prepare.splits import read_sizes
 
     engine = Engine(device, threads, backend=backend, ray_address=ray_address)
-    columns = Columns(image_column, caption_column, id_column, split_column)
-    request = Request(source, columns=columns, sizes=read_sizes(split_sizes), thumbnails=thumbnails, **options)  # type: ignore[arg-type]
+    fields = Fields(image_column, caption_column, id_column, split_column)
+    request = Request(source, fields=fields, sizes=read_sizes(split_sizes), thumbnails=thumbnails, **options)  # type: ignore[arg-type]
     with _parent_of(folder), scratch_beside(folder, keep=lambda scratch: _has_features(scratch, folder)) as scratch:
         made = scratch / folder.name
         if folder.exists() and not overwrite:
@@ -83,11 +83,10 @@ def prepare(
         if folder.exists() and not (folder / ABOUT).is_file():
             raise ValueError(f"{folder} was not made by aoq prepare, and is not replaced; choose another name.")
         with show_progress("preparing") as report:
-            prepared = fill(request, made, scratch / "work", engine, batch=batch_size, report=report)
+            extractor, splits = fill(request, made, scratch / "work", engine, batch=batch_size, report=report)
         publish(made, folder)
-    for name, counts in prepared.splits.items():
-        echo(f"{name}: {counts.images:,} images, {counts.captions:,} captions")
-    extractor = prepared.extractor
+    for name, counts in splits.items():
+        echo(f"{name}: {counts['images']:,} images, {counts['captions']:,} captions")
     echo(f"{folder}: {extractor.tokens} × {extractor.dims} features an image by {extractor.name}")
     echo_next(shlex.join(["aoq", "data", "check", str(folder)]))
 

@@ -1,30 +1,33 @@
-"""Blocks of images as units of work for any process; their results are appended to the arrays in order."""
+"""Blocks of images as units of work, here or on the nodes of a cluster; results are appended to the arrays in order."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import torch
+from torch import nn
 
-from aoq.pipeline.on_ray import Job
+from aoq.pipeline.on_ray import Job, Opened
 from aoq.pipeline.prepare import extraction
-from aoq.pipeline.prepare.extraction import Arrays, Extraction, extract_batch
-from aoq.pipeline.prepare.extractor import Column, Extractor, Tokens
+from aoq.pipeline.prepare.extraction import Extraction
+from aoq.pipeline.prepare.extractor import Extractor, Tokens
 from aoq.pipeline.prepare.extractors import open_extractor
-from aoq.pipeline.prepare.images_job import Sample, images_job
-from aoq.pipeline.prepare.reader import Loading, Read, Reader, batches
+from aoq.pipeline.prepare.reader import Arrays, Extracting, ImageReader, ReadImage, concatenate_arrays
 from aoq.pipeline.prepare.request import Request
+from aoq.pipeline.prepare.sources.images import EncodedImages
 from aoq.pipeline.search.problem import blocks
 from aoq.pipeline.search.store import Folder, Store
 from aoq.pipeline.search.units import Runner, Unit, run_in_order, unit_name
 
-READ = pa.schema(
+READ_COLUMNS = pa.schema(
     {
         "problem": pa.string(),
         "sha256": pa.binary(),
@@ -35,27 +38,15 @@ READ = pa.schema(
     }
 )
 """Columns of a block's table, one row per image; the extractor's follow as bytes, null if the image is unreadable."""
-
-
-@dataclass(frozen=True)
-class Extracting:
-    """Tools of the units."""
-
-    extractor: Extractor
-    loading: Loading
-
-
-class Block(NamedTuple):
-    """Images of a split from the place `start` to before `stop`."""
-
-    split: str
-    start: int
-    stop: int
+SAMPLED = 16
+"""Images that every node reads before the run starts."""
+ROOM = 1_000_000_000
+"""Approximate bytes of a process besides the weights: libraries, a batch in transit, and a block's results."""
 
 
 def extract_blocks(
     extractions: Mapping[str, Extraction],
-    readers: Mapping[str, Reader],
+    readers: Mapping[str, ImageReader],
     job: Extracting,
     store: Store,
     run: Runner[Extracting],
@@ -66,51 +57,40 @@ def extract_blocks(
     Raises:
         ValueError: for an image that can be read here, but not where its block was extracted.
     """
+    size = -(-extraction.BLOCK_IMAGES // job.batch) * job.batch  # whole batches
     left = [
-        block
+        (name, each.progress["done"] + start, each.progress["done"] + stop)
         for name, each in extractions.items()
-        for block in blocks_from(name, each.progress["done"], len(readers[name]), job.loading.batch)
+        for start, stop in blocks(len(readers[name]) - each.progress["done"], size)
     ]
     units = [
-        Unit((unit_name(*block),), partial(extract_block, readers[block.split].part(*block[1:]))) for block in left
+        Unit((unit_name(name, start, stop),), partial(extract_block, readers[name].part(start, stop)))
+        for name, start, stop in left
     ]
     with ExitStack() as stack:
         append = {name: stack.enter_context(each.appending()) for name, each in extractions.items()}
 
         def take(number: int, table: pa.Table) -> None:
-            block = left[number]
-            arrays, batch = from_table(table, job.extractor)
-            _require_unreadable(readers[block.split], block.start, batch)
-            append[block.split](arrays, batch)
+            name, start, _ = left[number]
+            arrays, batch = _from_table(table, job.extractor)
+            _require_unreadable(readers[name], start, batch)
+            append[name](arrays, batch)
             report()
 
         run_in_order(units, job, store, run, take)
 
 
-def blocks_from(split: str, done: int, images: int, batch: int) -> list[Block]:
-    """Divide the rest of a split into blocks of whole batches, of about as many images as a kill may lose.
-
-    >>> blocks_from("dev", 32, 1100, 32)[-1]
-    Block(split='dev', start=1056, stop=1100)
-    """
-    size = -(-extraction.BLOCK // batch) * batch
-    return [Block(split, done + start, done + stop) for start, stop in blocks(images - done, size)]
+def extract_block(reader: ImageReader, job: Extracting, store: Store) -> list[pa.Table]:
+    parts = [*job.batches(reader, 0)]
+    arrays = concatenate_arrays([arrays for arrays, _ in parts if arrays])
+    return [_to_table(arrays, [image for _, batch in parts for image in batch], job.extractor)]
 
 
-def extract_block(reader: Reader, job: Extracting, store: Store) -> list[pa.Table]:
-    parts, reads = [], []
-    for pixels, batch in batches(reader, 0, job.loading):
-        if pixels:
-            parts.append(extract_batch(job.extractor, pixels, batch, job.loading.device))
-        reads += batch
-    arrays = {name: np.concatenate([part[name] for part in parts]) for name in job.extractor.columns} if parts else {}
-    return [to_table(arrays, reads, job.extractor)]
-
-
-def to_table(arrays: Arrays, batch: Sequence[Read], extractor: Extractor) -> pa.Table:
-    """Make a block's table; `arrays` have rows for readable images only."""
-    columns = {field.name: pa.array([getattr(read, field.name) for read in batch], field.type) for field in READ}
-    is_readable = np.array([not read.problem for read in batch])
+def _to_table(arrays: Arrays, batch: Sequence[ReadImage], extractor: Extractor) -> pa.Table:
+    columns = {
+        field.name: pa.array([getattr(image, field.name) for image in batch], field.type) for field in READ_COLUMNS
+    }
+    is_readable = np.array([not image.problem for image in batch])
     places = pa.array(np.cumsum(is_readable) - 1, mask=~is_readable)
     for name, column in extractor.columns.items():
         rows = arrays.get(name, np.empty((0, *column.shape), column.dtype))
@@ -120,40 +100,81 @@ def to_table(arrays: Arrays, batch: Sequence[Read], extractor: Extractor) -> pa.
     return pa.table(columns)
 
 
-def from_table(table: pa.Table, extractor: Extractor) -> tuple[dict[str, np.ndarray], list[Read]]:
-    """Return the arrays and the records that `to_table` was given."""
-    rows = table.select(READ.names).to_pylist()
-    batch = [Read(None, **{**row, "changes": tuple(row["changes"])}) for row in rows]
-    return {name: _rows(table[name], column) for name, column in extractor.columns.items()}, batch
+def _from_table(table: pa.Table, extractor: Extractor) -> tuple[Arrays, list[ReadImage]]:
+    """Return the arrays and the images that `_to_table` was given."""
+    rows = table.select(READ_COLUMNS.names).to_pylist()
+    batch = [ReadImage(None, **{**row, "changes": tuple(row["changes"])}) for row in rows]
+    arrays = {}
+    for name, column in extractor.columns.items():
+        values = table[name].drop_null().combine_chunks()
+        content = values.buffers()[1].slice(values.offset * column.bytes, len(values) * column.bytes)
+        arrays[name] = np.frombuffer(content, column.dtype).reshape(len(values), *column.shape)
+    return arrays, batch
 
 
-def _rows(values: pa.ChunkedArray, column: Column) -> np.ndarray:
-    kept = values.drop_null().combine_chunks()
-    content = kept.buffers()[1].slice(kept.offset * column.bytes, len(kept) * column.bytes)
-    return np.frombuffer(content, column.dtype).reshape(len(kept), *column.shape)
-
-
-def _require_unreadable(reader: Reader, start: int, batch: Sequence[Read]) -> None:
+def _require_unreadable(reader: ImageReader, start: int, batch: Sequence[ReadImage]) -> None:
     """Check that unreadable images are unreadable here too: an image that only some node cannot read is not broken."""
-    for place, read in enumerate(batch, start):
-        if read.problem and not reader[place].problem:
+    for place, image in enumerate(batch, start):
+        if image.problem and not reader[place].problem:
             raise ValueError(
-                f"{reader.images.describe(int(reader.rows[place]))} {read.problem} on the node that extracts it, and "
-                "can be read here; all nodes must see the images at the same paths."
+                f"{reader.images.describe(place)} {image.problem} on the node that extracts it, and can be read here; "
+                "all nodes must see the images at the same paths."
             )
 
 
-def ship_extraction(job: Extracting, store: Folder, *, request: Request, reader: Reader) -> Job[Extracting]:
+def ship_extraction(job: Extracting, store: Folder, *, request: Request, reader: ImageReader) -> Job[Extracting]:
     """Describe the job to nodes: the extractor by name and weights, and a sample of the images."""
-    loading = replace(job.loading, device=torch.device(job.loading.device.type))  # any GPU that Ray assigns
-    open_there = partial(_open_there, request.extractor, request.tokens, job.extractor.fingerprint, loading)
-    sample = Sample.of(reader.images, reader.rows)
-    return images_job(store, job.extractor.module, loading.device.type, sample, open_there)
+    there = replace(job, device=torch.device(job.device.type))  # any GPU that Ray assigns
+    opened = partial(
+        _open_there, request.extractor, request.tokens, job.extractor.fingerprint, there.device, job.batch, job.workers
+    )
+    return images_job(store, job.extractor.module, there.device.type, reader.images, len(reader), opened)
 
 
-def _open_there(name: str, tokens: Tokens, fingerprint: str, loading: Loading) -> Extracting:
+def _open_there(
+    name: str, tokens: Tokens, fingerprint: str, device: torch.device, batch: int, workers: int
+) -> Extracting:
     extractor = open_extractor(name, tokens)
     if extractor.fingerprint != fingerprint:
         raise ValueError(f"the weights of {name} are not the same on all nodes; put the same everywhere.")
-    extractor.to(loading.device)
-    return Extracting(extractor, loading)
+    extractor.to(device)
+    return Extracting(extractor, device, batch, workers)
+
+
+def images_job(
+    store: Folder, module: nn.Module, device: str, images: EncodedImages, count: int, open_there: Callable[[], Opened]
+) -> Job[Opened]:
+    """Make a job of units that need memory for the module, on nodes that read a sample of the images as it is here.
+
+    `open_there` is called in this directory, where relative paths start; it raises ValueError if anything differs.
+    """
+    places = np.unique(np.linspace(0, count - 1, SAMPLED, dtype=np.int64))
+    sample = images.take(places)
+    sha256s = tuple(_sha256(sample, row) for row in range(len(places)))
+    opened = partial(_open_in, Path.cwd(), open_there)
+    memory = ROOM + sum(part.nbytes for part in module.state_dict().values())
+    return Job(store, memory, device, opened, partial(_lacking, opened, sample, sha256s))
+
+
+def _open_in(directory: Path, open_there: Callable[[], Opened]) -> Opened:
+    with suppress(OSError):  # a node without the directory has a different sample
+        os.chdir(directory)
+    return open_there()
+
+
+def _lacking(opened: Callable[[], object], sample: EncodedImages, sha256s: Sequence[str]) -> list[str]:
+    """List what a node cannot open, or the first image whose content is different there."""
+    try:
+        opened()
+    except (OSError, ValueError, ImportError) as error:
+        return [f"cannot open what it needs ({error})"]
+    wrong = [row for row, known in enumerate(sha256s) if _sha256(sample, row) != known]
+    return [f"does not read {sample.describe(wrong[0])} as it is here"] if wrong else []
+
+
+def _sha256(images: EncodedImages, row: int) -> str:
+    """Hash an image's bytes; an unreadable one has no hash."""
+    try:
+        return sha256(images.read(row)).hexdigest()
+    except (OSError, ValueError):
+        return ""

@@ -17,11 +17,12 @@ from aoq.pipeline.data.demo_scenes import COLOURS, NONE, OBJECTS
 from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.data.thumbnails import SHADES
 from aoq.pipeline.extras import import_extra
-from aoq.pipeline.prepare.writing import BYTES, GROUP_IMAGES, SCHEMA
+from aoq.pipeline.prepare.photographs import GROUP_IMAGES, PACKED
 from aoq.pipeline.reading import open_array
+from aoq.pipeline.search.problem import blocks
 
 SIDE = 96
-GROUNDS = ("#6a4", "#dc8", "#eef", "#888", "#48a")
+GROUND_SHADES = ("#6a4", "#dc8", "#eef", "#888", "#48a")
 """Colours of grass, sand, snow, road and water."""
 CORNERS = len(OBJECTS) // 2
 """Half of the objects are polygons of 3, 4, 5, ... corners, the others stars with as many points."""
@@ -34,20 +35,12 @@ def write_demo_pictures(folder: Path, splits: tuple[str, ...] = ("train", "dev")
     for split in splits:
         labels, boxes = read_labels(folder, split)["regions"], open_array(folder / f"{split}_boxes.npy")
         ids = read_lines(folder / f"{split}_ids.txt")
-        schema = SCHEMA.append(BYTES)
-        with pq.ParquetWriter(folder / f"{split}_images.parquet", schema) as writer:
-            for start in range(0, len(ids), GROUP_IMAGES):
-                rows = range(start, min(start + GROUP_IMAGES, len(ids)))
-                drawn = [_draw(pillow, labels[row], boxes[row]) for row in rows]
-                columns = {
-                    "id": [ids[row] for row in rows],
-                    "path": [None] * len(rows),
-                    "sha256": [hashlib.sha256(content).hexdigest() for content in drawn],
-                    "width": [SIDE] * len(rows),
-                    "height": [SIDE] * len(rows),
-                    "bytes": drawn,
-                }
-                writer.write_table(pa.table(columns, schema=schema))
+        with pq.ParquetWriter(folder / f"{split}_images.parquet", PACKED) as writer:
+            for start, stop in blocks(len(ids), GROUP_IMAGES):
+                drawn = [_draw(pillow, labels[row], boxes[row]) for row in range(start, stop)]
+                sha256 = [hashlib.sha256(content).hexdigest() for content in drawn]
+                sides, paths = [SIDE] * len(drawn), [None] * len(drawn)
+                writer.write_table(pa.table([ids[start:stop], paths, sha256, sides, sides, drawn], schema=PACKED))
 
 
 def _draw(pillow: Any, labels: list[list[int]], boxes: Float32[np.ndarray, "regions 4"]) -> bytes:
@@ -55,7 +48,7 @@ def _draw(pillow: Any, labels: list[list[int]], boxes: Float32[np.ndarray, "regi
     from PIL import ImageDraw
 
     ground = next(label[4] for label in labels if label[4] != NONE)
-    image, file = pillow.new("RGB", (SIDE, SIDE), GROUNDS[ground]), io.BytesIO()
+    image, file = pillow.new("RGB", (SIDE, SIDE), GROUND_SHADES[ground]), io.BytesIO()
     pen = ImageDraw.Draw(image)
     for (thing, shade, *_), box in zip(labels, boxes, strict=True):
         if thing != NONE:

@@ -14,11 +14,11 @@ from typing_extensions import override
 
 from aoq.models.towers.preprocessing import Sides, Whole
 from aoq.pipeline.extras import import_extra, loading
-from aoq.pipeline.prepare.extractor import Batch, Column, Extractor, Tokens, hash_weights
+from aoq.pipeline.prepare.extractor import ArrayEntry, Extractor, PixelBatch, Tokens, hash_weights
 from aoq.pipeline.reading import reading
 
-REGIONS = 36
-CLASSES = "roi_heads.box_predictor.cls_score.bias"
+MOST_REGIONS = 36
+CLASS_BIAS = "roi_heads.box_predictor.cls_score.bias"
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Detector(Extractor):
 
     @property
     @override
-    def columns(self) -> dict[str, Column]:
-        return {**super().columns, "mask": Column(np.dtype(np.bool_), (self.tokens,))}
+    def columns(self) -> dict[str, ArrayEntry]:
+        return {**super().columns, "mask": ArrayEntry(np.dtype(np.bool_), (self.tokens,))}
 
     @override
-    def extract(self, pixels: Batch, widths: Sides, heights: Sides, device: torch.device) -> dict[str, np.ndarray]:
+    def extract(self, pixels: PixelBatch, widths: Sides, heights: Sides, device: torch.device) -> dict[str, np.ndarray]:
         arrays = {name: np.zeros((len(pixels), *kind.shape), kind.dtype) for name, kind in self.columns.items()}
         for row, image in enumerate(pixels):  # one by one, so that features do not depend on the batch
             features, boxes = self._regions(image.to(device))
@@ -82,14 +82,14 @@ def open_torchvision(name: str, tokens: Tokens) -> Detector:
     network.eval().requires_grad_(False)
     seen = Whole(network.transform.min_size[-1], network.transform.max_size, "bilinear")
     dims = network.roi_heads.box_predictor.cls_score.in_features
-    return Detector(name, seen, network, hash_weights(network), REGIONS, dims, None)
+    return Detector(name, seen, network, hash_weights(network), MOST_REGIONS, dims, None)
 
 
 def _load_file(models: Any, architecture: str, file: Path) -> Any:
     with reading(file, "a file of weights"):
         state = torch.load(file, map_location="cpu", weights_only=True)
-    if not isinstance(state, dict) or CLASSES not in state:
-        raise ValueError(f"{file} has no {CLASSES}, so it is no state_dict of a detector")
-    network = models.get_model(architecture, weights=None, weights_backbone=None, num_classes=len(state[CLASSES]))
+    if not isinstance(state, dict) or CLASS_BIAS not in state:
+        raise ValueError(f"{file} has no {CLASS_BIAS}, so it is no state_dict of a detector")
+    network = models.get_model(architecture, weights=None, weights_backbone=None, num_classes=len(state[CLASS_BIAS]))
     network.load_state_dict(state)
     return network

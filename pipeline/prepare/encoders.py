@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from aoq.models.towers.libraries import OpenClipSource, tokeniser_of_transformers
+from aoq.models.towers.libraries import OpenClipSource, library_of, tokeniser_of_transformers
 from aoq.pipeline.prepare.extractor import GridExtractor
 from aoq.pipeline.prepare.extractors import (
     encode_by_sentence_transformers,
@@ -19,7 +19,6 @@ from aoq.pipeline.prepare.extractors import (
 )
 
 EncodeTexts = Callable[[Sequence[str], torch.device], Float[Tensor, "texts dims"]]
-KNOWN = "transformers:NAME_OR_PATH, open_clip:NAME/TAG and sentence-transformers:NAME_OR_PATH"
 
 
 @dataclass(frozen=True)
@@ -43,10 +42,7 @@ def open_encoder(name: str) -> Encoder:
             sides have different sizes.
         ImportError: names the extra that installs its library.
     """
-    library, _, model = name.partition(":")
-    if library not in OPENERS or not model:
-        raise ValueError(f"there is no encoder {name!r} of images and texts; known are {KNOWN}.")
-    encoder = OPENERS[library](name)
+    encoder = library_of(name, ENCODERS, "encoder of images and texts")(name)
     with torch.inference_mode():
         images, texts = encoder.images.dims, encoder.texts(["a"], torch.device("cpu")).shape[1]
     if images != texts:
@@ -97,7 +93,7 @@ def _require_texts(name: str, has_texts: bool) -> None:
         raise ValueError(f"{name} encodes no texts; choose one that does, such as a CLIP or a SigLIP.")
 
 
-OPENERS: dict[str, Callable[[str], Encoder]] = {
+ENCODERS: dict[str, Callable[[str], Encoder]] = {
     "transformers": _open_transformers,
     "open_clip": _open_open_clip,
     "sentence-transformers": _open_sentence_transformers,

@@ -12,61 +12,36 @@ import errno
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
-import torch
 from numpy.lib import format as npy
-from torch import Tensor
 from typing_extensions import TypedDict
 
 from aoq.pipeline.prepare.extractor import Extractor
-from aoq.pipeline.prepare.reader import Loading, Read, Reader, batches
+from aoq.pipeline.prepare.reader import Arrays, ReadImage
 from aoq.pipeline.reading import read_json
 from aoq.pipeline.scratch import write_atomically
 
-BLOCK = 512
+BLOCK_IMAGES = 512
 """Approximate number of images that a kill may lose."""
 HEADER = 128
 RECORD = np.dtype([("place", "<i8"), ("sha256", "V32"), ("width", "<i4"), ("height", "<i4")])
 
-Arrays = Mapping[str, np.ndarray]
-Append = Callable[[Arrays, Sequence[Read]], None]
-"""Appends the next images: arrays of the readable ones, and records of all."""
 
+class Extracted(TypedDict):
+    """The progress of a split."""
 
-class File(NamedTuple):
-    """A growing file: its path, the bytes before the first image, and the bytes per image."""
-
-    path: Path
-    start: int
-    item: int
-
-
-class Progress(TypedDict):
     done: int
     kept: int
     broken: list[list[Any]]
     """Places in the listing, with reasons."""
     changed: dict[str, int]
     """Number of images that were animated, CMYK and so on."""
-
-
-def extract_batch(
-    extractor: Extractor, pixels: Sequence[Tensor], batch: Sequence[Read], device: torch.device
-) -> Arrays:
-    """Extract the arrays of a batch's readable images."""
-    sizes = np.array([(read.width, read.height) for read in batch if not read.problem], np.int64).reshape(-1, 2)
-    parts, start = [], 0
-    for part in pixels:
-        widths, heights = sizes[start : start + len(part)].T
-        parts.append(extractor.extract(part, widths, heights, device))
-        start += len(part)
-    return {name: np.concatenate([part[name] for part in parts]) for name in extractor.columns} if parts else {}
 
 
 @dataclass
@@ -79,14 +54,14 @@ class Extraction:
     extractor: Extractor
     ids: Sequence[str]
     thumbs: Path | None
-    progress: Progress = field(init=False)
+    progress: Extracted = field(init=False)
 
     def __post_init__(self) -> None:
         self._records_file = self.work / f"{self.split}.records"
         self._progress_file = self.work / f"{self.split}.progress.json"
-        self.progress = Progress(done=0, kept=0, broken=[], changed={})
+        self.progress = Extracted(done=0, kept=0, broken=[], changed={})
         if self._progress_file.is_file():
-            self.progress = read_json(self._progress_file, Progress)
+            self.progress = read_json(self._progress_file, Extracted)
 
     @property
     def records(self) -> np.ndarray:
@@ -94,26 +69,22 @@ class Extraction:
         kept = self.progress["kept"]
         return np.memmap(self._records_file, RECORD, "r", shape=(kept,)) if kept else np.empty(0, RECORD)
 
-    def run(self, reader: Reader, loading: Loading) -> Iterator[int]:
-        """Continue after the last run; yield the number of finished images."""
-        with self.appending() as append:
-            for pixels, batch in batches(reader, self.progress["done"], loading):
-                append(extract_batch(self.extractor, pixels, batch, loading.device), batch)
-                yield self.progress["done"]
-
     @contextmanager
-    def appending(self) -> Iterator[Append]:
-        """Open the files after the last run's end; they are saved after each block and at the end."""
+    def appending(self) -> Iterator[Callable[[Arrays, Sequence[ReadImage]], None]]:
+        """Open the files after the last run's end; yield a function that appends the arrays of the next images.
+
+        The files are saved after each block and at the end.
+        """
         self._cut_to_whole_blocks()
         with ExitStack() as stack:
             files = {name: stack.enter_context(path.open("ab")) for name, (path, _, _) in self._files().items()}
             saved = self.progress["done"]
 
-            def append(arrays: Arrays, batch: Sequence[Read]) -> None:
+            def append(arrays: Arrays, batch: Sequence[ReadImage]) -> None:
                 nonlocal saved
-                for name, rows in {**arrays, "records": self._note(batch)}.items():
+                for name, rows in {**arrays, "records": self._count(batch)}.items():
                     files[name].write(np.ascontiguousarray(rows).data)
-                if self.progress["done"] - saved >= BLOCK:
+                if self.progress["done"] - saved >= BLOCK_IMAGES:
                     self._save(*files.values())
                     saved = self.progress["done"]
 
@@ -123,29 +94,30 @@ class Extraction:
     def finish(self) -> None:
         """Write the headers; only then can the arrays be opened."""
         for name, column in self.extractor.columns.items():
-            with self._files()[name].path.open("r+b") as file:
+            with self._files()[name][0].open("r+b") as file:
                 shape = self.progress["kept"], *column.shape
                 header = {"descr": npy.dtype_to_descr(column.dtype), "fortran_order": False, "shape": shape}
                 npy.write_array_header_1_0(file, header)
                 assert file.tell() == HEADER  # numpy leaves room for any number of images
                 os.fsync(file.fileno())
 
-    def _files(self) -> dict[str, File]:
+    def _files(self) -> dict[str, tuple[Path, int, int]]:
+        """Path of each growing file, the bytes before its first image, and the bytes per image."""
         columns = self.extractor.columns.items()
-        arrays = {name: File(self.folder / f"{self.split}_{name}.npy", HEADER, one.bytes) for name, one in columns}
-        return {**arrays, "records": File(self._records_file, 0, RECORD.itemsize)}
+        arrays = {name: (self.folder / f"{self.split}_{name}.npy", HEADER, one.bytes) for name, one in columns}
+        return {**arrays, "records": (self._records_file, 0, RECORD.itemsize)}
 
-    def _note(self, batch: Sequence[Read]) -> np.ndarray:
+    def _count(self, batch: Sequence[ReadImage]) -> np.ndarray:
         """Count a batch, write its thumbnails, and return its records, in the order of the listing."""
         progress, changed, records = self.progress, Counter(self.progress["changed"]), []
-        for place, read in enumerate(batch, start=progress["done"]):
-            if read.problem:
-                progress["broken"].append([place, read.problem])
+        for place, image in enumerate(batch, start=progress["done"]):
+            if image.problem:
+                progress["broken"].append([place, image.problem])
                 continue
-            records.append((place, read.sha256, read.width, read.height))
-            changed.update(read.changes)
+            records.append((place, image.sha256, image.width, image.height))
+            changed.update(image.changes)
             if self.thumbs is not None:
-                _write_thumbnail(self.thumbs, self.ids[place], read.thumbnail)
+                _write_thumbnail(self.thumbs, self.ids[place], image.thumbnail)
         progress["done"] += len(batch)
         progress["kept"] += len(records)
         progress["changed"] = dict(changed)

@@ -18,14 +18,14 @@ from typing_extensions import override
 from aoq.models.towers.preprocessing import Seen, Sides
 
 Tokens = Literal["patches", "pooled"]
-Batch = UInt8[Tensor, "batch height width 3"]
+PixelBatch = UInt8[Tensor, "batch height width 3"]
 Encode = Callable[[Tensor], Float[Tensor, "batch tokens dims"]]
 CACHED = 4
 """Images encoded at a time on a CPU: their activations stay in its caches, which takes half the time of 32."""
 
 
-class Column(NamedTuple):
-    """Type and shape of an array's entry for one image."""
+class ArrayEntry(NamedTuple):
+    """Type and shape of what an array holds of one image."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
@@ -51,15 +51,17 @@ class Extractor(ABC):
     """Rows and columns of tokens, if all images have the same; (1, 1) for one vector of the whole input."""
 
     @property
-    def columns(self) -> dict[str, Column]:
+    def columns(self) -> dict[str, ArrayEntry]:
         """Arrays of a split, by the part of their file names after `{split}_`."""
         return {
-            "ims": Column(np.dtype(np.float16), (self.tokens, self.dims)),
-            "boxes": Column(np.dtype(np.float32), (self.tokens, 4)),
+            "ims": ArrayEntry(np.dtype(np.float16), (self.tokens, self.dims)),
+            "boxes": ArrayEntry(np.dtype(np.float32), (self.tokens, 4)),
         }
 
     @abstractmethod
-    def extract(self, pixels: Batch, widths: Sides, heights: Sides, device: torch.device) -> Mapping[str, np.ndarray]:
+    def extract(
+        self, pixels: PixelBatch, widths: Sides, heights: Sides, device: torch.device
+    ) -> Mapping[str, np.ndarray]:
         """Make each of the `columns` for a batch of images of these sizes; boxes are x1, y1, x2, y2 as fractions.
 
         Raises:
@@ -121,18 +123,18 @@ class GridExtractor(Extractor):
         return cls(name, preprocessing, module, weights, rows * columns, dims, (rows, columns), tokens)
 
     @override
-    def extract(self, pixels: Batch, widths: Sides, heights: Sides, device: torch.device) -> dict[str, np.ndarray]:
+    def extract(self, pixels: PixelBatch, widths: Sides, heights: Sides, device: torch.device) -> dict[str, np.ndarray]:
         return {"ims": self.features(pixels, device), "boxes": self.boxes(widths, heights)}
 
     @torch.inference_mode()
-    def features(self, pixels: Batch, device: torch.device) -> Float16[np.ndarray, "batch tokens dims"]:
+    def features(self, pixels: PixelBatch, device: torch.device) -> Float16[np.ndarray, "batch tokens dims"]:
         """Compute the tokens of a batch, in half precision on a GPU."""
         is_gpu = device.type == "cuda"
         with torch.autocast("cuda", torch.float16) if is_gpu else nullcontext():
             parts = [self.encoded(part, device) for part in ([pixels] if is_gpu else pixels.split(CACHED))]
         return self.half(torch.cat(parts))
 
-    def encoded(self, pixels: Batch, device: torch.device) -> Float[Tensor, "batch tokens dims"]:
+    def encoded(self, pixels: PixelBatch, device: torch.device) -> Float[Tensor, "batch tokens dims"]:
         """Compute the tokens of a batch in the module's own precision."""
         return self.encode(self.preprocessing.normalised(pixels.to(device, non_blocking=True)))
 

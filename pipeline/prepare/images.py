@@ -17,13 +17,13 @@ from aoq.pipeline.extras import import_extra
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+DECODED_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 """Formats that Pillow decodes itself; it would pass others to external programs."""
-MOST_BYTES = 500_000_000
-MOST_PIXELS = 178_956_970
+_MOST_BYTES = 500_000_000
+_MOST_PIXELS = 178_956_970
 """Pillow's own limit: half a gigabyte as RGB."""
-UNREADABLE = f"is no {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, or is damaged"
-ORIENTATION = 0x0112
+_UNREADABLE = f"is no {', '.join(DECODED_FORMATS[:-1])} or {DECODED_FORMATS[-1]}, or is damaged"
+_ORIENTATION = 0x0112
 """EXIF's tag; from 5 on, width and height are exchanged."""
 
 
@@ -52,21 +52,21 @@ def decode(encoded: bytes, least: int = 0) -> Decoded:
     pillow = import_extra("PIL.Image", "prepare", "reading images")
     if not encoded:
         raise ValueError("is empty")
-    if len(encoded) > MOST_BYTES:
-        raise ValueError(f"has more than {MOST_BYTES / 1e6:.0f} MB")
+    if len(encoded) > _MOST_BYTES:
+        raise ValueError(f"has more than {_MOST_BYTES / 1e6:.0f} MB")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            with pillow.open(io.BytesIO(encoded), formats=FORMATS) as opened:
-                if opened.width * opened.height > MOST_PIXELS:
+            with pillow.open(io.BytesIO(encoded), formats=DECODED_FORMATS) as opened:
+                if opened.width * opened.height > _MOST_PIXELS:
                     raise pillow.DecompressionBombError
                 return _upright(opened, least)
         except pillow.DecompressionBombError:
-            raise ValueError(f"has more than {MOST_PIXELS / 1e6:.0f} megapixels") from None
+            raise ValueError(f"has more than {_MOST_PIXELS / 1e6:.0f} megapixels") from None
         except MemoryError:
             raise ValueError("takes more memory than is available") from None
         except Exception as error:  # Pillow's readers raise errors of any kind on hostile files
-            raise ValueError(str(error) if isinstance(error, _UnsupportedError) else UNREADABLE) from None
+            raise ValueError(str(error) if isinstance(error, _UnsupportedError) else _UNREADABLE) from None
 
 
 def _upright(opened: Image, least: int) -> Decoded:
@@ -80,7 +80,7 @@ def _upright(opened: Image, least: int) -> Decoded:
         opened.draft("RGB", (round(width * shrink), round(height * shrink)))
     opened.load()
     image = ImageOps.exif_transpose(opened)
-    orientation = opened.getexif().get(ORIENTATION, 1)
+    orientation = opened.getexif().get(_ORIENTATION, 1)
     if orientation in range(2, 9):
         changes.append("rotated")
     if orientation in range(5, 9):

@@ -1,4 +1,4 @@
-"""Photographs of a prepared folder, unchanged since it was prepared."""
+"""`{split}_images.parquet` of a prepared folder: where its photographs are, or their bytes; they must be unchanged."""
 
 from __future__ import annotations
 
@@ -9,22 +9,54 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aoq.pipeline.digests import digest
 from aoq.pipeline.extras import import_extra
-from aoq.pipeline.prepare.images import FORMATS
-from aoq.pipeline.prepare.sources.listing import Files, Images, ParquetImages
+from aoq.pipeline.prepare.images import DECODED_FORMATS, decode
+from aoq.pipeline.prepare.sources.images import EncodedImages, ImageFiles, ParquetImages
 from aoq.pipeline.reading import reading
+from aoq.pipeline.search.problem import blocks
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+PHOTOGRAPHS = pa.schema(
+    {"id": pa.string(), "path": pa.string(), "sha256": pa.string(), "width": pa.int32(), "height": pa.int32()}
+)
+PACKED = PHOTOGRAPHS.append(pa.field("bytes", pa.binary()))
+GROUP_IMAGES = 16
+"""Packed images that are read together: a training reads them in random order."""
+GROUP_ROWS = 4096
+
+
+def write_photographs(path: Path, ids: pa.Array, images: EncodedImages, described: np.ndarray, *, pack: bool) -> None:
+    """Write the origin of each image with its sha256, width and height, as described; and its bytes, to pack it."""
+    schema = PACKED if pack else PHOTOGRAPHS
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        for start, stop in blocks(len(ids), GROUP_IMAGES if pack else GROUP_ROWS):
+            rows = range(start, stop)
+            columns = {
+                "id": ids.slice(start, stop - start),
+                "path": [images.path(row) for row in rows],
+                "sha256": [bytes(value).hex() for value in described["sha256"][start:stop]],
+                "width": described["width"][start:stop],
+                "height": described["height"][start:stop],
+            }
+            if pack:
+                columns["bytes"] = [images.read(row) for row in rows]
+            writer.write_table(pa.table(columns, schema=schema))
 
 
 @dataclass(frozen=True)
 class Photographs:
     """Photographs of a split in order, unchanged since the folder was prepared."""
 
-    images: Images
+    images: EncodedImages
     sha256: Sequence[str]
 
     def read(self, row: int) -> bytes:
@@ -38,8 +70,23 @@ class Photographs:
             if hashlib.sha256(content).hexdigest() != self.sha256[row]:
                 raise ValueError("was changed since the folder was prepared")
         except (OSError, ValueError) as error:
-            raise ValueError(f"{self.images.describe(row)}: {error}; prepare the folder again.") from None
+            raise self._refusal(row, error) from None
         return content
+
+    def decode(self, row: int, least: int = 0) -> Image:
+        """Read and decode the photograph, down to `least` pixels a side (`aoq.pipeline.prepare.images.decode`).
+
+        Raises:
+            ValueError: if it was changed since, is gone, or cannot be decoded.
+        """
+        content = self.read(row)
+        try:
+            return decode(content, least).image
+        except ValueError as error:
+            raise self._refusal(row, error) from None
+
+    def _refusal(self, row: int, reason: Exception) -> ValueError:
+        return ValueError(f"{self.images.describe(row)}: {reason}; prepare the folder again.")
 
 
 def photographs_fingerprint(folder: Path, split: str) -> str:
@@ -62,7 +109,7 @@ def open_photographs(folder: Path, split: str, images: int) -> Photographs:
     files = [name for name in paths if name is not None]
     if len(files) < len(paths):
         raise ValueError(f"{path} names no file of image {paths.index(None)}; prepare it again with --pack.")
-    return Photographs(Files(files), sha256)
+    return Photographs(ImageFiles(files), sha256)
 
 
 def _read_list(folder: Path, split: str) -> tuple[list[str | None], list[str], bool]:
@@ -92,7 +139,7 @@ def photograph_files(folder: Path, split: str, images: int, unpacked: Path | Non
     if not (folder / f"{split}_images.parquet").is_file():
         return None
     photographs = open_photographs(folder, split, images)
-    if isinstance(photographs.images, Files):
+    if isinstance(photographs.images, ImageFiles):
         if unpacked is not None:
             with ThreadPoolExecutor() as pool:
                 deque(pool.map(photographs.read, range(images)), maxlen=0)
@@ -100,12 +147,13 @@ def photograph_files(folder: Path, split: str, images: int, unpacked: Path | Non
     if unpacked is None:
         return None
     unpacked.mkdir()
-    return [str(_written(unpacked / str(row), photographs.read(row))) for row in range(images)]
+    return [str(_unpack(photographs.read(row), unpacked / str(row))) for row in range(images)]
 
 
-def _written(path: Path, content: bytes) -> Path:
+def _unpack(content: bytes, path: Path) -> Path:
     """Write the photograph to a file with the suffix of its format."""
-    with import_extra("PIL.Image", "prepare", "reading images").open(io.BytesIO(content), formats=FORMATS) as opened:
+    pillow = import_extra("PIL.Image", "prepare", "reading images")
+    with pillow.open(io.BytesIO(content), formats=DECODED_FORMATS) as opened:
         path = path.with_suffix(f".{opened.format.lower()}")
     path.write_bytes(content)
     return path

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from threading import Thread
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int, UInt8
+from jaxtyping import Bool, Int, Int32, UInt8
 from torch import Tensor
 from typing_extensions import override
 
@@ -23,78 +24,38 @@ from aoq.models.towers.preprocessing import RGB, Preprocessing
 from aoq.pipeline.data.batches import Pixels
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.extras import import_extra
-from aoq.pipeline.prepare.augmentation import Augmenter, may_be_flipped
-from aoq.pipeline.prepare.images import decode
 from aoq.pipeline.prepare.photographs import Photographs, open_photographs
 
-Rows = Int[np.ndarray, " rows"]
+LEFT_RIGHT = re.compile(r"\b(left|right)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class PhotographPixels(Pixels):
-    """Photographs of a split; without an augmenter, as the tower sees them in evaluation."""
+    """Photographs of a split, as the tower sees them in evaluation or augmented; with a pool, its processes decode."""
 
     photographs: Photographs
     preprocessing: Preprocessing
     may_flip: Bool[np.ndarray, " images"]
-    augmenter: Augmenter | None = None
+    augmentation: tuple[tuple[str, ...], int, int] | None = None
+    """Ways, seed and epoch."""
+    pool: ProcessPoolExecutor | None = None
+    processes: int = 0
 
     @override
-    def read(self, rows: Rows) -> UInt8[Tensor, "rows height width 3"]:
-        """Read each photograph once, however often it is in the batch; threads decode, and end with the call."""
-        distinct, places = np.unique(rows, return_inverse=True)
-        with ThreadPoolExecutor() as pool:
-            pixels = np.stack([*pool.map(self.decoded, distinct.tolist())])
-        return torch.from_numpy(pixels[places])
-
-    @override
-    def augmented(self, ways: tuple[str, ...], seed: int, epoch: int) -> PhotographPixels:
-        return replace(self, augmenter=Augmenter(ways, seed, epoch))
-
-    def decoded(self, row: int) -> RGB:
-        """Decode a photograph in this thread."""
-        content = self.photographs.read(row)
-        try:
-            image = decode(content, self.preprocessing.least).image
-        except ValueError as error:
-            where = self.photographs.images.describe(row)
-            raise ValueError(f"{where}: {error}; prepare the folder again.") from None
-        if self.augmenter is None:
-            return self.preprocessing.pixels(image)
-        return self.augmenter.pixels(image, row, self.preprocessing, may_flip=bool(self.may_flip[row]))
-
-
-def open_pixels(folder: Path, split: Split, preprocessing: Preprocessing, images: int | None = None) -> Pixels:
-    """Open the photographs of a split, or the first ones of the `images` that its folder lists.
-
-    Raises:
-        ValueError: if the folder does not name its photographs.
-    """
-    import_extra("PIL.Image", "prepare", "an image tower")
-    photographs = open_photographs(folder, split.name, images or split.image_count)
-    may_flip = may_be_flipped(split.captions, split.image_of, split.image_count)
-    return PhotographPixels(photographs, preprocessing, may_flip)
-
-
-@dataclass(frozen=True)
-class DecodedElsewhere(Pixels):
-    """The same photographs as `pixels`, decoded by `count` processes of the pool."""
-
-    pixels: PhotographPixels
-    pool: ProcessPoolExecutor
-    count: int
-
-    @override
-    def read(self, rows: Rows) -> UInt8[Tensor, "rows height width 3"]:
+    def read(self, rows: Int[np.ndarray, " rows"]) -> UInt8[Tensor, "rows height width 3"]:
         """Read each photograph once, however often it is in the batch.
 
         Raises:
-            ChildProcessError: if one of the processes was killed.
+            ChildProcessError: if a process of the pool was killed.
         """
         distinct, places = np.unique(rows, return_inverse=True)
-        parts = np.array_split(distinct, min(self.count, len(distinct)))
+        if self.pool is None:
+            with ThreadPoolExecutor() as threads:
+                pixels = np.stack([*threads.map(self.decoded, distinct.tolist())])
+            return torch.from_numpy(pixels[places])
+        parts = np.array_split(distinct, min(self.processes, len(distinct)))
         try:
-            results = [self.pool.submit(_decode, self.pixels.augmenter, part) for part in parts]
+            results = [self.pool.submit(_decode, self.augmentation, part) for part in parts]
             return torch.from_numpy(np.concatenate([one.result() for one in results])[places])
         except BrokenProcessPool as error:
             raise ChildProcessError(
@@ -103,19 +64,56 @@ class DecodedElsewhere(Pixels):
             ) from error
 
     @override
-    def augmented(self, ways: tuple[str, ...], seed: int, epoch: int) -> DecodedElsewhere:
-        return replace(self, pixels=self.pixels.augmented(ways, seed, epoch))
+    def augmented(self, ways: tuple[str, ...], seed: int, epoch: int) -> PhotographPixels:
+        return replace(self, augmentation=(ways, seed, epoch))
+
+    def decoded(self, row: int) -> RGB:
+        """Decode a photograph in this thread."""
+        image = self.photographs.decode(row, self.preprocessing.least)
+        if self.augmentation is None:
+            return self.preprocessing.pixels(image)
+        from aoq.pipeline.prepare.augmentation import augment  # late: it imports Pillow
+
+        return augment(image, self.preprocessing, *self.augmentation, row, may_flip=bool(self.may_flip[row]))
+
+
+def open_pixels(
+    folder: Path, split: Split, preprocessing: Preprocessing, images: int | None = None
+) -> PhotographPixels:
+    """Open the photographs of a split, or the first ones of the `images` that its folder lists.
+
+    Raises:
+        ValueError: if the folder does not name its photographs.
+    """
+    import_extra("PIL.Image", "prepare", "an image tower")
+    photographs = open_photographs(folder, split.name, images or split.image_count)
+    return PhotographPixels(
+        photographs, preprocessing, may_be_flipped(split.captions, split.image_of, split.image_count)
+    )
+
+
+def may_be_flipped(
+    captions: Sequence[str], image_of: Int32[np.ndarray, " captions"], images: int
+) -> Bool[np.ndarray, " images"]:
+    """Return which images have no caption that names a side.
+
+    >>> may_be_flipped(["a dog left of a cat", "a bright dog"], np.array([0, 1], np.int32), 2).tolist()
+    [False, True]
+    """
+    may = np.ones(images, dtype=np.bool_)
+    may[image_of[[LEFT_RIGHT.search(caption) is not None for caption in captions]]] = False
+    return may
 
 
 @contextmanager
-def decoded_elsewhere(pixels: Pixels, count: int) -> Iterator[Pixels]:
+def decoded_elsewhere(pixels: Pixels, count: int) -> Iterator[PhotographPixels]:
     """Yield the photographs, decoded by `count` processes beside a training whose threads share Python's lock."""
     assert isinstance(pixels, PhotographPixels)  # the only kind that is decoded
     # Spawned: forking a process with threads may hang.
     spawning = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(count, spawning, initializer=_begin, initargs=(pixels,))
     try:
-        yield DecodedElsewhere(pixels, pool, count)
+        yield replace(pixels, pool=pool, processes=count)
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -139,6 +137,8 @@ def _end_after_parent() -> None:
     os._exit(1)
 
 
-def _decode(augmenter: Augmenter | None, rows: Rows) -> UInt8[np.ndarray, "rows height width 3"]:
-    pixels = replace(_HELD[0], augmenter=augmenter)
+def _decode(
+    augmentation: tuple[tuple[str, ...], int, int] | None, rows: Int[np.ndarray, " rows"]
+) -> UInt8[np.ndarray, "rows height width 3"]:
+    pixels = replace(_HELD[0], augmentation=augmentation)
     return np.stack([pixels.decoded(row) for row in rows.tolist()])

@@ -7,10 +7,8 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -20,40 +18,30 @@ from aoq.pipeline.digests import digest
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.on_ray import choose_runner, load_ray
-from aoq.pipeline.prepare.blocks import Extracting, extract_blocks, ship_extraction
+from aoq.pipeline.prepare.blocks import extract_blocks, ship_extraction
 from aoq.pipeline.prepare.extraction import Extraction, has_thumbnail
 from aoq.pipeline.prepare.extractor import Extractor
 from aoq.pipeline.prepare.extractors import open_extractor
-from aoq.pipeline.prepare.reader import Loading, Reader
-from aoq.pipeline.prepare.request import Request
-from aoq.pipeline.prepare.sources.layout import clean_captions
-from aoq.pipeline.prepare.sources.listing import Listing
-from aoq.pipeline.prepare.sources.recognise import open_source
-from aoq.pipeline.prepare.splits import default_sizes, draw_splits, hash_images, named_splits
-from aoq.pipeline.prepare.writing import Counts, warn_of_leaks, write_about, write_split
+from aoq.pipeline.prepare.reader import Extracting, ImageReader
+from aoq.pipeline.prepare.request import Request, list_source
+from aoq.pipeline.prepare.sources.records import Listing, clean_captions
+from aoq.pipeline.prepare.splits import draw_splits, hash_images, named_splits
+from aoq.pipeline.prepare.writing import warn_of_leaks, write_about, write_split
 from aoq.pipeline.scratch import write_atomically
 from aoq.pipeline.search.store import Folder
 
 logger = logging.getLogger(__name__)
 
-BLOCKS = "blocks"
-"""Folder in `work` of blocks of images that nodes extracted."""
-NAMED = 5
+SHOWN_BROKEN = 5
 """Images that an error names; the log names all."""
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """Result of a preparation."""
+def prepare(
+    request: Request, folder: Path, work: Path, engine: Engine, *, batch: int = 32, report: Report
+) -> tuple[Extractor, dict[str, dict[str, int]]]:
+    """Fill `folder` with a dataset folder; return the extractor and the counts of each split.
 
-    extractor: Extractor
-    splits: Mapping[str, Counts]
-
-
-def prepare(request: Request, folder: Path, work: Path, engine: Engine, *, batch: int = 32, report: Report) -> Prepared:
-    """Fill `folder` with a dataset folder; `work` keeps what the next run needs until the folder is published.
-
-    On Ray the nodes extract blocks of images into `work`.
+    `work` keeps what the next run needs until the folder is published. On Ray the nodes extract blocks of images there.
 
     Raises:
         ValueError, OSError: for an unknown kind of source, and for unreadable images unless they are to be skipped.
@@ -62,45 +50,53 @@ def prepare(request: Request, folder: Path, work: Path, engine: Engine, *, batch
     import_extra("PIL.Image", "prepare", "aoq prepare")  # before anything is read
     if engine.backend == "ray":
         load_ray()
-    listing = open_source(request.source, request.images, request.columns)
+    listing = list_source(request.source, request.images, request.fields)
     logger.info("%s is %s of %d images", request.source, listing.kind, len(listing))
-    listing = _with_captions(listing)
+    listing = clean_captions(listing)
     folder.mkdir(parents=True, exist_ok=True)
     work.mkdir(parents=True, exist_ok=True)
     device = engine.torch_device()
     extractor = open_extractor(request.extractor, request.tokens)
     key = _begin(request, listing, extractor, folder, work)
-    listing = _with_splits(request, listing, work, report)
+    if listing.splits is not None and not request.sizes:
+        listing = named_splits(listing, request.restval)
+    else:
+        listing = draw_splits(listing, request.sizes, request.seed, _hashes(listing, work, report))
     parts = _divide(listing)
-    job = Extracting(extractor, Loading(_workers(engine), min(batch, extractor.preprocessing.most_at_once), device))
     extractor.to(device)
+    job = Extracting(extractor, device, min(batch, extractor.preprocessing.most_at_once), _workers(engine))
     thumbs = folder / "thumbs" if request.thumbnails else None
     extractions = {
         name: Extraction(folder, work, name, extractor, part.ids.to_pylist(), thumbs) for name, part in parts.items()
     }
-    whole = Reader(listing.images, listing.rows, extractor.preprocessing, request.thumbnails)
-    readers = {name: replace(whole, images=part.images, rows=part.rows) for name, part in parts.items()}
+    readers = {name: _reader(part, request, extractor) for name, part in parts.items()}
     tell = _pace(report, extractions, len(listing))
     if engine.backend == "inprocess":
         for name, extraction in extractions.items():
-            for _ in extraction.run(readers[name], job.loading):
-                tell()
+            with extraction.appending() as append:
+                for arrays, images in job.batches(readers[name], extraction.progress["done"]):
+                    append(arrays, images)
+                    tell()
     else:
-        (work / BLOCKS).mkdir(exist_ok=True)
-        store = Folder(work / BLOCKS, digest([key, job.loading.batch]))
+        (work / "blocks").mkdir(exist_ok=True)
+        store = Folder(work / "blocks", digest([key, job.batch]))
         store.clear_unfinished()
-        ship = partial(ship_extraction, request=request, reader=whole)
+        ship = partial(ship_extraction, request=request, reader=_reader(listing, request, extractor))
         extract_blocks(extractions, readers, job, store, choose_runner(engine, ship), tell)
-    skipped = _count_broken(request, parts, extractions)
-    counts = {name: write_split(request, folder, part, extractions[name]) for name, part in parts.items()}
+    _heed_broken(request, parts, extractions)
+    counts = {name: write_split(folder, part, extractions[name], pack=request.pack) for name, part in parts.items()}
     warn_of_leaks(extractions)
     ids = [name for part in extractions.values() for name in part.ids]
     if outside := sum(thumbs is not None and not has_thumbnail(thumbs, name) for name in ids):
         logger.warning(
             "%d images have no thumbnail: their paths are absolute or lead up; give paths relative to --images", outside
         )
-    write_about(request, folder, listing.kind, extractor, counts, skipped, extractions)
-    return Prepared(extractor, counts)
+    write_about(folder / "prepared.json", request, listing.kind, extractor, counts, extractions)
+    return extractor, counts
+
+
+def _reader(part: Listing, request: Request, extractor: Extractor) -> ImageReader:
+    return ImageReader(part.images, len(part), extractor.preprocessing, request.thumbnails)
 
 
 def _pace(report: Report, extractions: Mapping[str, Extraction], total: int) -> Callable[[], None]:
@@ -119,27 +115,11 @@ def _pace(report: Report, extractions: Mapping[str, Extraction], total: int) -> 
     return tell
 
 
-def _with_captions(listing: Listing) -> Listing:
-    """Clean captions, and keep only images that have any."""
-    captions, empty = clean_captions(listing.captions)
-    listing = replace(listing, captions=captions)
-    lengths = np.diff(captions.offsets.to_numpy())
-    if empty:
-        logger.warning("%d empty captions are left out", empty)
-    if without := int((lengths == 0).sum()):
-        logger.warning("%d images have no caption and are left out", without)
-        listing = listing.take(np.flatnonzero(lengths))
-    if not len(listing):
-        raise ValueError(f"{listing.kind}: no image has a caption.")
-    return listing
-
-
 def _begin(request: Request, listing: Listing, extractor: Extractor, folder: Path, work: Path) -> str:
     """Remove results of another request; record this one and return its key."""
     key = digest(
         {
             "images": listing.images.identity(),
-            "rows": sha256(listing.rows.tobytes()).hexdigest(),
             "texts": listing.texts_sha256,
             "sizes": dict(request.sizes),
             "seed": request.seed,
@@ -160,19 +140,17 @@ def _begin(request: Request, listing: Listing, extractor: Extractor, folder: Pat
     return key
 
 
-def _with_splits(request: Request, listing: Listing, work: Path, report: Report) -> Listing:
-    if listing.splits is not None and not request.sizes:
-        return named_splits(listing, request.restval)
-    sizes = request.sizes or default_sizes(len(listing))
+def _hashes(listing: Listing, work: Path, report: Report) -> list[bytes]:
+    """Hash the content of all images, or read the hashes of the last run."""
     if not (kept := work / "hashes.bin").is_file():
-        write_atomically(kept, b"".join(hash_images(listing, report)))
+        write_atomically(kept, b"".join(hash_images(listing.images, len(listing), report)))
     content = kept.read_bytes()
-    return draw_splits(listing, sizes, request.seed, [content[i : i + 32] for i in range(0, len(content), 32)])
+    return [content[start : start + 32] for start in range(0, len(content), 32)]
 
 
 def _divide(listing: Listing) -> dict[str, Listing]:
     """Images of each split, train first."""
-    assert listing.splits is not None  # `_with_splits` made sure
+    assert listing.splits is not None  # they were named or drawn
     names = sorted(listing.splits.unique().to_pylist(), key=lambda name: (name != "train", name))
     split_of = listing.splits.to_numpy(zero_copy_only=False)
     return {name: listing.take(np.flatnonzero(split_of == name)) for name in names}
@@ -184,21 +162,22 @@ def _workers(engine: Engine) -> int:
     return cores if cores > 1 else 0
 
 
-def _count_broken(request: Request, parts: Mapping[str, Listing], extractions: Mapping[str, Extraction]) -> int:
-    """Count the images that are left out.
+def _heed_broken(request: Request, parts: Mapping[str, Listing], extractions: Mapping[str, Extraction]) -> None:
+    """Warn of the images that are left out.
 
     Raises:
         ValueError: if they may not be left out, or if no image of a split remains.
     """
     broken = [
-        f"{part.images.describe(int(part.rows[place]))} {problem}"
+        f"{part.images.describe(place)} {problem}"
         for name, part in parts.items()
         for place, problem in extractions[name].progress["broken"]
     ]
     for sentence in broken:
         logger.warning("%s", sentence)
     total = sum(map(len, parts.values()))
-    shown = "; ".join(broken[:NAMED]) + (f"; and {len(broken) - NAMED} more" if len(broken) > NAMED else "")
+    more = f"; and {len(broken) - SHOWN_BROKEN} more" if len(broken) > SHOWN_BROKEN else ""
+    shown = "; ".join(broken[:SHOWN_BROKEN]) + more
     if len(broken) == total:
         raise ValueError(f"none of {total:,} images can be read: {shown}; --images says where image paths start.")
     if broken and not request.skip_broken:
@@ -210,4 +189,3 @@ def _count_broken(request: Request, parts: Mapping[str, Listing], extractions: M
         raise ValueError(f"no image of {empty[0]} can be read: {shown}.")
     if broken:
         logger.warning("%d images are left out with their captions", len(broken))
-    return len(broken)

@@ -1,8 +1,8 @@
-"""Read images of a listing ahead, in batches as an encoder sees them."""
+"""Read images of a source ahead, in batches as an encoder sees them, and extract their arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import NamedTuple
@@ -14,22 +14,16 @@ from torch.utils.data import DataLoader, Dataset
 
 from aoq.models.towers.preprocessing import Seen, stacked
 from aoq.pipeline.orphans import die_with_parent
+from aoq.pipeline.prepare.extractor import Extractor
 from aoq.pipeline.prepare.images import decode, thumbnail
-from aoq.pipeline.prepare.sources.listing import Images
+from aoq.pipeline.prepare.sources.images import EncodedImages
 
 THUMBNAIL = 200
+Arrays = Mapping[str, np.ndarray]
+"""The arrays of an extractor, by name; they have rows for readable images only."""
 
 
-@dataclass(frozen=True)
-class Loading:
-    """Settings of reading ahead; none of them changes a result."""
-
-    workers: int
-    batch: int
-    device: torch.device
-
-
-class Read(NamedTuple):
+class ReadImage(NamedTuple):
     """An image as the encoder sees it, or the reason why it cannot be read."""
 
     pixels: np.ndarray | None
@@ -42,63 +36,81 @@ class Read(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Reader(Dataset[Read]):
-    """Decoded images of a listing, with thumbnails on request."""
+class ImageReader(Dataset[ReadImage]):
+    """Decoded images of a source, with thumbnails on request."""
 
-    images: Images
-    rows: np.ndarray
+    images: EncodedImages
+    count: int
     preprocessing: Seen
     has_thumbnails: bool
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return self.count
 
-    def part(self, start: int, stop: int) -> Reader:
+    def part(self, start: int, stop: int) -> ImageReader:
         """Select some of them, to be sent elsewhere."""
-        return replace(self, images=self.images.part(self.rows[start:stop]), rows=np.arange(stop - start))
+        return replace(self, images=self.images.take(np.arange(start, stop)), count=stop - start)
 
-    def __getitem__(self, place: int) -> Read:
+    def __getitem__(self, place: int) -> ReadImage:
         try:
-            encoded = self.images.read(int(self.rows[place]))
+            encoded = self.images.read(place)
             image, width, height, changes = decode(encoded, max(self.preprocessing.least, 2 * THUMBNAIL))
         except FileNotFoundError:
-            return Read(None, problem="does not exist")
+            return ReadImage(None, problem="does not exist")
         except OSError as error:
-            return Read(None, problem=f"cannot be read ({error.strerror or error})")
+            return ReadImage(None, problem=f"cannot be read ({error.strerror or error})")
         except ValueError as error:
-            return Read(None, problem=str(error))
+            return ReadImage(None, problem=str(error))
         small = thumbnail(image, THUMBNAIL) if self.has_thumbnails else b""
         pixels = self.preprocessing.pixels(image)
-        return Read(pixels, sha256(encoded).digest(), width, height, changes, thumbnail=small)
+        return ReadImage(pixels, sha256(encoded).digest(), width, height, changes, thumbnail=small)
 
 
-Batch = tuple[list[Tensor], list[Read]]
-"""Stacked pixels of the readable images, and the records of all."""
+@dataclass(frozen=True)
+class Extracting:
+    """An extractor on its device, and how it is fed; neither the batch nor the workers change a result."""
 
+    extractor: Extractor
+    device: torch.device
+    batch: int
+    workers: int
 
-def batches(reader: Reader, start: int, loading: Loading) -> Iterator[Batch]:
-    """Iterate over all images from the place `start` on, in order."""
-    if start == len(reader):
-        return iter(())
-    return iter(
-        DataLoader(
+    def batches(self, reader: ImageReader, start: int) -> Iterator[tuple[Arrays, list[ReadImage]]]:
+        """Extract all images from the place `start` on, in order: the arrays of each batch, and its images."""
+        if start == len(reader):
+            return
+        loader = DataLoader(
             reader,
-            batch_size=loading.batch,
+            batch_size=self.batch,
             sampler=range(start, len(reader)),
-            num_workers=loading.workers,
+            num_workers=self.workers,
             collate_fn=_collate,
-            pin_memory=loading.device.type == "cuda",
-            prefetch_factor=4 if loading.workers else None,
+            pin_memory=self.device.type == "cuda",
+            prefetch_factor=4 if self.workers else None,
             # A worker that outlived a killed run would read on for nobody.
             worker_init_fn=_begin_worker,
         )
-    )
+        for pixels, batch in loader:
+            yield self._extract(pixels, batch), batch
+
+    def _extract(self, pixels: list[Tensor], batch: list[ReadImage]) -> Arrays:
+        sizes = np.array([(image.width, image.height) for image in batch if not image.problem], np.int64)
+        parts, start = [], 0
+        for part in pixels:
+            widths, heights = sizes[start : start + len(part)].T
+            parts.append(self.extractor.extract(part, widths, heights, self.device))
+            start += len(part)
+        return concatenate_arrays(parts)
 
 
-def _collate(batch: list[Read]) -> Batch:
-    """Collate in the worker: tensors travel through shared memory."""
-    pixels = stacked(read.pixels for read in batch if read.pixels is not None)
-    return pixels, [read._replace(pixels=None) for read in batch]
+def concatenate_arrays(parts: list[Arrays]) -> Arrays:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
+
+
+def _collate(batch: list[ReadImage]) -> tuple[list[Tensor], list[ReadImage]]:
+    """Stack the pixels of readable images in the worker: tensors travel through shared memory."""
+    pixels = stacked(image.pixels for image in batch if image.pixels is not None)
+    return pixels, [image._replace(pixels=None) for image in batch]
 
 
 def _begin_worker(_: int) -> None:

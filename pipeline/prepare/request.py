@@ -1,4 +1,4 @@
-"""Request of a preparation, and the fingerprint of its source. Imports nothing heavy: keys are made of it."""
+"""Request of a preparation: its source, opened and fingerprinted. Imports nothing heavy: keys are made of it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,30 @@ from typing import Literal
 
 from aoq.pipeline.config.dataset import Source
 from aoq.pipeline.data.folder import sample
-from aoq.pipeline.hub import is_of_hub
-from aoq.pipeline.prepare.sources.layout import Columns
-from aoq.pipeline.prepare.sources.listing import Files
-from aoq.pipeline.prepare.sources.recognise import open_source
-from aoq.pipeline.prepare.splits import Restval
+from aoq.pipeline.hub import is_of_hub, load_splits
+from aoq.pipeline.prepare.sources.images import ImageFiles
+from aoq.pipeline.prepare.sources.json_files import id_file_splits, is_json, list_id_files, list_json
+from aoq.pipeline.prepare.sources.records import Fields, Listing, read_records
+from aoq.pipeline.prepare.sources.shards import find_shards, list_shards
+from aoq.pipeline.prepare.sources.tables import (
+    list_dataset,
+    list_parquet_folder,
+    list_saved,
+    list_table,
+    parquet_files,
+    saved_file,
+    table_in,
+)
+
+SOURCES = {
+    "a .csv, .tsv, .jsonl or .parquet table": (table_in, list_table),
+    "Karpathy's or COCO's .json": (is_json, list_json),
+    "webdataset's .tar shards": (find_shards, list_shards),
+    "a saved Hugging Face data set": (saved_file, list_saved),
+    "a folder of Parquet files": (parquet_files, list_parquet_folder),
+    "a folder with train_ids.txt and train_caps.txt": (id_file_splits, list_id_files),
+}
+"""Kinds of sources in the order in which they are tried: what finds names of this kind, and what lists them."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +45,11 @@ class Request:
     source: str
     images: Path | None = None
     """Folder where image paths start; by default the source's own."""
-    columns: Columns = field(default_factory=Columns)
+    fields: Fields = field(default_factory=Fields)
     sizes: Mapping[str, int] = field(default_factory=dict)
     """Sizes of splits to draw, instead of the source's splits."""
     seed: int = 0
-    restval: Restval = "train"
+    restval: Literal["train", "drop"] = "train"
     extractor: str = "efficientnet-lite0"
     tokens: Literal["patches", "pooled"] = "patches"
     skip_broken: bool = False
@@ -43,7 +62,7 @@ class Request:
         return cls(
             section.path if is_of_hub(section.path) else str(data_root / section.path),
             None if section.images is None else data_root / section.images,
-            Columns(section.image_column, section.caption_columns, section.id_column, section.split_column),
+            Fields(section.image_column, section.caption_columns, section.id_column, section.split_column),
             section.split_sizes,
             section.seed,
             section.restval,
@@ -54,19 +73,46 @@ class Request:
         )
 
 
+def list_source(source: str, images: Path | None = None, fields: Fields | None = None) -> Listing:
+    """Open a source and list its images with their captions; `images` is the folder where image paths start.
+
+    Raises:
+        FileNotFoundError: if it does not exist.
+        ValueError: for an unknown kind of source, or one with unexpected content.
+    """
+    path, fields = Path(source).expanduser(), fields or Fields()
+    if images is not None and not images.is_dir():
+        raise FileNotFoundError(f"--images: there is no folder {images}.")
+    if is_of_hub(source):
+        records = list_dataset(load_splits(source), images, fields)
+    elif not path.exists():
+        raise FileNotFoundError(f"{source} does not exist; a data set of the Hugging Face hub is named hf:OWNER/NAME.")
+    else:
+        open_kind = next((open_kind for is_kind, open_kind in SOURCES.values() if is_kind(path)), None)
+        if open_kind is None:
+            raise ValueError(
+                f"{source} holds no images with captions in a known layout; known are {'; '.join(SOURCES)}."
+            )
+        records = open_kind(path, images, fields)
+    try:
+        return read_records(records)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from None
+
+
 def source_fingerprint(request: Request) -> str:
     """Fingerprint a source's content, regardless of its location: its texts, and the size of every image.
 
     Files that hold many images are identified by their size and 256 blocks of each.
     """
-    listing = open_source(request.source, request.images, request.columns)
+    listing = list_source(request.source, request.images, request.fields)
     total = sha256(listing.texts_sha256.encode())
     if not listing.images.files:
         total.update(listing.images.identity().encode())
     for path in listing.images.files:
         with suppress(OSError, ValueError):  # a missing file counts as missing
             total.update(f"{os.stat(path).st_size}\0".encode())
-            if not isinstance(listing.images, Files):
+            if not isinstance(listing.images, ImageFiles):
                 for block in sample(Path(path)):
                     total.update(block)
     return total.hexdigest()

@@ -7,31 +7,23 @@ import logging
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from jaxtyping import Int32, Shaped
 
 from aoq.pipeline.prepare.extraction import Extraction
 from aoq.pipeline.prepare.extractor import Extractor
+from aoq.pipeline.prepare.photographs import write_photographs
 from aoq.pipeline.prepare.request import Request
-from aoq.pipeline.prepare.sources.listing import Listing
+from aoq.pipeline.prepare.sources.records import Listing
 from aoq.pipeline.scratch import write_atomically
 from aoq.pipeline.search.problem import blocks
 from aoq.pipeline.terminal import visible
 
 logger = logging.getLogger(__name__)
 
-ABOUT = "prepared.json"
-GROUP_IMAGES = 16
-"""Packed images that are read together: a training reads them in random order."""
-BLOCK = 4096
-SCHEMA = pa.schema(
-    {"id": pa.string(), "path": pa.string(), "sha256": pa.string(), "width": pa.int32(), "height": pa.int32()}
-)
-BYTES = pa.field("bytes", pa.binary())
+LINES = 4096
 CHANGES = {
     "animated": "animated: the first frame is used",
     "rotated": "turned upright as EXIF says",
@@ -41,33 +33,24 @@ CHANGES = {
 }
 
 
-class Counts(NamedTuple):
-    images: int
-    captions: int
-    copies: int
-    """Images that repeat an earlier one of the split, byte for byte."""
-
-
-def write_split(request: Request, folder: Path, part: Listing, extraction: Extraction) -> Counts:
-    """Write a split's other files, and the headers of its arrays last."""
+def write_split(folder: Path, part: Listing, extraction: Extraction, *, pack: bool) -> dict[str, int]:
+    """Write a split's other files, and the headers of its arrays last; count its images, captions and copies."""
     split, records = extraction.split, extraction.records
     listing = part.take(np.asarray(records["place"]))
-    lengths = np.diff(listing.captions.offsets.to_numpy())
-    image_of = np.repeat(np.arange(len(listing), dtype=np.int32), lengths)
+    image_of = np.repeat(np.arange(len(listing), dtype=np.int32), np.diff(listing.captions.offsets.to_numpy()))
     identity = identities(records["sha256"])
     _write_lines(folder / f"{split}_ids.txt", pa.array(map(visible, listing.ids.to_pylist()), pa.string()))
     _write_lines(folder / f"{split}_caps.txt", listing.captions.flatten())
     np.save(folder / f"{split}_pairs.npy", image_of)
     np.save(folder / f"{split}_identity.npy", identity)
-    _write_images(folder / f"{split}_images.parquet", listing, records, pack=request.pack)
+    write_photographs(folder / f"{split}_images.parquet", listing.ids, listing.images, records, pack=pack)
     extraction.finish()
     for change, images in extraction.progress["changed"].items():
         logger.info("%s: %d images are %s", split, images, CHANGES[change])
-    copies = int((identity != np.arange(len(identity))).sum())
-    if copies:
+    if copies := int((identity != np.arange(len(identity))).sum()):
         message = "%s: %d images repeat earlier ones byte for byte; %s_identity.npy says which are the same"
         logger.warning(message, split, copies, split)
-    return Counts(len(listing), len(image_of), copies)
+    return {"images": len(listing), "captions": len(image_of), "copies": copies}
 
 
 def identities(hashes: Shaped[np.ndarray, " images"]) -> Int32[np.ndarray, " images"]:
@@ -82,27 +65,9 @@ def identities(hashes: Shaped[np.ndarray, " images"]) -> Int32[np.ndarray, " ima
     return first[of_image.reshape(-1)].astype(np.int32)
 
 
-def _write_images(path: Path, listing: Listing, records: np.ndarray, *, pack: bool) -> None:
-    """Write the origin of each image, and its size; with its encoded bytes if images are to be packed."""
-    schema = SCHEMA.append(BYTES) if pack else SCHEMA
-    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-        for start, stop in blocks(len(listing), GROUP_IMAGES if pack else BLOCK):
-            places, described = listing.rows[start:stop].tolist(), records[start:stop]
-            columns = {
-                "id": listing.ids.slice(start, stop - start),
-                "path": [listing.images.path(row) for row in places],
-                "sha256": [bytes(value).hex() for value in described["sha256"]],
-                "width": described["width"],
-                "height": described["height"],
-            }
-            if pack:
-                columns["bytes"] = [listing.images.read(row) for row in places]
-            writer.write_table(pa.table(columns, schema=schema))
-
-
 def _write_lines(path: Path, texts: pa.Array) -> None:
     with path.open("w", encoding="utf-8", newline="\n") as file:
-        for start, stop in blocks(len(texts), BLOCK):
+        for start, stop in blocks(len(texts), LINES):
             file.writelines(f"{text}\n" for text in texts.slice(start, stop - start).to_pylist())
 
 
@@ -116,15 +81,15 @@ def warn_of_leaks(extractions: Mapping[str, Extraction]) -> None:
 
 
 def write_about(
+    path: Path,
     request: Request,
-    folder: Path,
     kind: str,
     extractor: Extractor,
-    counts: Mapping[str, Counts],
-    skipped: int,
+    counts: Mapping[str, Mapping[str, int]],
     extractions: Mapping[str, Extraction],
 ) -> None:
-    about: dict[str, Any] = {
+    """Write `prepared.json`: the source, the extractor and the counts."""
+    about = {
         "source": request.source,
         "kind": kind,
         "extractor": {
@@ -135,9 +100,9 @@ def write_about(
             "weights_sha256": extractor.fingerprint,
             "preprocessing": vars(extractor.preprocessing),
         },
-        "splits": {name: split._asdict() for name, split in counts.items()},
+        "splits": counts,
         "drawn": {"sizes": dict(request.sizes), "seed": request.seed} if request.sizes else None,
-        "skipped": skipped,
+        "skipped": sum(len(each.progress["broken"]) for each in extractions.values()),
         "changed": dict(sum((Counter(each.progress["changed"]) for each in extractions.values()), Counter())),
     }
-    write_atomically(folder / ABOUT, (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode())
+    write_atomically(path, (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode())

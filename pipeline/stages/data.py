@@ -99,8 +99,8 @@ def make_prepared(chain: Chain, build: Build, engine: Engine) -> None:
     content = str(chain["prepared"].ingredients["content"])
     take_in_planned("source", content, partial(source_fingerprint, request), request.source)
     with show_progress("preparing") as report:
-        written = prepare(request, build.directory, build.directory / UNITS, engine, report=report)
-    build.notes |= {"counts": {name: counts._asdict() for name, counts in written.splits.items()}}
+        _, counts = prepare(request, build.directory, build.directory / UNITS, engine, report=report)
+    build.notes["counts"] = counts
 
 
 def make_dataset(chain: Chain, build: Build, engine: Engine) -> None:

@@ -22,9 +22,8 @@ from aoq.pipeline.embedding_blocks import Side, sides_of, write_embeddings
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.inputs import take_in
 from aoq.pipeline.on_ray import Job, choose_runner
+from aoq.pipeline.prepare.blocks import images_job
 from aoq.pipeline.prepare.encoders import Encoder, open_encoder
-from aoq.pipeline.prepare.images import decode
-from aoq.pipeline.prepare.images_job import Sample, images_job
 from aoq.pipeline.prepare.photographs import Photographs, open_photographs
 from aoq.pipeline.search.store import Folder
 from aoq.pipeline.stages.chain import Chain
@@ -95,11 +94,7 @@ class Encoding:
         encoder.images.to(device)
 
         def pixels(row: int) -> UInt8[np.ndarray, "height width 3"]:
-            content = photographs.read(row)
-            try:
-                return preprocessing.pixels(decode(content, preprocessing.least).image)
-            except ValueError as error:
-                raise ValueError(f"{photographs.images.describe(row)}: {error}; prepare the folder again.") from None
+            return preprocessing.pixels(photographs.decode(row, preprocessing.least))
 
         def encode_images(rows: list[int]) -> Float[Tensor, "some dims"]:
             parts = stacked(pool.map(pixels, rows))
@@ -129,9 +124,8 @@ def _ship(
 ) -> Job[Mapping[str, Side]]:
     """Make the job of an encoding; with a GPU, each unit has one."""
     closed = replace(encoding, folder=encoding.folder.absolute(), captions=list(encoding.captions))
-    sample = Sample.of(encoding.photographs.images, np.arange(encoding.count))
-    opened = partial(_open_on_node, closed, encoding.read, device.type)
-    return images_job(store, encoding.encoder.images.module, device.type, sample, opened)
+    images, opened = encoding.photographs.images, partial(_open_on_node, closed, encoding.read, device.type)
+    return images_job(store, encoding.encoder.images.module, device.type, images, encoding.count, opened)
 
 
 def _open_on_node(encoding: Encoding, read: str, device: str) -> Mapping[str, Side]:

@@ -17,8 +17,7 @@ from aoq.pipeline.data.annotations import COLUMNS as ANNOTATIONS
 from aoq.pipeline.data.clean_pairs import COLUMNS as CLEAN_PAIRS
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.data.folder import OPTIONAL, REQUIRED, open_split
-from aoq.pipeline.prepare.writing import BYTES
-from aoq.pipeline.prepare.writing import SCHEMA as PHOTOGRAPHS
+from aoq.pipeline.prepare.photographs import PACKED
 from aoq.pipeline.tables.files import LISTS, About
 
 PAGES = Path(__file__).parent.parent.parent / "docs" / "formats"
@@ -123,7 +122,7 @@ def test_each_file_of_a_dataset_folder_is_described(tmp_path):
 @pytest.mark.parametrize(
     ("title", "schema"),
     [
-        ("From photographs", PHOTOGRAPHS.append(BYTES)),
+        ("From photographs", PACKED),
         ("For evaluation", ANNOTATIONS["relevance"]),
         ("For evaluation", ANNOTATIONS["judgements"]),
         ("Noisy pairs", CLEAN_PAIRS),

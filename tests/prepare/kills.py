@@ -26,7 +26,7 @@ GONE_SECONDS = 5
 
 def main(folder: Path, name: str, *command: str) -> str | None:
     forks.preload()
-    extraction.BLOCK = embedding_blocks.STORE_ROWS = BLOCK  # the commands' forks have them, too
+    extraction.BLOCK_IMAGES = embedding_blocks.STORE_ROWS = BLOCK  # the commands' forks have them, too
     embedding_blocks.BATCH = BATCH
     prepare._workers = lambda engine: 2  # with one thread: two wait for each other on a busy machine
     whole = forks.run(("aoq", name, *command, "whole"), folder)

@@ -6,18 +6,17 @@ import os
 import pickle
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.prepare import extraction, prepare
-from aoq.pipeline.prepare.blocks import Extracting, ship_extraction
+from aoq.pipeline.prepare.blocks import ship_extraction
 from aoq.pipeline.prepare.extractors import open_extractor
-from aoq.pipeline.prepare.reader import Loading, Reader
-from aoq.pipeline.prepare.request import Request
-from aoq.pipeline.prepare.sources.layout import Columns
-from aoq.pipeline.prepare.sources.recognise import open_source
+from aoq.pipeline.prepare.reader import Extracting, ImageReader
+from aoq.pipeline.prepare.request import Request, list_source
 from aoq.pipeline.search.store import Folder
 from aoq.pipeline.search.units import run_in_process
 from tests.prepare.conftest import CPU, encoded, picture
@@ -38,7 +37,7 @@ def last_first(steps, job, store, progress):
 @pytest.fixture(params=[run_in_process, last_first])
 def in_units(request, tmp_path, monkeypatch):
     """Prepare in units of six images, done here in this or that order."""
-    monkeypatch.setattr(extraction, "BLOCK", 5)  # rounded up to batches of three
+    monkeypatch.setattr(extraction, "BLOCK_IMAGES", 5)  # rounded up to batches of three
     monkeypatch.setattr(prepare, "load_ray", lambda: None)
     given = request.param
 
@@ -139,27 +138,27 @@ def listing(request, photos, tmp_path):
         features = datasets.Features({"image": datasets.Image(), "caption": datasets.Value("string")})
         columns = {"image": images, "caption": ["text"] * 20}
         datasets.Dataset.from_dict(columns, features=features).save_to_disk(str(source["saved"]))
-    return open_source(str(source[request.param]), None, Columns())
+    return list_source(str(source[request.param]))
 
 
 def test_a_part_of_images_is_read_elsewhere_and_has_their_names(listing):
-    images, rows = listing.images, listing.rows[[7, 3, 19, 8]]
-    images.read(int(rows[0]))  # what is at hand of a large file does not travel
-    sent = pickle.dumps(images.part(rows))
+    images, rows = listing.images, np.array([7, 3, 19, 8])
+    images.read(7)  # what is at hand of a large file does not travel
+    sent = pickle.dumps(images.take(rows))
     there = pickle.loads(sent)
     assert [there.read(n) for n in range(4)] == [images.read(int(row)) for row in rows]
     assert [there.describe(n) for n in range(4)] == [images.describe(int(row)) for row in rows]
     assert [there.path(n) for n in range(4)] == [images.path(int(row)) for row in rows]
-    assert images.read(int(rows[0])) not in sent
+    assert images.read(7) not in sent
 
 
 def shipped(photos, folder, **weights):
     """The job that nodes are sent, of the photographs in order."""
     request = Request(str(photos), extractor="means:any")
-    found = open_source(request.source, None, request.columns)
+    found = list_source(request.source)
     extractor = replace(open_extractor("means:any"), **weights)
-    job = Extracting(extractor, Loading(0, 3, CPU.torch_device()))
-    reader = Reader(found.images, found.rows, extractor.preprocessing, False)
+    job = Extracting(extractor, CPU.torch_device(), 3, 0)
+    reader = ImageReader(found.images, len(found), extractor.preprocessing, False)
     folder.mkdir()
     return ship_extraction(job, Folder(folder), request=request, reader=reader)
 

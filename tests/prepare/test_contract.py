@@ -11,7 +11,7 @@ import torch
 from aoq.pipeline.data.check import examine_folder
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.prepare.extractor import Extractor, hash_weights
-from aoq.pipeline.prepare.extractors import DEFAULT, LIBRARIES, open_extractor
+from aoq.pipeline.prepare.extractors import EFFICIENTNET, LIBRARIES, open_extractor
 from tests.prepare.conftest import picture
 from tests.prepare.tiny import MAKERS
 
@@ -47,7 +47,7 @@ def extract(extractor: Extractor, *sizes: tuple[int, int], seed: int = 0) -> dic
 
 
 def test_every_library_is_here():
-    assert {*MAKERS} == {DEFAULT, *LIBRARIES} - {"means"}
+    assert {*MAKERS} == {EFFICIENTNET, *LIBRARIES} - {"means"}
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -124,8 +124,8 @@ def test_other_weights_in_the_folder_are_another_table(clip, planned, tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("resnet", "there is no encoder 'resnet' of images and texts; known are transformers:"),
-        ("timm:resnet18", "there is no encoder 'timm:resnet18'"),
+        ("resnet", "there is no encoder of images and texts 'resnet'; known are transformers:"),
+        ("timm:resnet18", "there is no encoder of images and texts 'timm:resnet18'"),
         ("transformers:/nowhere", "transformers:/nowhere cannot be loaded"),
     ],
 )

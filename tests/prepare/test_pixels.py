@@ -16,12 +16,12 @@ from aoq.models.towers.preprocessing import Preprocessing
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.data.demo import read_labels, write_demo_world
 from aoq.pipeline.data.folder import open_split
-from aoq.pipeline.prepare.augmentation import GREY, KNOWN, Augmenter, may_be_flipped, random_crop
+from aoq.pipeline.prepare.augmentation import GREY, RANDOM_OPERATIONS, augment, random_crop
 from aoq.pipeline.prepare.demo_pictures import write_demo_pictures
 from aoq.pipeline.prepare.encoders import open_encoder
 from aoq.pipeline.prepare.images import decode
 from aoq.pipeline.prepare.pieces import Pieces
-from aoq.pipeline.prepare.pixels import open_pixels
+from aoq.pipeline.prepare.pixels import may_be_flipped, open_pixels
 from aoq.pipeline.stages.encoding import Encoding
 from tests.prepare.conftest import TINY, WORDS, picture, save_clip
 
@@ -63,7 +63,7 @@ def test_an_image_is_flipped_where_no_caption_names_a_side():
     found = {False: 0, True: 0}
     for epoch in range(40):
         for may_flip in found:
-            made = Augmenter(("flip",), 0, epoch).pixels(image, 3, SEEN, may_flip=may_flip)
+            made = augment(image, SEEN, ("flip",), 0, epoch, 3, may_flip=may_flip)
             is_flipped = np.array_equal(made, plain[:, ::-1])
             assert is_flipped or np.array_equal(made, plain)
             found[may_flip] += is_flipped
@@ -81,8 +81,8 @@ def test_an_image_is_flipped_where_no_caption_names_a_side():
 
 def test_one_way_does_not_move_the_random_numbers_of_another():
     image = picture(1, 60, 40)
-    cropped = Augmenter(("crop",), 0, 0).pixels(image, 5, SEEN, may_flip=True)
-    both = Augmenter(("crop", "flip"), 0, 0).pixels(image, 5, SEEN, may_flip=True)
+    cropped = augment(image, SEEN, ("crop",), 0, 0, 5, may_flip=True)
+    both = augment(image, SEEN, ("crop", "flip"), 0, 0, 5, may_flip=True)
     assert np.array_equal(both, cropped) or np.array_equal(both, cropped[:, ::-1])
 
 
@@ -107,7 +107,7 @@ def test_crops_are_parts_of_at_least_half_of_an_image(size):
 @pytest.mark.parametrize("strength", [0.5, -0.5])
 def test_operations_keep_the_size_and_do_what_they_are_called(strength):
     image = picture(2, 30, 20)
-    made = [np.asarray(operation(image, strength)) for operation in KNOWN]
+    made = [np.asarray(operation(image, strength)) for operation in RANDOM_OPERATIONS]
     assert {one.shape for one in made} == {(20, 30, 3)}
     assert np.array_equal(made[0], image)
     brighter = made[3].mean() > np.asarray(image).mean()
@@ -118,7 +118,10 @@ def test_operations_keep_the_size_and_do_what_they_are_called(strength):
     plain = np.asarray(image)
     kept = (shifted[:, 5:-5], np.roll(plain, -offset, axis=1)[:, 5:-5])
     assert np.abs(kept[0].astype(int) - kept[1].astype(int)).mean() < 3
-    middle = [np.asarray(operation(Image.new("RGB", (31, 21), "red"), strength))[10, 15] for operation in KNOWN[5:8]]
+    middle = [
+        np.asarray(operation(Image.new("RGB", (31, 21), "red"), strength))[10, 15]
+        for operation in RANDOM_OPERATIONS[5:8]
+    ]
     assert all((colour == (255, 0, 0)).all() for colour in middle)
 
 

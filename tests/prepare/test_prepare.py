@@ -82,7 +82,7 @@ def test_worker_processes_change_nothing(photos, prepared, tmp_path):
 
 def test_a_killed_run_goes_on_after_its_last_block(photos, prepared, tmp_path, monkeypatch, means):
     whole = prepared(photos)
-    monkeypatch.setattr(extraction, "BLOCK", 6)
+    monkeypatch.setattr(extraction, "BLOCK_IMAGES", 6)
 
     class Killed(BaseException):
         pass

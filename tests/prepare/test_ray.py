@@ -9,7 +9,6 @@ import os
 import signal
 import threading
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from aoq.pipeline.engine import Engine
 from aoq.pipeline.prepare import blocks, extraction
 from aoq.pipeline.prepare.prepare import prepare
 from aoq.pipeline.prepare.request import Request
-from aoq.pipeline.prepare.sources.listing import Files
+from aoq.pipeline.prepare.sources.images import ImageFiles
 from tests.prepare.conftest import CPU, encoded, picture
 from tests.two_nodes import two_nodes, wait_for
 
@@ -41,7 +40,7 @@ def cluster():
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     """Shrink the blocks of this process, which plans them."""
-    monkeypatch.setattr(extraction, "BLOCK", 6)
+    monkeypatch.setattr(extraction, "BLOCK_IMAGES", 6)
     monkeypatch.setattr(embedding_blocks, "STORE_ROWS", 8)
     monkeypatch.setattr(embedding_blocks, "BATCH", 8)
 
@@ -124,8 +123,8 @@ def test_a_node_that_does_not_see_the_photographs_is_named(cluster, on, photos, 
         from aoq.pipeline.on_ray import problems_here  # a worker's own: here it is this function
 
         if ray.get_runtime_context().get_node_id() == second:
-            opened, sample = lacking.args
-            lacking = partial(lacking.func, opened, replace(sample, images=Files(["/nowhere.png"] * 16)))
+            opened, _, sha256s = lacking.args
+            lacking = partial(lacking.func, opened, ImageFiles(["/nowhere.png"] * 16), sha256s)
         return problems_here(versions, seen, lacking)
 
     monkeypatch.setattr(on_ray, "problems_here", differs_there)

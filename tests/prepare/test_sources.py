@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from aoq.pipeline.hub import load_splits
-from aoq.pipeline.prepare.sources.layout import Columns
-from aoq.pipeline.prepare.sources.recognise import open_source
+from aoq.pipeline.prepare.request import list_source
+from aoq.pipeline.prepare.sources.records import Fields
 from aoq.pipeline.prepare.splits import named_splits
 from tests.prepare.conftest import encoded, picture, write_csv
 
@@ -31,8 +31,8 @@ def folder(tmp_path):
 
 def check(source, *, images=None, columns=None, splits=SPLITS):
     """The three images with their captions, in this order; splits by our names."""
-    listing = open_source(str(source), images, columns or Columns())
-    assert [listing.images.read(row) for row in listing.rows.tolist()] == list(FILES.values())
+    listing = list_source(str(source), images, columns or Fields())
+    assert [listing.images.read(row) for row in range(len(listing))] == list(FILES.values())
     assert listing.captions.to_pylist() == CAPTIONS
     if splits is None:
         assert listing.splits is None
@@ -61,10 +61,10 @@ def test_columns_that_the_user_names(folder):
     rows = [[*row, f"id {row[0]}"] for row in by_caption()]
     table = write_csv(folder / "t.csv", ["wo", "was", "wann", "wer"], rows)
     with pytest.raises(ValueError, match=r"no column is named like captions; the columns are wo, was, wann, wer"):
-        open_source(str(table), None, Columns())
+        list_source(str(table))
     with pytest.raises(ValueError, match=r"no column is named like images"):
-        open_source(str(table), None, Columns(captions=("was",)))
-    listing = check(table, columns=Columns("wo", ("was",), "wer", "wann"))
+        list_source(str(table), None, Fields(captions=("was",)))
+    listing = check(table, columns=Fields("wo", ("was",), "wer", "wann"))
     assert listing.ids.to_pylist() == [f"id {name}" for name in NAMES]
 
 
@@ -99,7 +99,7 @@ def test_a_caption_a_column(folder):
         [name, *texts, *[""] * (3 - len(texts)), split]
         for name, texts, split in zip(NAMES, CAPTIONS, SPLITS, strict=True)
     ]
-    listing = open_source(str(write_csv(folder / "t.csv", columns, rows)), None, Columns())
+    listing = list_source(str(write_csv(folder / "t.csv", columns, rows)))
     assert [list(filter(None, texts)) for texts in listing.captions.to_pylist()] == CAPTIONS
 
 
@@ -110,7 +110,7 @@ def test_parquet_files_that_hold_their_images(tmp_path, kind):
     (tmp_path / "data").mkdir()
     for name, at in (("train-00000-of-00002", 0), ("train-00001-of-00002", 2), ("validation-00000-of-00001", 1)):
         pq.write_table(rows.slice(at, 1), tmp_path / "data" / f"{name}.parquet")
-    listing = open_source(str(tmp_path), None, Columns())
+    listing = list_source(str(tmp_path))
     assert listing.captions.to_pylist() == [CAPTIONS[0], CAPTIONS[2], CAPTIONS[1]]
     assert [listing.images.read(row) for row in (2, 0, 1)] == [FILES[name] for name in ("b.png", "a.png", "c.png")]
     assert named_splits(listing, "train").splits.to_pylist() == ["train", "train", "dev"]
@@ -163,7 +163,7 @@ def test_a_folder_of_cocos_files_has_a_split_a_file(folder):
     (folder / "annotations").mkdir()
     (folder / "annotations" / "captions_train2017.json").write_text(coco(["a.png", "c.png"]))
     (folder / "annotations" / "captions_val2017.json").write_text(coco(["b.png"]))
-    listing = open_source(str(folder), None, Columns())
+    listing = list_source(str(folder))
     assert [listing.images.read(row) for row in (0, 2, 1)] == [*FILES.values()]
     assert named_splits(listing, "train").splits.to_pylist() == ["train", "train", "dev"]
 
@@ -180,10 +180,8 @@ def test_files_of_ids_and_captions(folder, mapped):
         (precomp / f"{split}_caps.txt").write_text("".join(f"{row[1]}\n" for row in rows))
     if mapped:
         (precomp / "id_mapping.json").write_text(json.dumps({number: name for name, number in names.items()}))
-    listing = open_source(str(precomp), folder, Columns())
-    assert [listing.images.read(row) for row in listing.rows.tolist()] == [
-        FILES[n] for n in ("b.png", "a.png", "c.png")
-    ]
+    listing = list_source(str(precomp), folder, Fields())
+    assert [listing.images.read(row) for row in range(len(listing))] == [FILES[n] for n in ("b.png", "a.png", "c.png")]
     assert listing.captions.to_pylist() == [["b one"], ["a one", "a two"], ["c one", "c three", "c two"]]
 
 
@@ -201,7 +199,7 @@ def test_shards_of_webdataset(tmp_path):
     shard(tmp_path / "val-000.tar", [("b.png", FILES["b.png"]), ("b.txt", b"b one"), ("b.cls", b"7")])
     members = [("c.json", json.dumps({"captions": CAPTIONS[2]}).encode()), ("c.png", FILES["c.png"])]
     shard(tmp_path / "train-001.tar", members)
-    listing = open_source(str(tmp_path), None, Columns())
+    listing = list_source(str(tmp_path))
     assert listing.ids.to_pylist() == ["0/a", "c", "b"]
     assert [listing.images.read(row) for row in (0, 2, 1)] == [*FILES.values()]
     assert listing.captions.to_pylist() == [CAPTIONS[0], CAPTIONS[2], CAPTIONS[1]]
@@ -225,7 +223,7 @@ def test_saved_hugging_face_data_sets(tmp_path, layout):
     if layout != "splits":
         check(tmp_path / "saved", splits=None if layout == "one split" else SPLITS)
         return
-    listing = open_source(str(tmp_path / "saved"), None, Columns())
+    listing = list_source(str(tmp_path / "saved"))
     assert [listing.images.read(row) for row in (0, 2, 1)] == [*FILES.values()]
     assert named_splits(listing, "train").splits.to_pylist() == ["train", "train", "dev"]
 
@@ -238,7 +236,7 @@ def test_a_hub_that_is_not_reached_is_one_sentence(monkeypatch):
 
     monkeypatch.setattr(datasets, "load_dataset", fails)
     with pytest.raises(ValueError, match=r"^some/set of the Hugging Face hub cannot be loaded \(.*\); .*save_to_disk"):
-        open_source("hf:some/set", None, Columns())
+        list_source("hf:some/set")
 
 
 def test_a_split_of_the_hub_is_named_and_its_configuration(monkeypatch):
@@ -249,19 +247,19 @@ def test_a_split_of_the_hub_is_named_and_its_configuration(monkeypatch):
     found = {("some/set", "large"): {"train": whole.select([0, 2]), "test": whole.select([1])}}
     monkeypatch.setattr(datasets, "load_dataset", lambda *name: found[name])
     load_splits.cache_clear()
-    both, one = (open_source(f"hf:some/set/large{split}", None, Columns()) for split in ("", "@test"))
+    both, one = (list_source(f"hf:some/set/large{split}") for split in ("", "@test"))
     assert both.splits.to_pylist() == ["train", "train", "test"]
     assert one.splits is None
     assert [one.images.read(0)] == [*FILES.values()][1:2]
     with pytest.raises(ValueError, match=r"some/set/large of .* has no split 'dev'; its splits are \['test', 't"):
-        open_source("hf:some/set/large@dev", None, Columns())
+        list_source("hf:some/set/large@dev")
 
 
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
         ("a.json", "{", "damaged"),
-        ("a.json", '{"images": [{"filename": "a"}]}', "Karpathy"),
+        ("a.json", '{"images": [{"filename": "a"}]}', "no column is named like captions"),
         ("a.json", "[1]", "list of records"),
         ("a.json", '{"images": [], "annotations": [{"image_id": 1, "caption": "a"}]}', "image 1, which is not listed"),
         ("a.csv", "image,caption\na.png,\xff", "damaged|UTF|image"),
@@ -280,11 +278,11 @@ def test_what_is_damaged_is_one_sentence_that_names_it(tmp_path, name, content, 
     source = tmp_path / name
     source.write_bytes(content.encode("latin-1"))
     with pytest.raises(ValueError, match=reason) as said:
-        open_source(str(source), None, Columns())
+        list_source(str(source))
     assert name in str(said.value)
     assert "\n" not in str(said.value)
 
 
 def test_a_source_that_is_not_there(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"does not exist; .*hf:OWNER/NAME"):
-        open_source(str(tmp_path / "nothing"), None, Columns())
+        list_source(str(tmp_path / "nothing"))

@@ -4,74 +4,62 @@ from __future__ import annotations
 
 import tarfile
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from aoq.pipeline.prepare.sources.layout import CAPTIONS, SPLIT, Columns, read_rows, split_of_file
-from aoq.pipeline.prepare.sources.listing import FileParts, Listing
+from aoq.pipeline.prepare.sources.images import TarMembers
+from aoq.pipeline.prepare.sources.records import CAPTION_FIELDS, Fields, Records, concatenate_splits, split_of_file
 from aoq.pipeline.reading import parse_json, reading
 
 IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")
 MOST_TEXT = 1 << 24
-SCHEMA = pa.schema({"__key__": pa.string(), "captions": pa.list_(pa.string()), SPLIT: pa.string()})
-
-
-class Sample(NamedTuple):
-    key: str
-    start: int
-    size: int
-    name: str
-    """Where its image is in the archive, and what it is called there."""
-    captions: list[str]
+ROWS = pa.schema({"__key__": pa.string(), "captions": pa.list_(pa.string())})
 
 
 def find_shards(source: Path) -> list[Path]:
     return sorted(source.glob("*.tar")) if source.is_dir() else [source] if source.suffix == ".tar" else []
 
 
-def list_shards(source: Path, images: Path | None, columns: Columns) -> Listing:
+def list_shards(source: Path, images: Path | None, fields: Fields) -> Records:
     """List the samples of all shards in order; a sample without a caption or an image is left out."""
     shards = find_shards(source)
-    samples = [(number, sample) for number, shard in enumerate(shards) for sample in _samples(shard)]
-    if not samples:
+    parts, splits, members = [], [], []
+    for number, shard in enumerate(shards):
+        if samples := [*_samples(shard)]:
+            rows = [{"__key__": key, "captions": captions} for key, _, captions in samples]
+            parts.append(pa.Table.from_pylist(rows, ROWS))
+            splits.append(split_of_file(shard))
+            members += [(number, image.offset_data, image.size, image.name) for _, image, _ in samples]
+    if not parts:
         raise ValueError(f"{source} has no image with a caption of the same name in .txt or .json.")
-    content = {
-        "__key__": [sample.key for _, sample in samples],
-        "captions": [sample.captions for _, sample in samples],
-        SPLIT: [split_of_file(shards[number]) for number, _ in samples],
-    }
-    table = pa.table(content, schema=SCHEMA)
-    if table[SPLIT].null_count or len(table[SPLIT].unique()) == 1:
-        table = table.drop_columns([SPLIT])
-    file_of, starts, sizes = np.array([(number, sample.start, sample.size) for number, sample in samples]).T.copy()
-    held = FileParts([str(path) for path in shards], file_of, starts, sizes, [sample.name for _, sample in samples])
-    return read_rows(f"{len(shards)} webdataset shards", table, Columns(id="__key__"), held)
+    held = TarMembers([str(path) for path in shards], members)
+    return Records(f"{len(shards)} webdataset shards", concatenate_splits(parts, splits), held, Fields(id="__key__"))
 
 
-def _samples(shard: Path) -> Iterator[Sample]:
-    """Group files, which follow each other by sample."""
+def _samples(shard: Path) -> Iterator[tuple[str, tarfile.TarInfo, list[str]]]:
+    """Key, image and captions of each sample, whose files follow each other."""
     with reading(shard, "an uncompressed tar archive of whole samples"), tarfile.open(shard, "r:") as archive:
-        key, files = "", dict[str, tarfile.TarInfo]()
-        for member in archive:
-            if not member.isfile():
-                continue
-            folder, _, name = member.name.rpartition("/")
-            stem, _, kind = name.partition(".")
-            if f"{folder}/{stem}" != key:
-                yield from _finish(archive, key, files)
-                key, files = f"{folder}/{stem}", {}
-            files[kind.lower()] = member
-        yield from _finish(archive, key, files)
+        members = ((*_key_and_suffix(member.name), member) for member in archive if member.isfile())
+        for key, group in groupby(members, lambda named: named[0]):
+            files = {suffix: member for _, suffix, member in group}
+            image = next((files[suffix] for suffix in IMAGE_SUFFIXES if suffix in files), None)
+            captions = _captions(archive, files)
+            if image is not None and captions:
+                yield key.lstrip("/"), image, captions
 
 
-def _finish(archive: tarfile.TarFile, key: str, files: dict[str, tarfile.TarInfo]) -> Iterator[Sample]:
-    image = next((files[kind] for kind in IMAGE_SUFFIXES if kind in files), None)
-    captions = _captions(archive, files)
-    if image is not None and captions:
-        yield Sample(key.lstrip("/"), image.offset_data, image.size, image.name, captions)
+def _key_and_suffix(name: str) -> tuple[str, str]:
+    """Split a member's name.
+
+    >>> _key_and_suffix("0/a.b.JPG")
+    ('0/a', 'b.jpg')
+    """
+    folder, _, file = name.rpartition("/")
+    stem, _, suffix = file.partition(".")
+    return f"{folder}/{stem}", suffix.lower()
 
 
 def _captions(archive: tarfile.TarFile, files: dict[str, tarfile.TarInfo]) -> list[str]:
@@ -79,8 +67,8 @@ def _captions(archive: tarfile.TarFile, files: dict[str, tarfile.TarInfo]) -> li
         return [_text(archive, files["txt"])]
     if "json" not in files:
         return []
-    fields = parse_json(_text(archive, files["json"]), dict[str, Any])
-    value: Any = next((fields[name] for name in CAPTIONS if name in fields), [])
+    record = parse_json(_text(archive, files["json"]), dict[str, Any])
+    value: Any = next((record[name] for name in CAPTION_FIELDS if name in record), [])
     return [text for text in ([value] if isinstance(value, str) else value) if isinstance(text, str)]
 
 

@@ -1,93 +1,79 @@
-"""Tables of images and captions: CSV and variants, JSON lines, Parquet; a folder with a table of its images, or of
-Parquet files as the Hugging Face hub names them."""
+"""Tables of images and captions: CSV and variants, JSON lines, Parquet, or a folder with such a table or tables; and
+data sets of Hugging Face `datasets`, saved by save_to_disk or of the hub."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
 from aoq.pipeline.columns import parse_json_lines
-from aoq.pipeline.prepare.sources.layout import IMAGES, SPLIT, Columns, read_rows, split_of_file
-from aoq.pipeline.prepare.sources.listing import Listing, ParquetImages
+from aoq.pipeline.extras import import_extra
+from aoq.pipeline.prepare.sources.images import DatasetImages, ParquetImages
+from aoq.pipeline.prepare.sources.records import IMAGE_FIELDS, Fields, Records, concatenate_splits, split_of_file
 from aoq.pipeline.reading import reading
 
 SEPARATORS = ",\t|;"
 SUFFIXES = {".csv": "CSV", ".tsv": "TSV", ".jsonl": "JSON lines", ".ndjson": "JSON lines", ".parquet": "Parquet"}
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet", "captions.csv", "captions.tsv")
+SAVED = ("dataset_dict.json", "state.json")
 
 
-def find_table(source: Path) -> Path | None:
+def table_in(source: Path) -> Path | None:
     """Find the table that a source is, or that a folder of images has."""
     if source.is_dir():
         return next((source / name for name in METADATA if (source / name).is_file()), None)
     return source if source.suffix.lower() in SUFFIXES else None
 
 
-def list_table(source: Path, images: Path | None, columns: Columns) -> Listing:
+def list_table(source: Path, images: Path | None, fields: Fields) -> Records:
     """List the images that a table names, below the folder `images`, or that it holds."""
-    path = find_table(source)
+    path = table_in(source)
     assert path is not None  # the source was recognised by it
     suffix = path.suffix.lower()
     kind, root = f"a {SUFFIXES[suffix]} table", images or path.parent
     if suffix == ".parquet":
-        return _list_parquet(kind, [path], columns, root)
+        return _list_parquet(kind, [path], fields, root, [None])
     with reading(path, kind):
         rows = _read_csv(path) if suffix in (".csv", ".tsv") else parse_json_lines(path)
-    with naming(path):
-        return read_rows(kind, rows, columns, root.absolute())
+    return Records(kind, rows, root.absolute(), fields)
 
 
-def find_parquet_files(folder: Path) -> list[Path]:
+def parquet_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.parquet")) or sorted((folder / "data").glob("*.parquet"))
 
 
-def list_parquet_folder(source: Path, images: Path | None, columns: Columns) -> Listing:
+def list_parquet_folder(source: Path, images: Path | None, fields: Fields) -> Records:
     """List files as the hub names them: `train-00000-of-00002.parquet`."""
-    paths = find_parquet_files(source)
-    splits = [name for name in map(split_of_file, paths) if name is not None]
-    are_named = len(splits) == len(paths) and len(set(splits)) > 1
-    return _list_parquet("a folder of Parquet files", paths, columns, images or source, splits if are_named else None)
+    paths = parquet_files(source)
+    return _list_parquet("a folder of Parquet files", paths, fields, images or source, [*map(split_of_file, paths)])
 
 
 def _list_parquet(
-    kind: str, paths: list[Path], columns: Columns, root: Path, splits: Sequence[str] | None = None
-) -> Listing:
-    """List Parquet files of one schema; images in them stay there. `splits` are used if the files name none."""
+    kind: str, paths: Sequence[Path], fields: Fields, root: Path, splits: Sequence[str | None]
+) -> Records:
+    """List Parquet files of one schema; images in them stay there."""
     parts = []
-    for number, path in enumerate(paths):
+    for path in paths:
         with reading(path, "a Parquet table"):
             schema = pq.read_schema(path)
             held = [field.name for field in schema if _holds_images(field.type)]
             names = [name for name in schema.names if name not in held]
-            part = pq.ParquetFile(path, page_checksum_verification=True).read(names)
-        if splits is not None and SPLIT not in schema.names:
-            part = part.append_column(SPLIT, pa.array([splits[number]] * len(part), pa.string()))
-        parts.append(part)
-    rows = pa.concat_tables(parts, promote_options="default")
-    named = columns.image or next((name for name in IMAGES if name in held), None)
-    is_held = named is not None and named in held
-    with naming(paths[0]):
-        images = ParquetImages([str(path) for path in paths], str(named)) if is_held else root.absolute()
-        return read_rows(kind, rows, columns, images)
-
-
-@contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Put the file's name before errors about columns."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+            parts.append(pq.ParquetFile(path, page_checksum_verification=True).read(names))
+    named = fields.image or next((name for name in IMAGE_FIELDS if name in held), None)
+    rows = concatenate_splits(parts, splits)
+    if named is not None and named in held:
+        return Records(kind, rows, ParquetImages([str(path) for path in paths], named), fields)
+    return Records(kind, rows, root.absolute(), fields)
 
 
 def _holds_images(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
-        return "bytes" in [kind.field(i).name for i in range(kind.num_fields)]
+        return "bytes" in kind.names
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
@@ -101,3 +87,39 @@ def _read_csv(path: Path) -> pa.Table:
         names = opened.schema.names
     convert = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
     return csv.read_csv(path, parse_options=parse, convert_options=convert)
+
+
+def saved_file(source: Path) -> Path | None:
+    """Return the file by which a saved data set is recognised."""
+    return next((source / name for name in SAVED if (source / name).is_file()), None)
+
+
+def list_saved(source: Path, images: Path | None, fields: Fields) -> Records:
+    library = import_extra("datasets", "datasets", "reading a Hugging Face data set")
+    with reading(saved_file(source) or source, "part of a data set that save_to_disk wrote"):
+        saved = library.load_from_disk(str(source))
+    return list_dataset(saved if isinstance(saved, dict) else {"all": saved}, images, fields)
+
+
+def list_dataset(splits: dict[str, Any], images: Path | None, fields: Fields) -> Records:
+    """List all splits of a data set one after another."""
+    library = import_extra("datasets", "datasets", "reading a Hugging Face data set")
+    whole = library.concatenate_datasets(list(splits.values())).with_format(None)
+    kinds = whole.features
+    held = [name for name, kind in kinds.items() if isinstance(kind, library.Image) or _holds_bytes(kind)]
+    for name in held:
+        if isinstance(kinds[name], library.Image):
+            whole = whole.cast_column(name, library.Image(decode=False))
+    others = [name for name in whole.column_names if name not in held]
+    parts = [part.select_columns(others).with_format("arrow")[:] for part in splits.values()]
+    kind, rows = "a Hugging Face data set", concatenate_splits(parts, [*splits])
+    named = fields.image or next((name for name in (*IMAGE_FIELDS, *held) if name in held), None)
+    if named is not None and named in held:
+        return Records(kind, rows, DatasetImages(whole, named), fields)
+    if images is None:
+        raise ValueError("the data set names image files and does not hold them; say where they are: --images FOLDER.")
+    return Records(kind, rows, images.absolute(), fields)
+
+
+def _holds_bytes(kind: Any) -> bool:
+    return getattr(kind, "dtype", None) in ("binary", "large_binary") or (isinstance(kind, dict) and "bytes" in kind)
