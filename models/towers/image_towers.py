@@ -175,13 +175,8 @@ class OpenClipImage(ImageTower):
         return last_on_top(super().layers(), getattr(self.network, "proj", None))
 
     def tokens(self, pixels: Normalised) -> Float[Tensor, "images tokens size"]:
-        output = self.network.forward_intermediates(
-            pixels,
-            indices=1,
-            normalize_intermediates=True,
-            intermediates_only=True,
-            output_extra_tokens=self.prefix > 0,
-        )
+        options = {"indices": 1, "normalize_intermediates": True, "intermediates_only": True}
+        output = self.network.forward_intermediates(pixels, output_extra_tokens=self.prefix > 0, **options)
         (maps,) = output["image_intermediates"]
         prefix = output.get("image_intermediates_prefix", [])
         return torch.cat([*prefix, maps.flatten(2).transpose(1, 2)], dim=1)

@@ -26,10 +26,10 @@ TOKENISER = "tokenizer.json"
 VECTORS = ("embeddings", "embedding.weight")
 """Names of the vectors in a file of several tensors: model2vec's and sentence-transformers'."""
 
-T = TypeVar("T")
+Known = TypeVar("Known")
 
 
-def library_of(name: str, known: Mapping[str, T], what: str) -> T:
+def library_of(name: str, known: Mapping[str, Known], what: str) -> Known:
     """Return the entry of LIBRARY among those known; `name` is LIBRARY:NAME_OR_PATH of, for example, an image tower.
 
     Raises:
@@ -76,8 +76,7 @@ def tokeniser_of_transformers(name: str) -> Any:
         return library.AutoTokenizer.from_pretrained(model)
 
 
-Kind = Literal["Text", "Vision"]
-PAIRS = {"clip": ("CLIP", "WithProjection"), "siglip": ("Siglip", "")}
+HALVES = {"clip": ("CLIP", "WithProjection"), "siglip": ("Siglip", "")}
 """Start of the class names of a pair's halves by its `model_type`, and their end with the layers of its own vectors."""
 
 
@@ -91,7 +90,7 @@ class TransformersSource:
     is_half: bool
 
     @classmethod
-    def open(cls, name: str, kind: Kind, *, native: bool) -> TransformersSource:
+    def open(cls, name: str, kind: Literal["Text", "Vision"], *, native: bool) -> TransformersSource:
         """Read the configuration, but no weights.
 
         Raises:
@@ -101,10 +100,10 @@ class TransformersSource:
             config = library.AutoConfig.from_pretrained(model)
         if not hasattr(config, "vision_config"):
             return cls(name, config, library.AutoModel, False)
-        if config.model_type not in PAIRS:
-            known = ", ".join(sorted(PAIRS))
+        if config.model_type not in HALVES:
+            known = ", ".join(sorted(HALVES))
             raise ValueError(f"{name} is a {config.model_type}; the known models of images and texts are {known}.")
-        part, (start, end) = getattr(config, f"{kind.lower()}_config"), PAIRS[config.model_type]
+        part, (start, end) = getattr(config, f"{kind.lower()}_config"), HALVES[config.model_type]
         if config.model_type == "clip":  # the part's own configuration may give another size
             part.projection_dim = config.projection_dim
         return cls(name, part, getattr(library, f"{start}{kind}Model{end if native else ''}"), True)
@@ -118,10 +117,9 @@ class TransformersSource:
     def load_into(self, network: nn.Module) -> None:
         """Copy the published weights into a network that `build` returned."""
         with _library("transformers", self.name) as (_, model):
+            options = {"config": self.config, "dtype": torch.float32, "output_loading_info": True}
             with _quiet():
-                loaded, about = self.architecture.from_pretrained(
-                    model, config=self.config, dtype=torch.float32, output_loading_info=True
-                )
+                loaded, about = self.architecture.from_pretrained(model, **options)
             missing = sorted(set(about["missing_keys"]) & network.state_dict().keys())
             if missing:
                 raise ValueError(f"its weights lack {missing[0]} and {len(missing) - 1} more: another model's")

@@ -17,7 +17,7 @@ from aoq.models.towers.libraries import OpenClipSource, StaticVectors, Transform
 from aoq.models.towers.tower import Tower, checkpoint_transformers, last_on_top, offered
 
 States = Float[Tensor, "captions words size"]
-Mask = Bool[Tensor, "captions words"]
+IsWord = Bool[Tensor, "captions words"]
 
 
 class TextTower(Tower):
@@ -28,8 +28,16 @@ class TextTower(Tower):
     network: Any
 
     @abstractmethod
-    def states(self, items: Captions) -> tuple[States, Mask]:
-        """Return the state at every id, zero at padding, and the mask of real ids."""
+    def last_states(self, items: Captions) -> tuple[States, IsWord]:
+        """Return the network's state at every id, and the mask of real ids."""
+
+    def states(self, items: Captions) -> tuple[States, IsWord]:
+        """Return the projected state at every id, zero at padding, and the mask of real ids."""
+        states, mask = self.last_states(items)
+        return zero_masked(self.project(states), mask), mask
+
+    def first(self, items: Captions) -> Float[Tensor, "captions size"]:
+        return self.states(items)[0][:, 0]
 
     def _project_to(self, embedding_size: int | None, width: int) -> None:
         self.size = width if embedding_size is None else embedding_size
@@ -78,20 +86,16 @@ class TransformerText(TextTower):
     def checkpoint_gradients(self) -> None:
         checkpoint_transformers(self.network)
 
-    def states(self, items: Captions) -> tuple[States, Mask]:
+    def last_states(self, items: Captions) -> tuple[States, IsWord]:
         output, mask = self._run(items)
-        return zero_masked(self.project(output.last_hidden_state[:, : mask.shape[1]]), mask), mask
-
-    def first(self, items: Captions) -> Float[Tensor, "captions size"]:
-        return self.states(items)[0][:, 0]
+        return output.last_hidden_state[:, : mask.shape[1]], mask
 
     def native(self, items: Captions) -> Float[Tensor, "captions native_size"]:
         output, _ = self._run(items)
         vectors = getattr(output, "text_embeds", None)
         return output.pooler_output if vectors is None else vectors
 
-    def _run(self, captions: Captions) -> tuple[Any, Mask]:
-        """Run the network; return its output and the mask of real ids."""
+    def _run(self, captions: Captions) -> tuple[Any, IsWord]:
         longest = int(captions.lengths.max())
         if self.longest is not None and longest > self.longest:
             raise ValueError(
@@ -142,14 +146,14 @@ class OpenClipText(TextTower):
     def layers(self) -> list[list[nn.Parameter]]:
         return last_on_top(super().layers(), self.network.text_projection)
 
-    def states(self, items: Captions) -> tuple[States, Mask]:
+    def last_states(self, items: Captions) -> tuple[States, IsWord]:
         (_, states), mask = self._run(items)
-        return zero_masked(self.project(states), mask), mask
+        return states, mask
 
     def native(self, items: Captions) -> Float[Tensor, "captions native_size"]:
         return self._run(items)[0][0]
 
-    def _run(self, captions: Captions) -> tuple[tuple[Tensor, Tensor], Mask]:
+    def _run(self, captions: Captions) -> tuple[tuple[Tensor, Tensor], IsWord]:
         """Return the vectors with all states, and the mask of real ids; the causal mask hides later ids."""
         words, mask = captions.real()
         longest = words.shape[1]
@@ -189,9 +193,9 @@ class StaticText(TextTower):
     def checkpoint_gradients(self) -> None:
         """Do nothing: a look-up keeps no activations."""
 
-    def states(self, items: Captions) -> tuple[States, Mask]:
+    def last_states(self, items: Captions) -> tuple[States, IsWord]:
         words, mask = items.real()
-        return zero_masked(self.project(self.network(words.masked_fill(~mask, 0))), mask), mask
+        return self.network(words.masked_fill(~mask, 0)), mask
 
 
 TEXT_TOWERS: dict[str, Callable[..., TextTower]] = {

@@ -1,17 +1,19 @@
-"""Prepare a dataset folder from images and captions."""
+"""Prepare a dataset folder from images and captions: features first, then its other files."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
-import time
-from collections.abc import Callable, Mapping
-from datetime import timedelta
+from collections import Counter
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+from jaxtyping import Int32, Shaped
 
 from aoq.pipeline.console import Report
 from aoq.pipeline.digests import digest
@@ -22,13 +24,15 @@ from aoq.pipeline.prepare.blocks import extract_blocks, ship_extraction
 from aoq.pipeline.prepare.extraction import Extraction, has_thumbnail
 from aoq.pipeline.prepare.extractor import Extractor
 from aoq.pipeline.prepare.extractors import open_extractor
+from aoq.pipeline.prepare.photographs import GROUP_ROWS, write_photographs
 from aoq.pipeline.prepare.reader import Extracting, ImageReader
 from aoq.pipeline.prepare.request import Request, list_source
 from aoq.pipeline.prepare.sources.records import Listing, clean_captions
 from aoq.pipeline.prepare.splits import draw_splits, hash_images, named_splits
-from aoq.pipeline.prepare.writing import warn_of_leaks, write_about, write_split
 from aoq.pipeline.scratch import write_atomically
+from aoq.pipeline.search.problem import blocks
 from aoq.pipeline.search.store import Folder
+from aoq.pipeline.terminal import visible
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +74,10 @@ def prepare(
         name: Extraction(folder, work, name, extractor, part.ids.to_pylist(), thumbs) for name, part in parts.items()
     }
     readers = {name: _reader(part, request, extractor) for name, part in parts.items()}
-    tell = _pace(report, extractions, len(listing))
+
+    def tell() -> None:
+        report(sum(each.progress["done"] for each in extractions.values()), len(listing), "images")
+
     if engine.backend == "inprocess":
         for name, extraction in extractions.items():
             with extraction.appending() as append:
@@ -84,35 +91,34 @@ def prepare(
         ship = partial(ship_extraction, request=request, reader=_reader(listing, request, extractor))
         extract_blocks(extractions, readers, job, store, choose_runner(engine, ship), tell)
     _heed_broken(request, parts, extractions)
-    counts = {name: write_split(folder, part, extractions[name], pack=request.pack) for name, part in parts.items()}
-    warn_of_leaks(extractions)
+    counts = {name: _write_split(folder, part, extractions[name], pack=request.pack) for name, part in parts.items()}
     ids = [name for part in extractions.values() for name in part.ids]
     if outside := sum(thumbs is not None and not has_thumbnail(thumbs, name) for name in ids):
         logger.warning(
             "%d images have no thumbnail: their paths are absolute or lead up; give paths relative to --images", outside
         )
-    write_about(folder / "prepared.json", request, listing.kind, extractor, counts, extractions)
+    about = {
+        "source": request.source,
+        "kind": listing.kind,
+        "extractor": {
+            "name": extractor.name,
+            "tokens": extractor.tokens,
+            "grid": extractor.grid,
+            "dims": extractor.dims,
+            "weights_sha256": extractor.fingerprint,
+            "preprocessing": vars(extractor.preprocessing),
+        },
+        "splits": counts,
+        "drawn": {"sizes": dict(request.sizes), "seed": request.seed} if request.sizes else None,
+        "skipped": sum(len(each.progress["broken"]) for each in extractions.values()),
+        "changed": dict(sum((Counter(each.progress["changed"]) for each in extractions.values()), Counter())),
+    }
+    write_atomically(folder / "prepared.json", (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode())
     return extractor, counts
 
 
 def _reader(part: Listing, request: Request, extractor: Extractor) -> ImageReader:
     return ImageReader(part.images, len(part), extractor.preprocessing, request.thumbnails)
-
-
-def _pace(report: Report, extractions: Mapping[str, Extraction], total: int) -> Callable[[], None]:
-    """Return a function that reports the number of finished images, their speed, and the remaining time."""
-
-    def count() -> int:
-        return sum(each.progress["done"] for each in extractions.values())
-
-    def tell() -> None:
-        done = count()
-        speed = (done - start) / (time.monotonic() - clock)
-        left = timedelta(seconds=round((total - done) / speed))
-        report(done, total, f"{speed:.1f} images/s, {left} left")
-
-    start, clock = count(), time.monotonic()
-    return tell
 
 
 def _begin(request: Request, listing: Listing, extractor: Extractor, folder: Path, work: Path) -> str:
@@ -189,3 +195,41 @@ def _heed_broken(request: Request, parts: Mapping[str, Listing], extractions: Ma
         raise ValueError(f"no image of {empty[0]} can be read: {shown}.")
     if broken:
         logger.warning("%d images are left out with their captions", len(broken))
+
+
+def _write_split(folder: Path, part: Listing, extraction: Extraction, *, pack: bool) -> dict[str, int]:
+    """Write a split's other files, and the headers of its arrays last; count its images, captions and copies."""
+    split, records = extraction.split, extraction.records
+    listing = part.take(np.asarray(records["place"]))
+    image_of = np.repeat(np.arange(len(listing), dtype=np.int32), np.diff(listing.captions.offsets.to_numpy()))
+    identity = identities(records["sha256"])
+    _write_lines(folder / f"{split}_ids.txt", pa.array(map(visible, listing.ids.to_pylist()), pa.string()))
+    _write_lines(folder / f"{split}_caps.txt", listing.captions.flatten())
+    np.save(folder / f"{split}_pairs.npy", image_of)
+    np.save(folder / f"{split}_identity.npy", identity)
+    write_photographs(folder / f"{split}_images.parquet", listing.ids, listing.images, records, pack=pack)
+    extraction.finish()
+    if changed := ", ".join(f"{images} {change}" for change, images in extraction.progress["changed"].items()):
+        logger.info("%s: images made upright 8-bit RGB: %s", split, changed)
+    if copies := int((identity != np.arange(len(identity))).sum()):
+        message = "%s: %d images repeat earlier ones byte for byte; %s_identity.npy says which are the same"
+        logger.warning(message, split, copies, split)
+    return {"images": len(listing), "captions": len(image_of), "copies": copies}
+
+
+def identities(hashes: Shaped[np.ndarray, " images"]) -> Int32[np.ndarray, " images"]:
+    """Return the row of the first image with each image's content.
+
+    >>> identities(np.array([b"a", b"b", b"a"], "V1")).tolist()
+    [0, 1, 0]
+    """
+    if not len(hashes):
+        return np.empty(0, np.int32)
+    _, first, of_image = np.unique(hashes.view(f"S{hashes.dtype.itemsize}"), return_index=True, return_inverse=True)
+    return first[of_image.reshape(-1)].astype(np.int32)
+
+
+def _write_lines(path: Path, texts: pa.Array) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for start, stop in blocks(len(texts), GROUP_ROWS):
+            file.writelines(f"{text}\n" for text in texts.slice(start, stop - start).to_pylist())

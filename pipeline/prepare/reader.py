@@ -88,7 +88,7 @@ class Extracting:
             pin_memory=self.device.type == "cuda",
             prefetch_factor=4 if self.workers else None,
             # A worker that outlived a killed run would read on for nobody.
-            worker_init_fn=_begin_worker,
+            worker_init_fn=lambda _: die_with_parent(),
         )
         for pixels, batch in loader:
             yield self._extract(pixels, batch), batch
@@ -111,7 +111,3 @@ def _collate(batch: list[ReadImage]) -> tuple[list[Tensor], list[ReadImage]]:
     """Stack the pixels of readable images in the worker: tensors travel through shared memory."""
     pixels = stacked(image.pixels for image in batch if image.pixels is not None)
     return pixels, [image._replace(pixels=None) for image in batch]
-
-
-def _begin_worker(_: int) -> None:
-    die_with_parent()
