@@ -36,7 +36,7 @@ from memory import Peak
 
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.prepare.extractors import EFFICIENTNET, open_extractor
-from aoq.pipeline.prepare.prepare import prepare
+from aoq.pipeline.prepare.prepare import prepare_folder
 from aoq.pipeline.prepare.request import Request
 
 BATCH = 4
@@ -101,7 +101,7 @@ def by_model(batch: torch.Tensor, extractor, output: np.ndarray) -> None:
 
 def ours(folder: Path, out: Path, engine: Engine, *, thumbnails: bool) -> None:
     request = Request(str(folder / "table.csv"), thumbnails=thumbnails)
-    prepare(request, out, out.with_name("work"), engine, report=lambda *_: None)
+    prepare_folder(request, out, out.with_name("work"), engine, report=lambda *_: None)
 
 
 def seconds(work: Callable[[], None]) -> tuple[float, float]:

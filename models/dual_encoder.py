@@ -11,7 +11,7 @@ from aoq.models.base import Captions, Code, EmbeddingModel, Images, Size
 from aoq.models.layers import Projection, TextEncoder, l2_normalise, masked_mean, zero_masked
 from aoq.models.towers.image_towers import open_image_tower
 from aoq.models.towers.text_towers import open_text_tower
-from aoq.models.towers.tower import Pooling, SideName, Tower, named_towers
+from aoq.models.towers.tower import PoolingName, SideName, Tower, named_towers
 from aoq.models.vse_infinity import GPO
 
 
@@ -39,8 +39,8 @@ class DualEncoder(EmbeddingModel):
         word_size: Size = 300,
         image_tower: str | None = None,
         text_tower: str | None = None,
-        image_pooling: Pooling = "mean",
-        text_pooling: Pooling = "mean",
+        image_pooling: PoolingName = "mean",
+        text_pooling: PoolingName = "mean",
         project: bool = True,
     ) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class PooledEncoder(nn.Module):
     """An encoder, one vector of its states, and the projection into the common space."""
 
     def __init__(
-        self, side: SideName, tower: str | None, encoder: Any, pooling: Pooling, embedding_size: int | None
+        self, side: SideName, tower: str | None, encoder: Any, pooling: PoolingName, embedding_size: int | None
     ) -> None:
         super().__init__()
         self.encoder, self.pooling = encoder, pooling
@@ -110,7 +110,7 @@ class PooledEncoder(nn.Module):
 class RegionFeatures(nn.Module):
     """Image side without a tower: unchanged region features."""
 
-    description, poolings = "an image without a tower", frozenset[Pooling]({"mean", "gpo"})
+    description, poolings = "an image without a tower", frozenset[PoolingName]({"mean", "gpo"})
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class RegionFeatures(nn.Module):
 class RecurrentText(nn.Module):
     """Text side without a tower: a GRU over word embeddings, which are trained with it."""
 
-    description, poolings = "a caption without a tower", frozenset[Pooling]({"mean", "gpo", "native"})
+    description, poolings = "a caption without a tower", frozenset[PoolingName]({"mean", "gpo", "native"})
 
     def __init__(self, vocabulary_size: int, word_size: int, size: int) -> None:
         super().__init__()

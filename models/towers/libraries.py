@@ -26,10 +26,10 @@ TOKENISER = "tokenizer.json"
 VECTORS = ("embeddings", "embedding.weight")
 """Names of the vectors in a file of several tensors: model2vec's and sentence-transformers'."""
 
-Known = TypeVar("Known")
+_Known = TypeVar("_Known")
 
 
-def library_of(name: str, known: Mapping[str, Known], what: str) -> Known:
+def library_of(name: str, known: Mapping[str, _Known], what: str) -> _Known:
     """Return the entry of LIBRARY among those known; `name` is LIBRARY:NAME_OR_PATH of, for example, an image tower.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-Pooling = Literal["cls", "mean", "gpo", "native"]
+PoolingName = Literal["cls", "mean", "gpo", "native"]
 SideName = Literal["image", "text"]
 
 
@@ -22,7 +22,7 @@ class Tower(nn.Module, ABC):
     """Length of a state."""
     native_size: int | None = None
     """Length of the encoder's own vector of an item, if it makes one."""
-    poolings: frozenset[Pooling]
+    poolings: frozenset[PoolingName]
     """Poolings that the encoder allows."""
     is_frozen = False
 
@@ -92,9 +92,9 @@ def named_towers(image: nn.Module | None, text: nn.Module | None) -> dict[SideNa
     return {name: side for name, side in sides.items() if isinstance(side, Tower)}
 
 
-def offered(*, first: bool, native: bool) -> frozenset[Pooling]:
+def offered(*, first: bool, native: bool) -> frozenset[PoolingName]:
     """Return the poolings of an encoder that has a class token (`first`) or its own vector (`native`), or neither."""
-    poolings: dict[Pooling, bool] = {"mean": True, "gpo": True, "cls": first, "native": native}
+    poolings: dict[PoolingName, bool] = {"mean": True, "gpo": True, "cls": first, "native": native}
     return frozenset(pooling for pooling, is_offered in poolings.items() if is_offered)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Int32
 
 from aoq.pipeline.browse.source import Album, CaptionSearch, Source, open_table
-from aoq.pipeline.data.folder import Rows, Split
+from aoq.pipeline.data.folder import RowNumbers, Split
 from aoq.pipeline.data.thumbnails import Picture, Thumbnails, small_picture
 from aoq.pipeline.digests import digest
 from aoq.pipeline.search.positives import Positives
@@ -64,7 +64,7 @@ class TableRows(Split):
     def answers_of(self, direction: Direction, query: int) -> Int32[np.ndarray, " right"]:
         return self._answers[direction][query]
 
-    def are_paired(self, images: Rows, captions: Rows) -> Bool[np.ndarray, "*pairs"]:
+    def are_paired(self, images: RowNumbers, captions: RowNumbers) -> Bool[np.ndarray, "*pairs"]:
         known = pair_keys(self.positives[:, 0], self.positives[:, 1], self.caption_count)
         keys = np.asarray(images, np.int64) * self.caption_count + np.asarray(captions, np.int64)
         return np.asarray(np.isin(keys, known))

@@ -29,7 +29,7 @@ def check(folder: Path, as_json: bool) -> None:
     anything is an error.
     """
     from aoq.pipeline.data.check import examine_folder
-    from aoq.pipeline.data.flaws import total
+    from aoq.pipeline.data.findings import total
     from aoq.pipeline.data.learnable import check_defaults
 
     examined, by_default = examine_folder(folder), [*check_defaults(folder)]

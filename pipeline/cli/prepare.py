@@ -68,7 +68,7 @@ def prepare(
 
     Give the same command again to resume a run that was cut short.
     """
-    from aoq.pipeline.prepare.prepare import prepare as fill
+    from aoq.pipeline.prepare.prepare import prepare_folder
     from aoq.pipeline.prepare.request import Request
     from aoq.pipeline.prepare.sources.records import Fields
     from aoq.pipeline.prepare.splits import read_sizes
@@ -83,7 +83,7 @@ def prepare(
         if folder.exists() and not (folder / ABOUT).is_file():
             raise ValueError(f"{folder} was not made by aoq prepare, and is not replaced; choose another name.")
         with show_progress("preparing") as report:
-            extractor, splits = fill(request, made, scratch / "work", engine, batch=batch_size, report=report)
+            extractor, splits = prepare_folder(request, made, scratch / "work", engine, batch=batch_size, report=report)
         publish(made, folder)
     for name, counts in splits.items():
         echo(f"{name}: {counts['images']:,} images, {counts['captions']:,} captions")

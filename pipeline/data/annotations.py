@@ -20,20 +20,20 @@ from jaxtyping import Bool, Float64, Int64, Shaped
 
 from aoq.pipeline.columns import open_parquet, parse_csv
 from aoq.pipeline.data.demo import is_true, labels_path, read_scenes
-from aoq.pipeline.data.demo_scenes import COUNT, NONE, OBJECT, OBJECTS
+from aoq.pipeline.data.demo_scenes import COUNT, OBJECT, OBJECTS, UNLABELLED
 from aoq.pipeline.data.files import is_binary, misfit
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.reading import open_array, reading
 
-COLUMNS = {
+ANNOTATION_COLUMNS = {
     "relevance": pa.schema({"caption_id": pa.int64(), "image_id": pa.int64(), "direction": pa.string()}),
     "judgements": pa.schema({"image_id": pa.int64(), "caption_id": pa.int64(), "score": pa.float64()}),
 }
-Pairs = tuple[Int64[np.ndarray, " pairs"], Int64[np.ndarray, " pairs"]]
+RightPairs = tuple[Int64[np.ndarray, " pairs"], Int64[np.ndarray, " pairs"]]
 """Rows of images and of captions."""
 
 
-class Judgements(NamedTuple):
+class ScoredPairs(NamedTuple):
     """Pairs with human scores, in any order; a pair may occur more than once."""
 
     images: Int64[np.ndarray, " pairs"]
@@ -44,11 +44,11 @@ class Judgements(NamedTuple):
 class Annotations(NamedTuple):
     """Annotations of a split; relevance and judgements by file name."""
 
-    relevance: dict[str, dict[str, Pairs]]
+    relevance: dict[str, dict[str, RightPairs]]
     """Right pairs, by direction."""
     classes: Bool[np.ndarray, "images classes"] | None
     """Classes that each image shows; None if unknown."""
-    judgements: dict[str, Judgements]
+    judgements: dict[str, ScoredPairs]
 
 
 def annotation_files(folder: Path, split: str) -> dict[str, Path]:
@@ -56,7 +56,7 @@ def annotation_files(folder: Path, split: str) -> dict[str, Path]:
     tables: dict[str, Path] = {}
     for path in sorted(folder.glob(f"{split}_*"), reverse=True):
         name = path.stem.removeprefix(f"{split}_")
-        if name.split("_")[0] in COLUMNS and path.suffix in (".parquet", ".csv"):
+        if name.split("_")[0] in ANNOTATION_COLUMNS and path.suffix in (".parquet", ".csv"):
             if name in tables:
                 raise ValueError(f"{tables[name]} and {path.name} hold the same annotation; remove one of them.")
             tables[name] = path
@@ -67,7 +67,9 @@ def annotation_files(folder: Path, split: str) -> dict[str, Path]:
 def read_annotations(folder: Path, split: Split) -> Annotations:
     """Read the annotation files, or, in a generated world without them, its truths and its objects."""
     files = {name: read_annotation(path, split) for name, path in annotation_files(folder, split.name).items()}
-    relevance, judgements = ({name: files[name] for name in files if name.split("_")[0] == kind} for kind in COLUMNS)
+    relevance, judgements = (
+        {name: files[name] for name in files if name.split("_")[0] == kind} for kind in ANNOTATION_COLUMNS
+    )
     classes = files.get("classes")
     if labels_path(folder, split.name).exists():
         scenes = read_scenes(folder, split.name)
@@ -75,7 +77,7 @@ def read_annotations(folder: Path, split: Split) -> Annotations:
             pairs = np.nonzero(np.stack([is_true(text, scenes) for text in split.captions], axis=1))
             relevance["relevance"] = {"i2t": pairs, "t2i": pairs}
         if classes is None:
-            things = np.where(scenes.groups[:, :, COUNT] > 0, scenes.groups[:, :, OBJECT], NONE)
+            things = np.where(scenes.groups[:, :, COUNT] > 0, scenes.groups[:, :, OBJECT], UNLABELLED)
             classes = (things[..., None] == np.arange(len(OBJECTS))).any(axis=1)
     return Annotations(relevance, classes, judgements)
 
@@ -86,7 +88,7 @@ def read_annotation(path: Path, split: Split) -> Any:
     return {"relevance": _directions, "classes": _classes, "judgements": _judgements}[kind](path, split)
 
 
-def _directions(path: Path, split: Split) -> dict[str, Pairs]:
+def _directions(path: Path, split: Split) -> dict[str, RightPairs]:
     rows = _read_rows(path, split, "relevance")
     if not len(rows["image_id"]):
         raise ValueError(f"{path} holds no pair; fill it, or remove it.")
@@ -108,18 +110,18 @@ def _classes(path: Path, split: Split) -> Bool[np.ndarray, "images classes"]:
     return np.asarray(classes, dtype=np.bool_)
 
 
-def _judgements(path: Path, split: Split) -> Judgements:
+def _judgements(path: Path, split: Split) -> ScoredPairs:
     rows = _read_rows(path, split, "judgements")
     if len(bad := np.flatnonzero(~np.isfinite(rows["score"]))):
         raise ValueError(f"{path}: row {bad[0]} (from 0) has no finite score.")
     if len(np.unique(rows["score"])) < 2:
         raise ValueError(f"{path}: every pair has the same score, so nothing can be compared; remove the file.")
-    return Judgements(rows["image_id"], rows["caption_id"], rows["score"])
+    return ScoredPairs(rows["image_id"], rows["caption_id"], rows["score"])
 
 
 def _read_rows(path: Path, split: Split, kind: str) -> dict[str, Shaped[np.ndarray, " rows"]]:
     """Read a .parquet or .csv file's columns, `direction` only if it is there; ids are rows of the split."""
-    columns, optional = COLUMNS[kind], ["direction"]
+    columns, optional = ANNOTATION_COLUMNS[kind], ["direction"]
     if path.suffix == ".parquet":
         with open_parquet(path, columns, optional=optional) as file:
             table = file.read()

@@ -17,20 +17,19 @@ from jaxtyping import Bool, Float, Int32, Shaped
 
 from aoq.pipeline.data import files
 from aoq.pipeline.data.annotations import annotation_files, read_annotation
-from aoq.pipeline.data.facts import Facts, describe
-from aoq.pipeline.data.flaws import Flaw, Severity, at_most
+from aoq.pipeline.data.findings import Facts, Flaw, Severity, at_most, median_norm
 from aoq.pipeline.data.folder import REQUIRED, find_splits, open_split
 from aoq.pipeline.data.phrases import phrase_problems
 from aoq.pipeline.data.vocabulary import tokenise
 
-SHARED = 0.05
+_SHARED = 0.05
 """Fraction of captions with the text of another image's from which a warning says so."""
-SMALL_NORM = 0.01
+_SMALL_NORM = 0.01
 """Median norm of regions below which a warning says so."""
 # Measured: VSE++ on 2,000 images of Flickr8k, 8 epochs, dev rsum: 183.6 at norm 1 and at 0.1, 178.9 at 0.01, 146.9 at
 # 0.003, 66.7 at 0.001; 181.7 at 9, the detector's own.
-BLOCK_BYTES = 32 * 2**20
-T = TypeVar("T")
+CHECKED_BYTES = 32 * 2**20
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ class _Examination:
     def _path(self, suffix: str) -> Path:
         return self.folder / f"{self.split}_{suffix}"
 
-    def _attempt(self, suffix: str, read: Callable[[Path], T]) -> T | None:
+    def _attempt(self, suffix: str, read: Callable[[Path], _T]) -> _T | None:
         """Read a file; None with a flaw if that fails, None without one if there is no such file."""
         path = self._path(suffix)
         try:
@@ -153,7 +152,7 @@ class _Examination:
     ) -> int:
         """Count the consecutive rows that hold one image."""
         captions = len(texts)
-        pairs = self._attempt("pairs.npy", lambda path: files.read_pairs(path, captions))
+        pairs = self._attempt("pairs.npy", lambda path: files.read_pairing(path, captions))
         repeat = files.repeats(features, captions, pairs, ids)
         images = len(features) // repeat
         self.identity = identity = self._attempt("identity.npy", lambda path: files.read_identity(path, images))
@@ -161,8 +160,20 @@ class _Examination:
             paired_by = "caps.txt" if pairs is None else "pairs.npy"
             image_of = self._attempt(paired_by, lambda path: files.pair_captions(path, images, captions, pairs))
             if image_of is not None:
-                file = "" if pairs is None else f"{self.split}_pairs.npy"
-                self.facts = describe(self.split, features, repeat, image_of, file, identity)
+                counts = np.bincount(image_of)
+                self.facts = Facts(
+                    self.split,
+                    images,
+                    *features.shape[1:],
+                    str(features.dtype),
+                    median_norm(features),
+                    captions,
+                    int(counts.min()),
+                    int(counts.max()),
+                    "" if pairs is None else f"{self.split}_pairs.npy",
+                    repeat,
+                    images if identity is None else len(np.unique(identity)),
+                )
                 self._examine_texts(texts, image_of if identity is None else identity[image_of])
         if ids is not None:
             self.ids = self._attempt("ids.txt", lambda path: files.fit_ids(path, ids, images, captions)) or []
@@ -170,7 +181,7 @@ class _Examination:
 
     def _examine_texts(self, texts: Sequence[str], photograph_of: Int32[np.ndarray, " captions"]) -> None:
         """Note regions too small for the usual learning rates, and captions with another photograph's text."""
-        if self.facts is not None and self.facts.norm is not None and self.facts.norm < SMALL_NORM:
+        if self.facts is not None and self.facts.norm is not None and self.facts.norm < _SMALL_NORM:
             self._note(
                 "ims.npy",
                 f"has regions of norm {self.facts.norm:.1g} (median), too small to learn from; multiply the features "
@@ -181,7 +192,7 @@ class _Examination:
         for text, photograph in zip(texts, photograph_of.tolist(), strict=True):
             photographs.setdefault(text, set()).add(photograph)
         shared = sum(len(photographs[text]) > 1 for text in texts)
-        if len(photographs) > 1 and shared >= SHARED * len(texts):
+        if len(photographs) > 1 and shared >= _SHARED * len(texts):
             harm = "recalls count these as wrong"
             if self.split.startswith("train"):
                 harm = "these are false negatives, which [screen] same_text = true leaves out"
@@ -273,13 +284,13 @@ def _has_bad_box(boxes: Float[np.ndarray, "rows regions coordinates"]) -> Bool[n
     return np.logical_not((is_share & is_low).all(axis=(1, 2)))
 
 
-def _repeated(items: Sequence[T]) -> Iterator[tuple[int, int]]:
+def _repeated(items: Sequence[_T]) -> Iterator[tuple[int, int]]:
     """Positions of items that occurred before, each with the first position.
 
     >>> list(_repeated("abca"))
     [(3, 0)]
     """
-    first: dict[T, int] = {}
+    first: dict[_T, int] = {}
     for position, item in enumerate(items):
         if first.setdefault(item, position) != position:
             yield position, first[item]
@@ -287,6 +298,6 @@ def _repeated(items: Sequence[T]) -> Iterator[tuple[int, int]]:
 
 def _blocks(array: Shaped[np.ndarray, "rows ..."]) -> Iterator[tuple[int, Shaped[np.ndarray, "block ..."]]]:
     """Iterate over blocks of rows, copied into memory, with the number of the first row."""
-    size = max(1, BLOCK_BYTES // max(1, array[:1].nbytes))
+    size = max(1, CHECKED_BYTES // max(1, array[:1].nbytes))
     for start in range(0, len(array), size):
         yield start, np.array(array[start : start + size])

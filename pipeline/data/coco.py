@@ -23,15 +23,15 @@ from aoq.pipeline.scratch import write_atomically
 
 logger = logging.getLogger(__name__)
 
-CATEGORIES = 90
-CAPTIONS = 5
+_CATEGORIES = 90
+_CAPTIONS = 5
 
 
 class Instance(TypedDict):
     """One object in one image, with the keys of COCO's files."""
 
     image_id: int
-    category_id: Annotated[int, Field(ge=1, le=CATEGORIES)]
+    category_id: Annotated[int, Field(ge=1, le=_CATEGORIES)]
 
 
 class Instances(TypedDict):
@@ -50,7 +50,7 @@ def write_coco_relevance(folder: Path, split: Split) -> list[Path]:
     caption_rows = {
         caption: int(split.captions_of[image_rows[image]][place])
         for (image, place), caption in zip(
-            product(_test_images(), range(CAPTIONS)), known.coco_ids.tolist(), strict=True
+            product(_test_images(), range(_CAPTIONS)), known.coco_ids.tolist(), strict=True
         )
         if image in image_rows
     }
@@ -74,7 +74,7 @@ def write_coco_classes(folder: Path, split: Split, instances: Path) -> Path:
     """Write `{split}_classes.npy` for PMRP: the categories of each image's instances in `instances_val2014.json`."""
     annotations = read_json(instances, Instances, remedy="take COCO's instances_val2014.json")["annotations"]
     rows = {image: row for row, image in enumerate(coco_image_ids(split))}
-    classes = np.zeros((split.image_count, CATEGORIES), dtype=np.bool_)
+    classes = np.zeros((split.image_count, _CATEGORIES), dtype=np.bool_)
     for one in annotations:
         if one["image_id"] in rows:
             classes[rows[one["image_id"]], one["category_id"] - 1] = True
@@ -89,8 +89,8 @@ def write_coco_classes(folder: Path, split: Split, instances: Path) -> Path:
 def coco_image_ids(split: Split) -> list[int]:
     """Return COCO's id of every image: the split's ids, or by position for a split of all 5,000 test images."""
     test = _test_images()
-    if not (np.bincount(split.image_of) == CAPTIONS).all():
-        raise ValueError(f"split {split.name!r} has images with other than COCO's {CAPTIONS} captions.")
+    if not (np.bincount(split.image_of) == _CAPTIONS).all():
+        raise ValueError(f"split {split.name!r} has images with other than COCO's {_CAPTIONS} captions.")
     if all(image.isdecimal() for image in split.ids) and set(map(int, split.ids)) <= set(test):
         return [int(image) for image in split.ids]
     if split.image_count == len(test):
@@ -105,7 +105,7 @@ def coco_image_ids(split: Split) -> list[int]:
 def _test_images() -> list[int]:
     """Return the 5,000 ids in their usual order."""
     known = _known()
-    return [int(known.coco_gts["t2i"][caption][0]) for caption in known.coco_ids[::CAPTIONS].tolist()]
+    return [int(known.coco_gts["t2i"][caption][0]) for caption in known.coco_ids[::_CAPTIONS].tolist()]
 
 
 @cache

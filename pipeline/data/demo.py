@@ -29,15 +29,17 @@ from aoq.pipeline.data import demo_scenes as world
 from aoq.pipeline.reading import open_array, read_json, reading
 
 SpokenPhrase = Annotated[tuple[NonNegativeInt, NonNegativeInt, list[NonNegativeInt]], BeforeValidator(tuple)]
-ANY = -2
-KINDS = (len(world.OBJECTS), len(world.COLOURS), len(world.SIZES), world.GROUPS, len(world.GROUNDS))
-NOUN = {word: world.OBJECTS.index(thing) for thing, words in grammar.NOUNS.items() for word in words}
-NOUN |= {plural: NOUN[word] for word, plural in grammar.PLURALS.items()}
-COLOUR = {word: world.COLOURS.index(colour) for colour, words in grammar.COLOUR_WORDS.items() for word in words}
-SIZE = {word: world.SIZES.index(size) for size, words in grammar.SIZE_WORDS.items() for word in words}
-COUNT = {word: number for number, words in enumerate(grammar.COUNT_WORDS, start=1) for word in words}
-RELATION = {word: sides for sides, words in grammar.RELATIONS.items() for word in words}
-GROUND = {f"{word} the {ground}": world.GROUNDS.index(ground) for ground, word in grammar.PREPOSITIONS.items()}
+_ANY = -2
+_KINDS = (len(world.OBJECTS), len(world.OBJECT_COLOURS), len(world.OBJECT_SIZES), world.GROUPS, len(world.GROUNDS))
+NOUN_OF = {word: world.OBJECTS.index(thing) for thing, words in grammar.NOUNS.items() for word in words}
+NOUN_OF |= {plural: NOUN_OF[word] for word, plural in grammar.PLURALS.items()}
+COLOUR_OF = {
+    word: world.OBJECT_COLOURS.index(colour) for colour, words in grammar.COLOUR_WORDS.items() for word in words
+}
+SIZE_OF = {word: world.OBJECT_SIZES.index(size) for size, words in grammar.SIZE_WORDS.items() for word in words}
+COUNT_OF = {word: number for number, words in enumerate(grammar.COUNT_WORDS, start=1) for word in words}
+RELATION_OF = {word: sides for sides, words in grammar.RELATIONS.items() for word in words}
+GROUND_OF = {f"{word} the {ground}": world.GROUNDS.index(ground) for ground, word in grammar.PREPOSITIONS.items()}
 
 
 class Labels(TypedDict):
@@ -51,10 +53,10 @@ def _one_of(name: str, words: Iterable[str]) -> str:
     return f"(?P<{name}>{'|'.join(sorted(words, key=len, reverse=True))})"
 
 
-PIECE = re.compile(
-    rf"(?:{_one_of('count', COUNT)} (?:{_one_of('size', SIZE)} )?(?:{_one_of('colour', COLOUR)} )?"
-    rf"{_one_of('noun', NOUN)}\b|{_one_of('relation', RELATION)}|{_one_of('ground', GROUND)}|there|is|are|and|[.,])\s*"
-    r"|(?P<other>.+)",
+_PIECE = re.compile(
+    rf"(?:{_one_of('count', COUNT_OF)} (?:{_one_of('size', SIZE_OF)} )?(?:{_one_of('colour', COLOUR_OF)} )?"
+    rf"{_one_of('noun', NOUN_OF)}\b|{_one_of('relation', RELATION_OF)}|{_one_of('ground', GROUND_OF)}|"
+    r"there|is|are|and|[.,])\s*|(?P<other>.+)",
     re.DOTALL,
 )
 
@@ -88,22 +90,22 @@ def write_demo_world(
         scenes, family = world.draw_scenes(size, most, rng)
         labels, boxes = world.place_regions(scenes, regions, rng)
         captions = grammar.narrate(scenes, family, captions_an_image, rng, detail=detail)
-        np.save(
-            folder / f"{split}_ims.npy",
-            world.region_features(looks, labels, boxes, feature_noise, rng).astype(np.float16),
-        )
+        features = world.region_features(looks, labels, boxes, feature_noise, rng)
+        np.save(folder / f"{split}_ims.npy", features.astype(np.float16))
         np.save(folder / f"{split}_boxes.npy", boxes)
         image_of = np.repeat(np.arange(size, dtype=np.int32), captions_an_image)
         np.save(folder / f"{split}_pairs.npy", image_of)
         (folder / f"{split}_caps.txt").write_bytes("".join(f"{caption.text}\n" for caption in captions).encode())
         (folder / f"{split}_ids.txt").write_bytes("".join(f"{split}-{row:06d}\n" for row in range(size)).encode())
         # The last of the referents is the ground.
-        shows = np.concatenate([labels[:, :, 3:4] == np.arange(world.GROUPS), labels[:, :, 4:] != world.NONE], axis=2)
+        shows = np.concatenate(
+            [labels[:, :, 3:4] == np.arange(world.GROUPS), labels[:, :, 4:] != world.UNLABELLED], axis=2
+        )
         phrases = [
             [[start, stop, np.flatnonzero(shows[image, :, referent]).tolist()] for start, stop, referent in spoken]
             for image, (_, spoken) in zip(image_of, captions, strict=True)
         ]
-        truth = {"names": world.NAMES, "regions": labels.tolist(), "phrases": phrases}
+        truth = {"names": world.LABEL_NAMES, "regions": labels.tolist(), "phrases": phrases}
         labels_path(folder, split).write_text(json.dumps(truth, separators=(",", ":")) + "\n", encoding="utf-8")
 
 
@@ -119,7 +121,7 @@ def read_labels(folder: Path, split: str) -> Labels:
     images, regions = open_array(folder / f"{split}_boxes.npy").shape[:2]
     with reading(path, f"the truth about {regions} regions of {images} images"):
         numbers = np.array(labels["regions"])
-        if numbers.shape != (images, regions, 5) or (numbers < world.NONE).any() or (numbers >= KINDS).any():
+        if numbers.shape != (images, regions, 5) or (numbers < world.UNLABELLED).any() or (numbers >= _KINDS).any():
             raise ValueError(f"regions are {numbers.shape}, or a number names nothing")
     return labels
 
@@ -141,20 +143,20 @@ def is_true(caption: str, scenes: world.Scenes) -> Bool[np.ndarray, " images"]:
     The objects of a scene differ, so an object identifies its group.
     """
     true, cells, relation = np.ones(len(scenes), dtype=np.bool_), [], None
-    for piece in PIECE.finditer(caption.lower()):
+    for piece in _PIECE.finditer(caption.lower()):
         if piece["other"]:
             raise ValueError(f"{caption!r} is no caption of the generated world, from {piece['other']!r} on.")
         if piece["noun"]:
-            look = COLOUR.get(piece["colour"], ANY), SIZE.get(piece["size"], ANY)
-            group = np.array([NOUN[piece["noun"]], *look, COUNT[piece["count"]]])
-            fits = ((scenes.groups == group) | (group == ANY)).all(axis=2)
+            look = COLOUR_OF.get(piece["colour"], _ANY), SIZE_OF.get(piece["size"], _ANY)
+            group = np.array([NOUN_OF[piece["noun"]], *look, COUNT_OF[piece["count"]]])
+            fits = ((scenes.groups == group) | (group == _ANY)).all(axis=2)
             true &= fits.any(axis=1)
             cells.append(scenes.cells[np.arange(len(scenes)), fits.argmax(axis=1)])
         elif piece["relation"]:
             # "Left of a dog is a cat" names the cat, the object to the left, last.
-            relation, sign = RELATION[piece["relation"]], 1 if cells else -1
+            relation, sign = RELATION_OF[piece["relation"]], 1 if cells else -1
         elif piece["ground"]:
-            true &= scenes.ground == GROUND[piece["ground"]]
+            true &= scenes.ground == GROUND_OF[piece["ground"]]
     if relation is not None:
         if len(cells) < 2:
             raise ValueError(f"{caption!r} is no caption of the generated world: its relation is not between two.")

@@ -9,15 +9,15 @@ from typing import Literal, NamedTuple, TypeVar
 import numpy as np
 from jaxtyping import Int
 
-from aoq.pipeline.data.demo_scenes import COLOURS, COUNT, GROUNDS, GROUPS, OBJECTS, SIZES, Scenes
+from aoq.pipeline.data.demo_scenes import COUNT, GROUNDS, GROUPS, OBJECT_COLOURS, OBJECT_SIZES, OBJECTS, Scenes
 
-GROUND = GROUPS
+GROUND_GROUP = GROUPS
 """A phrase refers to group 0, 1, 2 or to the ground."""
 SYNONYMS = {"dog": "puppy", "cat": "kitten", "car": "vehicle", "horse": "pony", "bicycle": "bike", "boat": "ship"}
 NOUNS = {thing: (thing, SYNONYMS[thing]) if thing in SYNONYMS else (thing,) for thing in OBJECTS}
 PLURALS = {word: f"{word}s" for words in NOUNS.values() for word in words} | {"puppy": "puppies", "pony": "ponies"}
 SIZE_WORDS = {"small": ("small", "little", "tiny"), "large": ("large", "big")}
-COLOUR_WORDS = {colour: (colour,) for colour in COLOURS} | {"red": ("red", "crimson"), "pink": ("pink", "rose")}
+COLOUR_WORDS = {colour: (colour,) for colour in OBJECT_COLOURS} | {"red": ("red", "crimson"), "pink": ("pink", "rose")}
 COUNT_WORDS = (("a",), ("two", "a pair of"), ("three", "several"))
 PREPOSITIONS = {"grass": "on", "sand": "on", "snow": "in", "road": "on", "water": "by"}
 RELATIONS = {
@@ -26,9 +26,9 @@ RELATIONS = {
     (0, -1): ("above", "over"),
     (0, 1): ("below", "under"),
 }
-ALIKE = 0.6
+FAMILY_STYLE = 0.6
 """Fraction of captions that use the choices of the family."""
-FIRST = 0.75
+FIRST_WORD = 0.75
 """Probability of the first of several words for the same thing."""
 Word = TypeVar("Word")
 Detail = Literal["partial", "full"]
@@ -39,7 +39,7 @@ Chunk = tuple[str, "int | None"]
 class Caption(NamedTuple):
     text: str
     phrases: list[tuple[int, int, int]]
-    """Tokens start .. stop - 1 refer to a group of objects, or to the ground (GROUND)."""
+    """Tokens start .. stop - 1 refer to a group of objects, or to the ground (GROUND_GROUP)."""
 
 
 def narrate(
@@ -52,7 +52,7 @@ def narrate(
 ) -> list[Caption]:
     """Tell `number` different captions of every scene, image by image; in full detail few are true of another scene.
 
-    The fraction ALIKE of them use the choices of the whole family, so that captions of different images
+    The fraction FAMILY_STYLE of them use the choices of the whole family, so that captions of different images
     differ in the very word in which the images differ.
     """
     styles = rng.integers(2**32, size=(int(family.max()) + 1, number))[family]
@@ -63,7 +63,7 @@ def narrate(
         scene = groups[image], cells[image], ground[image]
         own: dict[str, Caption] = {}
         for style in own_styles:
-            if rng.random() < ALIKE:
+            if rng.random() < FAMILY_STYLE:
                 caption = Teller(*scene, np.random.default_rng(style), detail).tell()
                 if caption.text not in texts:
                     own[caption.text] = caption
@@ -92,7 +92,7 @@ class Teller:
         """
         groups = self.rng.permutation([group for group in range(GROUPS) if self.groups[group][COUNT]]).tolist()
         ground = GROUNDS[self.ground]
-        on_ground: list[Chunk] = [(PREPOSITIONS[ground], None), (f"the {ground}", GROUND)]
+        on_ground: list[Chunk] = [(PREPOSITIONS[ground], None), (f"the {ground}", GROUND_GROUP)]
         if self.detail == "full":
             others: list[Chunk] = [chunk for group in groups[2:] for chunk in (("and", None), self._group(group))]
             return assemble([*self._related(groups[0], groups[1]), *others, *on_ground])
@@ -123,9 +123,9 @@ class Teller:
         thing, colour, size, count = self.groups[group]
         words = [self._one_of(COUNT_WORDS[count - 1])]
         if self._tells(0.8):
-            words.append(self._one_of(SIZE_WORDS[SIZES[size]]))
+            words.append(self._one_of(SIZE_WORDS[OBJECT_SIZES[size]]))
         if self._tells(0.9):
-            words.append(self._one_of(COLOUR_WORDS[COLOURS[colour]]))
+            words.append(self._one_of(COLOUR_WORDS[OBJECT_COLOURS[colour]]))
         noun = self._one_of(NOUNS[OBJECTS[thing]])
         return " ".join([*words, noun if count == 1 else PLURALS[noun]]), group
 
@@ -135,7 +135,7 @@ class Teller:
     def _one_of(self, words: Sequence[Word]) -> Word:
         # Always two draws, so that captions of one style stay in step after a word with more or fewer synonyms.
         other, which = self.rng.random(2)
-        return words[0] if other < FIRST or len(words) == 1 else words[1 + int(which * (len(words) - 1))]
+        return words[0] if other < FIRST_WORD or len(words) == 1 else words[1 + int(which * (len(words) - 1))]
 
     def _tells(self, share: float) -> bool:
         return self._often(share) or self.detail == "full"

@@ -14,14 +14,14 @@ import numpy as np
 from jaxtyping import Float, Float32, Int
 
 OBJECTS = ("dog", "cat", "car", "ball", "bird", "horse", "boy", "girl", "bicycle", "table", "boat", "kite")
-COLOURS = ("red", "blue", "green", "yellow", "black", "white", "pink", "brown")
-SIZES = ("small", "large")
+OBJECT_COLOURS = ("red", "blue", "green", "yellow", "black", "white", "pink", "brown")
+OBJECT_SIZES = ("small", "large")
 GROUNDS = ("grass", "sand", "snow", "road", "water")
 OBJECT, COLOUR, SIZE, COUNT = range(4)
 GROUPS, SIDE, FAMILY, MOST = 3, 3, 6, 3
 EXCHANGED, GROUND_SLOT = GROUPS * 4, GROUPS * 4 + 1
-NONE = -1
-NAMES = {"object": OBJECTS, "colour": COLOURS, "size": SIZES, "ground": GROUNDS}
+UNLABELLED = -1
+LABEL_NAMES = {"object": OBJECTS, "colour": OBJECT_COLOURS, "size": OBJECT_SIZES, "ground": GROUNDS}
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def draw_scenes(images: int, most: int, rng: np.random.Generator) -> tuple[Scene
     """Draw families of FAMILY scenes, in random order, and the family of each; groups have at most `most` objects."""
     families = -(-images // FAMILY)
     objects = rng.permuted(np.tile(np.arange(len(OBJECTS)), (families, 1)), axis=1)
-    ranges = (0, len(COLOURS)), (0, len(SIZES)), (1, most + 1)
+    ranges = (0, len(OBJECT_COLOURS)), (0, len(OBJECT_SIZES)), (1, most + 1)
     drawn = [rng.integers(low, high, size=(families, GROUPS)) for low, high in ranges]
     groups = np.stack([objects[:, :GROUPS], *drawn], axis=-1)
     groups[rng.random(families) < 0.4, GROUPS - 1, COUNT] = 0
@@ -63,7 +63,7 @@ def _vary(
 ) -> Int[np.ndarray, "images slots"]:
     """Copy each scene FAMILY times; all but the first differ in a slot of their own; objects change to the spare."""
     first = np.array([0, 0, 0, 1] * GROUPS + [0, 0])
-    size = np.array([len(OBJECTS), len(COLOURS), len(SIZES), most] * GROUPS + [2, len(GROUNDS)])
+    size = np.array([len(OBJECTS), len(OBJECT_COLOURS), len(OBJECT_SIZES), most] * GROUPS + [2, len(GROUNDS)])
     is_absent = np.repeat(slots[:, COUNT : GROUPS * 4 : 4] == 0, 4, axis=1)
     draws = rng.random(slots.shape)
     draws[:, : GROUPS * 4][is_absent] = 1.0
@@ -85,17 +85,17 @@ def place_regions(
 ) -> tuple[Int[np.ndarray, "images regions 5"], Float32[np.ndarray, "images regions 4"]]:
     """Place a region for every object, then ground and clutter, in random order: labels and boxes.
 
-    Labels are object, colour, size, group and ground, each NONE if it does not apply.
+    Labels are object, colour, size, group and ground, each UNLABELLED if it does not apply.
     """
     images, slots = len(scenes), GROUPS * MOST
     group = np.repeat(np.arange(GROUPS), MOST)
     there = np.tile(np.arange(MOST), GROUPS) < scenes.groups[:, group, COUNT]
-    labels = np.full((images, slots + regions, 5), NONE)
+    labels = np.full((images, slots + regions, 5), UNLABELLED)
     labels[:, :slots, :3] = scenes.groups[:, group, :3]
     labels[:, :slots, 3] = group
     is_ground = rng.random((images, regions)) < 0.5
     is_ground[:, 0] = True
-    labels[:, slots:, 4] = np.where(is_ground, scenes.ground[:, None], NONE)
+    labels[:, slots:, 4] = np.where(is_ground, scenes.ground[:, None], UNLABELLED)
 
     centre = (scenes.cells[:, group] + 0.5 + rng.uniform(-0.25, 0.25, (images, slots, 2))) / SIDE
     extent = np.where(labels[:, :slots, 2, None] == 1, 0.26, 0.12) * rng.uniform(0.85, 1.15, (images, slots, 2))
@@ -110,8 +110,8 @@ def place_regions(
 
 def draw_looks(features: int, rng: np.random.Generator) -> dict[str, Float[np.ndarray, "*label features"]]:
     """Draw a random vector for each label; a coloured object has a look of its own, and so has a box's side."""
-    shapes: dict[str, tuple[int, ...]] = {name: (len(labels),) for name, labels in NAMES.items()}
-    shapes |= {"coloured": (len(OBJECTS), len(COLOURS)), "side": (4,)}
+    shapes: dict[str, tuple[int, ...]] = {name: (len(labels),) for name, labels in LABEL_NAMES.items()}
+    shapes |= {"coloured": (len(OBJECTS), len(OBJECT_COLOURS)), "side": (4,)}
     return {name: rng.standard_normal((*shape, features)) for name, shape in shapes.items()}
 
 
@@ -126,8 +126,8 @@ def region_features(
     thing, colour, size, _, ground = np.moveaxis(labels, -1, 0)
     seen = looks["object"][thing] + looks["colour"][colour] + 0.7 * looks["size"][size]
     seen += 0.7 * looks["coloured"][thing, colour]
-    seen *= (thing != NONE)[..., None]
-    seen += np.where((ground != NONE)[..., None], looks["ground"][ground], 0.0)
+    seen *= (thing != UNLABELLED)[..., None]
+    seen += np.where((ground != UNLABELLED)[..., None], looks["ground"][ground], 0.0)
     for side in range(4):
         seen += 2.0 * (boxes[..., side, None] - 0.5) * looks["side"][side]
     seen += noise * rng.standard_normal(seen.shape)

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int32, Shaped
 
 from aoq.pipeline.reading import open_array, reading
 
-MOST_ROWS = 2**31
+_MOST_ROWS = 2**31
 
 
 def misfit(path: Path, array: np.ndarray, needs: str, remedy: str) -> ValueError:
@@ -63,15 +63,15 @@ def is_binary(array: Shaped[np.ndarray, ...]) -> bool:
     return array.dtype.kind in "biuf" and bool(np.isin(array, (0, 1)).all())
 
 
-def read_pairs(path: Path, captions: int) -> Int32[np.ndarray, " captions"]:
+def read_pairing(path: Path, captions: int) -> Int32[np.ndarray, " captions"]:
     """Read `{split}_pairs.npy`: the image of every caption."""
     pairs = open_array(path)
     if pairs.shape != (captions,) or pairs.dtype.kind not in "iu":
         needs = f"needs one integer image row per caption, shape ({captions},)"
         raise misfit(path, pairs, needs, "Write it again, or remove it if captions stand in image order.")
-    if len(wrong := np.flatnonzero((pairs < 0) | (pairs >= MOST_ROWS))):
+    if len(wrong := np.flatnonzero((pairs < 0) | (pairs >= _MOST_ROWS))):
         raise ValueError(
-            f"{path}: entry {wrong[0]} is {pairs[wrong[0]]}; image rows start at 0 and end below {MOST_ROWS:,}."
+            f"{path}: entry {wrong[0]} is {pairs[wrong[0]]}; image rows start at 0 and end below {_MOST_ROWS:,}."
         )
     return np.array(pairs, dtype=np.int32)
 

@@ -33,10 +33,10 @@ logger = logging.getLogger(__name__)
 
 REQUIRED = ("ims.npy", "caps.txt")
 OPTIONAL = ("ids.txt", "boxes.npy", "mask.npy", "pairs.npy", "identity.npy")
-LARGE = ("ims.npy", "boxes.npy", "mask.npy")
+SAMPLED_FILES = ("ims.npy", "boxes.npy", "mask.npy")
 """Arrays that are fingerprinted by samples; all other files are hashed as a whole."""
 BLOCK, BLOCKS = 4096, 256
-Rows = Integer[np.ndarray, "*#pairs"] | int | np.integer
+RowNumbers = Integer[np.ndarray, "*#pairs"] | int | np.integer
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Split:
         images, captions = (query, np.arange(self.caption_count)) if direction == "i2t" else (self._rows, query)
         return np.flatnonzero(self.are_paired(images, captions)).astype(np.int32)
 
-    def are_paired(self, images: Rows, captions: Rows) -> Bool[np.ndarray, "*pairs"]:
+    def are_paired(self, images: RowNumbers, captions: RowNumbers) -> Bool[np.ndarray, "*pairs"]:
         """Return whether each image, or a copy of it, is the caption's own; rows of both are broadcast."""
         photograph = self._rows if self.identity is None else self.identity
         return np.asarray(photograph[images] == photograph[self.image_of[captions]])
@@ -93,7 +93,7 @@ def open_split(folder: Path, split: str) -> Split:
     features = files.open_features(paths["ims.npy"])
     captions = files.read_lines(paths["caps.txt"])
     lines = files.read_lines(paths["ids.txt"]) if "ids.txt" in paths else None
-    pairs = files.read_pairs(paths["pairs.npy"], len(captions)) if "pairs.npy" in paths else None
+    pairs = files.read_pairing(paths["pairs.npy"], len(captions)) if "pairs.npy" in paths else None
     rows, regions, _ = features.shape
     repeat = files.repeats(features, len(captions), pairs, lines)
     if repeat > 1:
@@ -157,7 +157,7 @@ def split_fingerprint(folder: Path, split: str) -> str:
     digest = hashlib.sha256()
     for suffix, path in split_paths(folder, split).items():
         digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
-        for block in sample(path) if suffix in LARGE else [path.read_bytes()]:
+        for block in sample(path) if suffix in SAMPLED_FILES else [path.read_bytes()]:
             digest.update(block)
     return digest.hexdigest()
 

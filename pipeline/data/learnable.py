@@ -9,21 +9,21 @@ from pathlib import Path
 import numpy as np
 
 from aoq.pipeline.data import files
-from aoq.pipeline.data.flaws import Flaw
+from aoq.pipeline.data.findings import Flaw
 from aoq.pipeline.data.folder import find_splits
 from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.data.vocabulary import Vocabulary, tokenise
 
-USES = {"train": "train on", "dev": "choose their best epoch by"}
-CONFUSED = 0.05
+_USES = {"train": "train on", "dev": "choose their best epoch by"}
+_CONFUSED = 0.05
 """Fraction of captions with the token ids of another text from which a warning says so."""
-FEWEST = 0.05
+_FEWEST = 0.05
 """Fraction of the texts that must stay different; below it there is nothing to learn."""
-FREQUENT = 0.5
+_FREQUENT = 0.5
 """A token in at least this fraction of the captions carries no information: full stops, `<start>`, `<end>`."""
-ISOLATED = 0.5
+_ISOLATED = 0.5
 """Fraction of captions without a shared word from which a warning says so."""
-REMEDY = (
+_REMEDY = (
     "Cut captions that are written without spaces into words, lower `dataset.min_count`, or choose a "
     "`dataset.vocabulary` or `dataset.tokeniser` that has their words."
 )
@@ -36,12 +36,12 @@ def check_defaults(folder: Path) -> Iterator[Flaw]:
     the folder. Captions that cannot be read are left to the check of the files.
     """
     splits = find_splits(folder)
-    for name, use in USES.items():
+    for name, use in _USES.items():
         if splits and name not in splits:
             message = f"is missing, which experiments {use}; add this split, or name another in `dataset.{name}`"
             yield Flaw(f"{name}_ims.npy", message)
     try:
-        captions = {name: files.read_lines(folder / f"{name}_caps.txt") for name in USES if name in splits}
+        captions = {name: files.read_lines(folder / f"{name}_caps.txt") for name in _USES if name in splits}
     except (OSError, ValueError):
         return
     if not captions:
@@ -66,12 +66,12 @@ def confusion(file: str, captions: Sequence[str], encoded: Sequence[Hashable]) -
     for caption, ids in zip(captions, encoded, strict=True):
         texts_of.setdefault(ids, set()).add("".join(caption.lower().split()))
     texts, sequences = len(set().union(*texts_of.values())), len(texts_of)
-    if texts > 1 and (sequences == 1 or sequences < FEWEST * texts):
+    if texts > 1 and (sequences == 1 or sequences < _FEWEST * texts):
         became = "one token sequence" if sequences == 1 else f"{sequences:,} token sequences"
-        return Flaw(file, f"{texts:,} different texts become {became}, so no model can tell them apart. {REMEDY}")
+        return Flaw(file, f"{texts:,} different texts become {became}, so no model can tell them apart. {_REMEDY}")
     confused = [row for row, ids in enumerate(encoded) if len(texts_of[ids]) > 1]
-    if confused and len(confused) >= CONFUSED * len(captions):
-        return _warning(file, captions, confused, "have the token ids of another text", REMEDY)
+    if confused and len(confused) >= _CONFUSED * len(captions):
+        return _warning(file, captions, confused, "have the token ids of another text", _REMEDY)
     return None
 
 
@@ -81,9 +81,9 @@ def isolation(file: str, captions: Sequence[str], tokens: TokenisedCaptions) -> 
     size = int(tokens.words.max(initial=0)) + 1
     caption, token = np.divmod(np.unique(caption_of * size + tokens.words), size)
     occurs = np.bincount(token)
-    is_shared = (occurs > 1) & (occurs < FREQUENT * len(captions))
+    is_shared = (occurs > 1) & (occurs < _FREQUENT * len(captions))
     isolated = np.setdiff1d(caption[occurs[token] == 1], caption[is_shared[token]])
-    if len(captions) > 1 and len(isolated) > ISOLATED * len(captions):
+    if len(captions) > 1 and len(isolated) > _ISOLATED * len(captions):
         remedy = "Cut captions that are written without spaces into words."
         return _warning(file, captions, isolated.tolist(), "share no word with another", remedy)
     return None

@@ -1,21 +1,34 @@
-"""Noisy correspondence: pair captions of a training split with other images, drawn at random or read from a file.
+"""Noisy correspondence: wrong pairs, and how probably each pair is right.
 
-Every image keeps captions: captions are permuted among images, never removed.
+Captions of a training split are paired with other images, drawn at random or read from a file. Every image keeps
+captions: captions are permuted among images, never removed. The probabilities are a Parquet file, a row per caption:
+
+caption_id    int32     row n is caption n
+probability   float32   0 to 1
 """
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Int32, Int64
+import pyarrow as pa
+import pyarrow.parquet as pq
+from jaxtyping import Float32, Int32, Int64
 
+from aoq.pipeline.columns import read_parquet
 from aoq.pipeline.config.dataset import Noise
 from aoq.pipeline.data.files import misfit
 from aoq.pipeline.reading import open_array
+from aoq.pipeline.scratch import write_atomically
 
 STREAM = int.from_bytes(b"noise", "big")
 """Entropy besides the seed, which alone would draw the captions that a training with the same seed visits first."""
+CLEAN_PAIRS = "clean_pairs.parquet"
+"""The file beside the weights of co-taught networks."""
+CLEAN_PAIR_COLUMNS = pa.schema({"caption_id": pa.int64(), "probability": pa.float64()})
+"""Columns as read; narrower types fit."""
 
 
 def draw_noise(image_of: Int32[np.ndarray, " captions"], noise: Noise) -> Int64[np.ndarray, " captions"]:
@@ -24,29 +37,22 @@ def draw_noise(image_of: Int32[np.ndarray, " captions"], noise: Noise) -> Int64[
     As in NCR's code, int(ratio * n) are drawn; some of them may keep their image.
     """
     assert noise.ratio is not None
-    rng = np.random.default_rng([STREAM, noise.seed])
-    if noise.level == "image":
-        return _permuted(np.arange(int(image_of.max()) + 1), noise.ratio, rng)[image_of]
-    return _permuted(image_of.astype(np.int64), noise.ratio, rng)
-
-
-def _permuted(values: Int64[np.ndarray, " n"], ratio: float, rng: np.random.Generator) -> Int64[np.ndarray, " n"]:
-    chosen = rng.permutation(len(values))[: int(ratio * len(values))]
+    rng, is_by_image = np.random.default_rng([STREAM, noise.seed]), noise.level == "image"
+    values = np.arange(int(image_of.max()) + 1) if is_by_image else image_of.astype(np.int64)
+    chosen = rng.permutation(len(values))[: int(noise.ratio * len(values))]
     values[chosen] = values[rng.permutation(chosen)]
-    return values
+    return values[image_of] if is_by_image else values
 
 
 def read_noise(path: Path, image_of: Int32[np.ndarray, " captions"]) -> Int64[np.ndarray, " captions"]:
     """Read a noise file, with one row per caption or per image, as the image of every caption."""
     rows, captions, images = open_array(path), len(image_of), int(image_of.max()) + 1
     if rows.ndim != 1 or rows.dtype.kind not in "iu" or len(rows) not in (captions, images):
-        needs = (
-            f"a noise file has one integer image row per caption, shape ({captions},), or one per image, ({images},)"
-        )
+        needs = f"needs one integer image row per caption, shape ({captions},), or one per image, ({images},)"
         raise misfit(path, rows, needs, "It belongs to another data set, or is no noise file.")
-    if rows.min() < 0 or rows.max() >= images:
-        wrong = int(np.flatnonzero((rows < 0) | (rows >= images))[0])
-        raise ValueError(f"{path}: entry {wrong} is {rows[wrong]}, and the training images are 0 to {images - 1}.")
+    if len(wrong := np.flatnonzero((rows < 0) | (rows >= images))):
+        entry = f"entry {wrong[0]} is {rows[wrong[0]]}"
+        raise ValueError(f"{path}: {entry}, and the training images are 0 to {images - 1}.")
     pairing: Int64[np.ndarray, " captions"] = (rows if len(rows) == captions else rows[image_of]).astype(np.int64)
     before, after = (np.bincount(of, minlength=images) for of in (image_of, pairing))
     if not np.array_equal(np.sort(before), np.sort(after)):
@@ -56,3 +62,26 @@ def read_noise(path: Path, image_of: Int32[np.ndarray, " captions"]) -> Int64[np
             "must not change the numbers of captions."
         )
     return pairing
+
+
+def write_clean_pairs(path: Path, probabilities: Float32[np.ndarray, " captions"]) -> None:
+    content = BytesIO()
+    table = pa.table([np.arange(len(probabilities), dtype=np.int32), probabilities], names=CLEAN_PAIR_COLUMNS.names)
+    pq.write_table(table, content, compression="zstd", write_page_checksum=True)
+    write_atomically(path, content.getvalue())
+
+
+def read_clean_pairs(path: Path, captions: int) -> Float32[np.ndarray, " captions"]:
+    """Read the probabilities of this many captions, in their order."""
+    remedy = f"an experiment with [co_teaching] writes {CLEAN_PAIRS} beside its weights"
+    rows, probabilities = (
+        column.to_numpy() for column in read_parquet(path, CLEAN_PAIR_COLUMNS, remedy=remedy).columns
+    )
+    if not np.array_equal(rows, np.arange(captions)):
+        raise ValueError(
+            f"{path} belongs to other captions: it has {len(rows)} rows for {captions} captions, and needs one row "
+            "per caption, in order. Take the file of an experiment on the same training split."
+        )
+    if not ((probabilities >= 0).all() and (probabilities <= 1).all()):
+        raise ValueError(f"{path}: probabilities lie between 0 and 1, and some of these do not.")
+    return probabilities.astype(np.float32)

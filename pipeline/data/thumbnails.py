@@ -14,19 +14,19 @@ from typing import NamedTuple
 import numpy as np
 
 from aoq.pipeline.data.demo import labels_path, read_labels
-from aoq.pipeline.data.demo_scenes import COLOURS, NONE, OBJECTS
+from aoq.pipeline.data.demo_scenes import OBJECT_COLOURS, OBJECTS, UNLABELLED
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.extras import import_extra
 
 logger = logging.getLogger(__name__)
 
 WIDTH = 200
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF")
-MOST_BYTES = 50_000_000
-MOST_PIXELS = 50_000_000
-LINKED = "is a link out of thumbs/, which is not followed; copy the picture, or make thumbs itself a link"
-UNREADABLE = "is no JPEG, PNG, WebP or GIF"
-LARGE = f"has more than {MOST_PIXELS / 1e6:.0f} megapixels or {MOST_BYTES / 1e6:.0f} MB; make it smaller"
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF")
+_MOST_BYTES = 50_000_000
+_MOST_PIXELS = 50_000_000
+_LINKED = "is a link out of thumbs/, which is not followed; copy the picture, or make thumbs itself a link"
+_UNREADABLE = "is no JPEG, PNG, WebP or GIF"
+_LARGE = f"has more than {_MOST_PIXELS / 1e6:.0f} megapixels or {_MOST_BYTES / 1e6:.0f} MB; make it smaller"
 DECODING = threading.Lock()
 SHADES = {"red": "#d33", "blue": "#36c", "green": "#2a2", "yellow": "#ec0", "black": "#222", "white": "#fff"}
 SHADES |= {"pink": "#f8a", "brown": "#853"}
@@ -63,12 +63,12 @@ class Thumbnails:
             if not path.is_relative_to(thumbs) or not path.is_file():  # ids are data, and could be any path
                 return self._drawn(image)
             if not path.resolve().is_relative_to(thumbs.resolve()):
-                raise ValueError(LINKED)
+                raise ValueError(_LINKED)
             return small_picture(path)
         except ValueError as error:  # also for an invalid file name
             self._refuse(path, str(error))
         except OSError as error:
-            self._refuse(path, error.strerror or UNREADABLE)
+            self._refuse(path, error.strerror or _UNREADABLE)
         return None
 
     def _refuse(self, path: Path, reason: str) -> None:
@@ -81,14 +81,14 @@ class Thumbnails:
             return None
         parts = ['<rect width="100" height="100" fill="#bcc"/>']
         for (thing, shade, *_), box in zip(self._labels[image], np.asarray(self._split.boxes[image]), strict=True):
-            if thing == NONE:
+            if thing == UNLABELLED:
                 continue
             left, top, right, bottom = (100 * float(corner) for corner in box)
             parts.append(
                 f'<rect x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}" height="{bottom - top:.1f}" rx="3" '
-                f'fill="{SHADES[COLOURS[shade]]}" stroke="#555" stroke-width=".5"/><text x="{(left + right) / 2:.1f}" '
-                f'y="{(top + bottom) / 2 + 2:.1f}" font-size="6" text-anchor="middle" font-family="sans-serif" '
-                f'stroke="#fff" stroke-width="1.5" paint-order="stroke">{OBJECTS[thing]}</text>'
+                f'fill="{SHADES[OBJECT_COLOURS[shade]]}" stroke="#555" stroke-width=".5"/>'
+                f'<text x="{(left + right) / 2:.1f}" y="{(top + bottom) / 2 + 2:.1f}" font-size="6" '
+                f'text-anchor="middle" font-family="sans-serif" stroke="#fff" stroke-width="1.5" paint-order="stroke">{OBJECTS[thing]}</text>'
             )
         drawn = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 100 100">{"".join(parts)}</svg>'
         return Picture("image/svg+xml", drawn.encode(), WIDTH, WIDTH)
@@ -101,23 +101,23 @@ def small_picture(path: Path) -> Picture:
         ValueError: if the file is not a picture, or is too large; only its header was read then.
     """
     pillow = import_extra("PIL.Image", "report", "showing pictures")
-    if path.stat().st_size > MOST_BYTES:
-        raise ValueError(LARGE)
+    if path.stat().st_size > _MOST_BYTES:
+        raise ValueError(_LARGE)
     file = io.BytesIO()
     with DECODING, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            with pillow.open(path, formats=FORMATS) as opened:
-                if opened.width * opened.height > MOST_PIXELS:
+            with pillow.open(path, formats=_FORMATS) as opened:
+                if opened.width * opened.height > _MOST_PIXELS:
                     raise pillow.DecompressionBombError
                 opened.draft("RGB", (2 * WIDTH, 2 * WIDTH))  # JPEG alone: decodes at half, a quarter or an eighth
                 picture = opened.convert("RGB")
             picture.thumbnail((WIDTH, WIDTH))
             picture.save(file, "JPEG", quality=72)
         except pillow.DecompressionBombError:
-            raise ValueError(LARGE) from None
+            raise ValueError(_LARGE) from None
         except PermissionError:
             raise
         except Exception:  # Pillow's readers raise errors of any kind on hostile files
-            raise ValueError(UNREADABLE) from None
+            raise ValueError(_UNREADABLE) from None
     return Picture("image/jpeg", file.getvalue(), *picture.size)

@@ -30,7 +30,7 @@ SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 PLAIN = re.compile(r"(?!.*(?:cannot|gimme|gonna|gotta|lemme|wanna))(?:[a-z0-9 ]|,(?= ))*\.?")
 """Sentences that NLTK cuts at spaces, commas and the last full stop only, forty times slower than `split`."""
 
-REMEDY = "take another vocabulary file, or build one from the captions"
+_REMEDY = "take another vocabulary file, or build one from the captions"
 
 
 class Official(TypedDict):
@@ -132,8 +132,8 @@ class Vocabulary:
         Refuses one that contradicts itself or lacks a special word.
         """
         is_pickled = path.suffix == ".pkl"
-        content = _unpickled(path) if is_pickled else read_json(path, Official, remedy=REMEDY)
-        with reading(path, "a vocabulary", REMEDY):
+        content = _unpickled(path) if is_pickled else read_json(path, Official, remedy=_REMEDY)
+        with reading(path, "a vocabulary", _REMEDY):
             return cls(_words(content))
 
 
@@ -171,7 +171,7 @@ class _Reader(pickle.Unpickler):
 
 def _unpickled(path: Path) -> Official:
     """Turn a pickled vocabulary into the content of SCAN's json."""
-    with reading(path, "a pickled vocabulary", REMEDY):
+    with reading(path, "a pickled vocabulary", _REMEDY):
         pickled = path.read_bytes()
         for opcode, argument, _ in pickletools.genops(pickled):  # raises on lengths beyond the file's end
             if "PUT" in opcode.name and int(argument or 0) > len(pickled):  # pickle allocates that much

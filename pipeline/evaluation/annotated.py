@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int, Int64
 
-from aoq.pipeline.data.annotations import Judgements, Pairs, read_annotations
+from aoq.pipeline.data.annotations import RightPairs, ScoredPairs, read_annotations
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.evaluation.retrieval import ImageOf, K, Similarity
 from aoq.pipeline.extras import import_extra
@@ -41,7 +41,7 @@ def measure_annotations(similarity: Similarity, split: Split, folder: Path, *, f
     return measures
 
 
-def _relevance(similarity: Similarity, direction: str, pairs: Pairs) -> dict[str, float]:
+def _relevance(similarity: Similarity, direction: str, pairs: RightPairs) -> dict[str, float]:
     (images, captions), (image_count, caption_count) = pairs, similarity.shape
     if direction == "i2t":
         return summarise_relevance(similarity, relevant(images, captions, count=image_count, among=caption_count))
@@ -170,7 +170,7 @@ def _check_finite(scores: Float[np.ndarray, " candidates"], query: int) -> None:
         raise ValueError(f"the similarity of query {query} and candidate {candidate} is {scores[candidate]}.")
 
 
-def agreement(similarity: Similarity, image_of: ImageOf, judged: Judgements) -> dict[str, float | None]:
+def agreement(similarity: Similarity, image_of: ImageOf, judged: ScoredPairs) -> dict[str, float | None]:
     """Return rank correlations of the scores with mean human scores, in percent, and the human scores of errors.
 
     spearman, kendall   over all judged pairs (tau-b)

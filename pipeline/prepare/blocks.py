@@ -38,7 +38,7 @@ READ_COLUMNS = pa.schema(
     }
 )
 """Columns of a block's table, one row per image; the extractor's follow as bytes, null if the image is unreadable."""
-SAMPLED = 16
+READ_BY_NODES = 16
 """Images that every node reads before the run starts."""
 ROOM = 1_000_000_000
 """Approximate bytes of a process besides the weights: libraries, a batch in transit, and a block's results."""
@@ -148,7 +148,7 @@ def images_job(
 
     `open_there` is called in this directory, where relative paths start; it raises ValueError if anything differs.
     """
-    places = np.unique(np.linspace(0, count - 1, SAMPLED, dtype=np.int64))
+    places = np.unique(np.linspace(0, count - 1, READ_BY_NODES, dtype=np.int64))
     sample = images.take(places)
     sha256s = tuple(_sha256(sample, row) for row in range(len(places)))
     opened = partial(_open_in, Path.cwd(), open_there)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from jaxtyping import Float32
 
 from aoq.pipeline.data.demo import read_labels
-from aoq.pipeline.data.demo_scenes import COLOURS, NONE, OBJECTS
+from aoq.pipeline.data.demo_scenes import OBJECT_COLOURS, OBJECTS, UNLABELLED
 from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.data.thumbnails import SHADES
 from aoq.pipeline.extras import import_extra
@@ -47,12 +47,12 @@ def _draw(pillow: Any, labels: list[list[int]], boxes: Float32[np.ndarray, "regi
     """Draw one image as a PNG."""
     from PIL import ImageDraw
 
-    ground = next(label[4] for label in labels if label[4] != NONE)
+    ground = next(label[4] for label in labels if label[4] != UNLABELLED)
     image, file = pillow.new("RGB", (SIDE, SIDE), GROUND_SHADES[ground]), io.BytesIO()
     pen = ImageDraw.Draw(image)
     for (thing, shade, *_), box in zip(labels, boxes, strict=True):
-        if thing != NONE:
-            pen.polygon(_corners(thing, box), SHADES[COLOURS[shade]], "#555")
+        if thing != UNLABELLED:
+            pen.polygon(_corners(thing, box), SHADES[OBJECT_COLOURS[shade]], "#555")
     image.save(file, "PNG")
     return file.getvalue()
 

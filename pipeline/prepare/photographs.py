@@ -31,14 +31,14 @@ PHOTOGRAPHS = pa.schema(
 PACKED = PHOTOGRAPHS.append(pa.field("bytes", pa.binary()))
 GROUP_IMAGES = 16
 """Packed images that are read together: a training reads them in random order."""
-GROUP_ROWS = 4096
+LISTED_ROWS = 4096
 
 
 def write_photographs(path: Path, ids: pa.Array, images: EncodedImages, described: np.ndarray, *, pack: bool) -> None:
     """Write the origin of each image with its sha256, width and height, as described; and its bytes, to pack it."""
     schema = PACKED if pack else PHOTOGRAPHS
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-        for start, stop in blocks(len(ids), GROUP_IMAGES if pack else GROUP_ROWS):
+        for start, stop in blocks(len(ids), GROUP_IMAGES if pack else LISTED_ROWS):
             rows = range(start, stop)
             columns = {
                 "id": ids.slice(start, stop - start),

@@ -24,7 +24,7 @@ from aoq.pipeline.prepare.blocks import extract_blocks, ship_extraction
 from aoq.pipeline.prepare.extraction import Extraction, has_thumbnail
 from aoq.pipeline.prepare.extractor import Extractor
 from aoq.pipeline.prepare.extractors import open_extractor
-from aoq.pipeline.prepare.photographs import GROUP_ROWS, write_photographs
+from aoq.pipeline.prepare.photographs import LISTED_ROWS, write_photographs
 from aoq.pipeline.prepare.reader import Extracting, ImageReader
 from aoq.pipeline.prepare.request import Request, list_source
 from aoq.pipeline.prepare.sources.records import Listing, clean_captions
@@ -40,7 +40,7 @@ SHOWN_BROKEN = 5
 """Images that an error names; the log names all."""
 
 
-def prepare(
+def prepare_folder(
     request: Request, folder: Path, work: Path, engine: Engine, *, batch: int = 32, report: Report
 ) -> tuple[Extractor, dict[str, dict[str, int]]]:
     """Fill `folder` with a dataset folder; return the extractor and the counts of each split.
@@ -231,5 +231,5 @@ def identities(hashes: Shaped[np.ndarray, " images"]) -> Int32[np.ndarray, " ima
 
 def _write_lines(path: Path, texts: pa.Array) -> None:
     with path.open("w", encoding="utf-8", newline="\n") as file:
-        for start, stop in blocks(len(texts), GROUP_ROWS):
+        for start, stop in blocks(len(texts), LISTED_ROWS):
             file.writelines(f"{text}\n" for text in texts.slice(start, stop - start).to_pylist())

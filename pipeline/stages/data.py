@@ -14,7 +14,7 @@ from aoq.pipeline.build import UNITS, Build
 from aoq.pipeline.console import show_progress
 from aoq.pipeline.data.check import examine_folder
 from aoq.pipeline.data.demo import write_demo_world
-from aoq.pipeline.data.flaws import SEVERITIES, Flaw, summed_up
+from aoq.pipeline.data.findings import SEVERITIES, Flaw, summed_up
 from aoq.pipeline.data.folder import Split, split_fingerprint
 from aoq.pipeline.data.learnable import confusion, isolation
 from aoq.pipeline.data.noise import draw_noise, read_noise
@@ -90,7 +90,7 @@ def make_world(chain: Chain, build: Build, engine: Engine) -> None:
 
 def make_prepared(chain: Chain, build: Build, engine: Engine) -> None:
     """Prepare a dataset folder from photographs and captions; a killed run continues after its last block of images."""
-    from aoq.pipeline.prepare.prepare import prepare
+    from aoq.pipeline.prepare.prepare import prepare_folder
     from aoq.pipeline.prepare.request import Request, source_fingerprint
 
     section = chain.experiment.dataset.source
@@ -99,7 +99,7 @@ def make_prepared(chain: Chain, build: Build, engine: Engine) -> None:
     content = str(chain["prepared"].ingredients["content"])
     take_in_planned("source", content, partial(source_fingerprint, request), request.source)
     with show_progress("preparing") as report:
-        _, counts = prepare(request, build.directory, build.directory / UNITS, engine, report=report)
+        _, counts = prepare_folder(request, build.directory, build.directory / UNITS, engine, report=report)
     build.notes["counts"] = counts
 
 

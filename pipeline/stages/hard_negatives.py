@@ -12,8 +12,8 @@ from aoq.pipeline.build import UNITS, Build
 from aoq.pipeline.config.screen import Screen
 from aoq.pipeline.config.tables import Fusion, Mining, Refresh, Rerank
 from aoq.pipeline.console import show_progress
-from aoq.pipeline.data.clean_pairs import read_clean_pairs
 from aoq.pipeline.data.folder import Split
+from aoq.pipeline.data.noise import read_clean_pairs
 from aoq.pipeline.digests import known_sha256
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.inputs import planned_file

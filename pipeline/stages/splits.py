@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aoq.models import MODELS
-from aoq.pipeline.data.files import open_features, read_pairs
+from aoq.pipeline.data.files import open_features, read_pairing
 from aoq.pipeline.data.folder import (
-    LARGE,
+    SAMPLED_FILES,
     Split,
     first_images,
     open_split,
@@ -51,7 +51,7 @@ def open_true_train_split(chain: Chain, verify: Verify = "sampled") -> Split:
 def open_train_split(chain: Chain, verify: Verify = "sampled") -> Split:
     """Open the training split as training sees it: with the pairing of [dataset.noise], if any."""
     split, noise = open_true_train_split(chain, verify), chain["dataset"].opened() / NOISE
-    return replace(split, image_of=read_pairs(noise, split.caption_count)) if noise.is_file() else split
+    return replace(split, image_of=read_pairing(noise, split.caption_count)) if noise.is_file() else split
 
 
 def fingerprint(chain: Chain) -> str:
@@ -147,7 +147,7 @@ def _check_files(chain: Chain, name: str, verify: Verify) -> None:
     for suffix, path in present_files(chain.folder, name).items():
         if (sha256 := recorded.get(path.name)) is None:
             continue
-        if verify == "full" or suffix not in LARGE or path.stat().st_size <= HASHED_WHOLE:
+        if verify == "full" or suffix not in SAMPLED_FILES or path.stat().st_size <= HASHED_WHOLE:
             take_in_planned(_named(chain, path.name), sha256, partial(known_sha256, path), path, remedy)
         else:
             take_in(_named(chain, path.name), partial(str, SAMPLED + sha256))

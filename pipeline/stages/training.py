@@ -7,7 +7,7 @@ from typing import Any
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.build import Build
 from aoq.pipeline.config.training import CoTeaching, Schedule, Training
-from aoq.pipeline.data.clean_pairs import CLEAN_PAIRS, read_clean_pairs
+from aoq.pipeline.data.noise import CLEAN_PAIRS, read_clean_pairs
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.stages.chain import Chain, pretrained
 from aoq.pipeline.stages.splits import open_train_split, open_true_train_split

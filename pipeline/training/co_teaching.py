@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float32, Int64
 
 from aoq.pipeline.config.training import CoTeaching, Training, plain_training
-from aoq.pipeline.data.clean_pairs import CLEAN_PAIRS, write_clean_pairs
+from aoq.pipeline.data.noise import CLEAN_PAIRS, write_clean_pairs
 from aoq.pipeline.evaluation.retrieval import Ranks
 from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.training import ncr

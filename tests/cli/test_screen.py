@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from aoq.pipeline.config.screen import Screen
-from aoq.pipeline.data.clean_pairs import write_clean_pairs
+from aoq.pipeline.data.noise import write_clean_pairs
 from aoq.pipeline.tables.screens.judge import judge
 from aoq.pipeline.tables.screens.knowledge import Knowledge
 from aoq.pipeline.tables.screens.view import read_view

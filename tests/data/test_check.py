@@ -11,8 +11,7 @@ import pytest
 
 from aoq.pipeline.data import check
 from aoq.pipeline.data.check import examine_folder
-from aoq.pipeline.data.facts import median_norm
-from aoq.pipeline.data.flaws import MOST_OF_A_KIND, Flaw, total
+from aoq.pipeline.data.findings import MOST_OF_A_KIND, Flaw, median_norm, total
 from aoq.pipeline.data.learnable import check_defaults
 
 Write = Callable[..., Path]
@@ -134,7 +133,7 @@ def test_folder_without_a_split(tmp_path: Path) -> None:
 
 
 def test_rows_are_numbered_across_blocks(write_split: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "BLOCK_BYTES", 2 * features()[0].nbytes)
+    monkeypatch.setattr(check, "CHECKED_BYTES", 2 * features()[0].nbytes)
     assert the_one(write_split(ims=features(rows=12, row7=np.nan))).row == 7
 
 

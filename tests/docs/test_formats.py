@@ -13,10 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 from aoq.pipeline.cli import main
-from aoq.pipeline.data.annotations import COLUMNS as ANNOTATIONS
-from aoq.pipeline.data.clean_pairs import COLUMNS as CLEAN_PAIRS
+from aoq.pipeline.data.annotations import ANNOTATION_COLUMNS as ANNOTATIONS
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.data.folder import OPTIONAL, REQUIRED, open_split
+from aoq.pipeline.data.noise import CLEAN_PAIR_COLUMNS as CLEAN_PAIRS
 from aoq.pipeline.prepare.photographs import PACKED
 from aoq.pipeline.tables.files import LISTS, About
 

@@ -17,7 +17,7 @@ from aoq.models.towers.preprocessing import Preprocessing
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.prepare import extractors
 from aoq.pipeline.prepare.extractor import GridExtractor
-from aoq.pipeline.prepare.prepare import prepare
+from aoq.pipeline.prepare.prepare import prepare_folder
 from aoq.pipeline.prepare.request import Request
 
 CPU = Engine("cpu", threads=1)
@@ -94,7 +94,7 @@ def prepared(tmp_path):
     def run(source: Path | str, name: str = "made", **options) -> Path:
         request = Request(str(source), **{"extractor": "means:any", **options})
         folder = tmp_path / name
-        prepare(request, folder, tmp_path / f"{name}.work", CPU, batch=3, report=lambda *_: None)
+        prepare_folder(request, folder, tmp_path / f"{name}.work", CPU, batch=3, report=lambda *_: None)
         return folder
 
     return run

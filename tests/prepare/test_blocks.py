@@ -44,7 +44,7 @@ def in_units(request, tmp_path, monkeypatch):
     def run(source, name="units", run=given, report=lambda *_: None, **options):
         monkeypatch.setattr(prepare, "choose_runner", lambda engine, ship: run)
         asked = Request(str(source), **{"extractor": "means:any", **options})
-        prepare.prepare(asked, tmp_path / name, tmp_path / f"{name}.work", UNITS, batch=3, report=report)
+        prepare.prepare_folder(asked, tmp_path / name, tmp_path / f"{name}.work", UNITS, batch=3, report=report)
         return tmp_path / name
 
     return run

@@ -20,7 +20,7 @@ from aoq.pipeline import embedding_blocks, on_ray
 from aoq.pipeline.cli import main
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.prepare import blocks, extraction
-from aoq.pipeline.prepare.prepare import prepare
+from aoq.pipeline.prepare.prepare import prepare_folder
 from aoq.pipeline.prepare.request import Request
 from aoq.pipeline.prepare.sources.images import ImageFiles
 from tests.prepare.conftest import CPU, encoded, picture
@@ -52,7 +52,7 @@ def on(cluster, tmp_path):
     def run(source, name, engine=None, report=lambda *_: None, **options):
         engine = engine or Engine("cpu", backend="ray", ray_address=cluster.address)
         request, folder = Request(str(source), **{**DEFAULT, **options}), tmp_path / name
-        prepare(request, folder, tmp_path / f"{name}.work", engine, batch=3, report=report)
+        prepare_folder(request, folder, tmp_path / f"{name}.work", engine, batch=3, report=report)
         return folder
 
     return run

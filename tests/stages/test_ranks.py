@@ -18,7 +18,7 @@ from torch.distributed import HashStore
 from torch.distributed.launcher.api import LaunchConfig
 
 from aoq.pipeline.build import UNITS
-from aoq.pipeline.data.clean_pairs import CLEAN_PAIRS, read_clean_pairs
+from aoq.pipeline.data.noise import CLEAN_PAIRS, read_clean_pairs
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.stages import processes
 from aoq.pipeline.stages.processes import run_ranks

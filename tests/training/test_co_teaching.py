@@ -13,7 +13,7 @@ import torch
 
 from aoq.models import build_model, naaf
 from aoq.pipeline.config.training import CoTeaching
-from aoq.pipeline.data.clean_pairs import read_clean_pairs
+from aoq.pipeline.data.noise import read_clean_pairs
 from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.evaluation.retrieval import ensemble, evaluate_similarity, retrieval_ranks
 from aoq.pipeline.training import loop, metrics, ncr

@@ -16,7 +16,7 @@ from aoq.pipeline.reading import parse_json, reading
 
 IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")
 MOST_TEXT = 1 << 24
-ROWS = pa.schema({"__key__": pa.string(), "captions": pa.list_(pa.string())})
+SAMPLE_ROWS = pa.schema({"__key__": pa.string(), "captions": pa.list_(pa.string())})
 
 
 def find_shards(source: Path) -> list[Path]:
@@ -30,7 +30,7 @@ def list_shards(source: Path, images: Path | None, fields: Fields) -> Records:
     for number, shard in enumerate(shards):
         if samples := [*_samples(shard)]:
             rows = [{"__key__": key, "captions": captions} for key, _, captions in samples]
-            parts.append(pa.Table.from_pylist(rows, ROWS))
+            parts.append(pa.Table.from_pylist(rows, SAMPLE_ROWS))
             splits.append(split_of_file(shard))
             members += [(number, image.offset_data, image.size, image.name) for _, image, _ in samples]
     if not parts:

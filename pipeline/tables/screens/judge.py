@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from aoq.pipeline.config.screen import CERTAIN, RULES, Screen, Suspected
 from aoq.pipeline.config.section import explain_refusal
-from aoq.pipeline.data.clean_pairs import read_clean_pairs
+from aoq.pipeline.data.noise import read_clean_pairs
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.contents import TableContents
 from aoq.pipeline.tables.pairs import Pairs, require_one_each
