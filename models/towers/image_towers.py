@@ -190,10 +190,5 @@ IMAGE_TOWERS: dict[str, Callable[..., ImageTower]] = {
 
 
 def open_image_tower(name: str, *, native: bool = False) -> ImageTower:
-    """Open an encoder of photographs with random weights; `native` adds the layers that make its own vector.
-
-    Raises:
-        ValueError: for an unknown name, or a configuration that cannot be loaded.
-        ImportError: names the extra that installs its library.
-    """
+    """Open an encoder of photographs with random weights; `native` adds the layers that make its own vector."""
     return library_of(name, IMAGE_TOWERS, "image tower")(name, native=native)

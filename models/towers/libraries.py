@@ -30,11 +30,7 @@ _Known = TypeVar("_Known")
 
 
 def library_of(name: str, known: Mapping[str, _Known], what: str) -> _Known:
-    """Return the entry of LIBRARY among those known; `name` is LIBRARY:NAME_OR_PATH of, for example, an image tower.
-
-    Raises:
-        ValueError: for an unknown library, or a name without one.
-    """
+    """Return the entry of LIBRARY among those known; `name` is LIBRARY:NAME_OR_PATH of, for example, an image tower."""
     library, _, model = name.partition(":")
     if library not in known or not model:
         names = ", ".join(f"{library}:NAME_OR_PATH" for library in known)
@@ -91,11 +87,7 @@ class TransformersSource:
 
     @classmethod
     def open(cls, name: str, kind: Literal["Text", "Vision"], *, native: bool) -> TransformersSource:
-        """Read the configuration, but no weights.
-
-        Raises:
-            ValueError: for an encoder that cannot be loaded, and for an unknown kind of pair.
-        """
+        """Read the configuration, but no weights."""
         with _library("transformers", name) as (library, model):
             config = library.AutoConfig.from_pretrained(model)
         if not hasattr(config, "vision_config"):
@@ -167,9 +159,6 @@ class OpenClipSource:
     def open(cls, name: str, *, is_file_allowed: bool = False) -> OpenClipSource:
         """Open NAME/TAG, such as ViT-B-32/laion2b_s34b_b79k; NAME/FILE if allowed; hf-hub:OWNER/NAME; or a folder with
         `open_clip_config.json`, as PATH or local-dir:PATH. Load nothing.
-
-        Raises:
-            ValueError: for a name without a tag, and for a file of weights if it is not allowed.
         """
         model = name.partition(":")[2]
         if (folder := Path(model.removeprefix("local-dir:"))).is_dir():

@@ -208,11 +208,6 @@ TEXT_TOWERS: dict[str, Callable[..., TextTower]] = {
 def open_text_tower(
     name: str, *, vocabulary_size: int, embedding_size: int | None = None, native: bool = False
 ) -> TextTower:
-    """Open an encoder of captions with random weights; `native` adds the layers that make its own vector.
-
-    Raises:
-        ValueError: for an unknown name, or a configuration that cannot be loaded or does not fit.
-        ImportError: names the extra that installs its library.
-    """
+    """Open an encoder of captions with random weights; `native` adds the layers that make its own vector."""
     tower = library_of(name, TEXT_TOWERS, "text tower")
     return tower(name, vocabulary_size=vocabulary_size, embedding_size=embedding_size, native=native)

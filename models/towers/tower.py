@@ -28,11 +28,7 @@ class Tower(nn.Module, ABC):
 
     @abstractmethod
     def load_pretrained(self) -> None:
-        """Load the weights that the encoder was published with.
-
-        Raises:
-            ValueError: for weights that cannot be loaded, or do not fit.
-        """
+        """Load the weights that the encoder was published with."""
 
     @abstractmethod
     def states(self, items: Any) -> tuple[Float[Tensor, "items parts size"], Bool[Tensor, "items parts"] | None]:
@@ -47,11 +43,7 @@ class Tower(nn.Module, ABC):
         raise NotImplementedError
 
     def pair_numbers(self) -> dict[str, float]:
-        """Return the `temperature`, and any `bias`, of the pair that this tower is half of.
-
-        Raises:
-            ValueError: for an encoder that is not half of a pair.
-        """
+        """Return the `temperature`, and any `bias`, of the pair that this tower is half of."""
         raise ValueError(f"a {type(self).__name__} by itself has no temperature; give [loss] temperature a number.")
 
     def train(self, mode: bool = True) -> Tower:

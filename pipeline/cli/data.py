@@ -58,7 +58,7 @@ def relevance(folder: Path, split: str) -> None:
 
     Needs the extra: pip install "aoq[eccv]".
     """
-    from aoq.pipeline.data.coco import write_coco_relevance
+    from aoq.pipeline.data.annotations import write_coco_relevance
     from aoq.pipeline.data.folder import open_split
 
     for path in write_coco_relevance(folder, open_split(folder, split)):
@@ -77,7 +77,7 @@ def classes(folder: Path, instances: Path, split: str) -> None:
 
     Needs the extra: pip install "aoq[eccv]".
     """
-    from aoq.pipeline.data.coco import write_coco_classes
+    from aoq.pipeline.data.annotations import write_coco_classes
     from aoq.pipeline.data.folder import open_split
 
     echo(write_coco_classes(folder, open_split(folder, split), instances))

@@ -147,9 +147,7 @@ class _Examination:
         self._note_places(suffix, "{}", files.line_problems(content))
         return [line.decode("utf-8", errors="replace") for line in files.split_lines(content)]
 
-    def _examine_pairing(
-        self, features: Float[np.ndarray, "rows regions features"], texts: Sequence[str], ids: list[str] | None
-    ) -> int:
+    def _examine_pairing(self, features: files.Features, texts: Sequence[str], ids: list[str] | None) -> int:
         """Count the consecutive rows that hold one image."""
         captions = len(texts)
         pairs = self._attempt("pairs.npy", lambda path: files.read_pairing(path, captions))
@@ -164,7 +162,8 @@ class _Examination:
                 self.facts = Facts(
                     self.split,
                     images,
-                    *features.shape[1:],
+                    features.shape[1],
+                    features.shape[2],
                     str(features.dtype),
                     median_norm(features),
                     captions,
@@ -182,24 +181,21 @@ class _Examination:
     def _examine_texts(self, texts: Sequence[str], photograph_of: Int32[np.ndarray, " captions"]) -> None:
         """Note regions too small for the usual learning rates, and captions with another photograph's text."""
         if self.facts is not None and self.facts.norm is not None and self.facts.norm < _SMALL_NORM:
-            self._note(
-                "ims.npy",
-                f"has regions of norm {self.facts.norm:.1g} (median), too small to learn from; multiply the features "
-                "of all splits by one number, so that it is about 1 or more",
-                "warning",
-            )
+            small = f"has regions of norm {self.facts.norm:.1g} (median), too small to learn from"
+            remedy = "multiply the features of all splits by one number, so that it is about 1 or more"
+            self._note("ims.npy", f"{small}; {remedy}", "warning")
         photographs: dict[str, set[int]] = {}
         for text, photograph in zip(texts, photograph_of.tolist(), strict=True):
             photographs.setdefault(text, set()).add(photograph)
         shared = sum(len(photographs[text]) > 1 for text in texts)
         if len(photographs) > 1 and shared >= _SHARED * len(texts):
-            harm = "recalls count these as wrong"
-            if self.split.startswith("train"):
-                harm = "these are false negatives, which [screen] same_text = true leaves out"
-            count = f"{shared:,} of {len(texts):,}"
-            self._note("caps.txt", f"{count} captions have the text of another image's; {harm}", "warning")
+            is_train = self.split.startswith("train")
+            left_out = "these are false negatives, which [screen] same_text = true leaves out"
+            harm = left_out if is_train else "recalls count these as wrong"
+            message = f"{shared:,} of {len(texts):,} captions have the text of another image's; {harm}"
+            self._note("caps.txt", message, "warning")
 
-    def _examine_features(self, features: Float[np.ndarray, "rows regions features"], repeat: int) -> None:
+    def _examine_features(self, features: files.Features, repeat: int) -> None:
         """Find, in one pass, rows that are not finite, rows that repeat earlier ones, and copies that differ."""
         broken, empty, digests = [], [], []
         for start, block in _blocks(features):
@@ -285,11 +281,7 @@ def _has_bad_box(boxes: Float[np.ndarray, "rows regions coordinates"]) -> Bool[n
 
 
 def _repeated(items: Sequence[_T]) -> Iterator[tuple[int, int]]:
-    """Positions of items that occurred before, each with the first position.
-
-    >>> list(_repeated("abca"))
-    [(3, 0)]
-    """
+    """Positions of items that occurred before, each with the first position."""
     first: dict[_T, int] = {}
     for position, item in enumerate(items):
         if first.setdefault(item, position) != position:

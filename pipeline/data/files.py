@@ -11,10 +11,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Bool, Float, Int32, Shaped
+from jaxtyping import Bool, Float, Int32
 
 from aoq.pipeline.reading import open_array, reading
 
+Features = Float[np.ndarray, "rows regions features"]
+Pairing = Int32[np.ndarray, " captions"]
+"""The image of every caption."""
 _MOST_ROWS = 2**31
 
 
@@ -23,7 +26,7 @@ def misfit(path: Path, array: np.ndarray, needs: str, remedy: str) -> ValueError
     return ValueError(f"{path}: {needs}; this array has {array.shape} {array.dtype}. {remedy}")
 
 
-def open_features(path: Path) -> Float[np.ndarray, "rows regions features"]:
+def open_features(path: Path) -> Features:
     """Open `{split}_ims.npy` (rows, regions, features) as stored, float32 or float16."""
     features = open_array(path)
     if features.ndim != 3 or 0 in features.shape:
@@ -58,21 +61,20 @@ def read_mask(path: Path, rows: int, regions: int) -> Bool[np.ndarray, "rows reg
     return np.array(mask, dtype=np.bool_)
 
 
-def is_binary(array: Shaped[np.ndarray, ...]) -> bool:
+def is_binary(array: np.ndarray) -> bool:
     """Return whether an array holds only True and False, or 1 and 0."""
     return array.dtype.kind in "biuf" and bool(np.isin(array, (0, 1)).all())
 
 
-def read_pairing(path: Path, captions: int) -> Int32[np.ndarray, " captions"]:
+def read_pairing(path: Path, captions: int) -> Pairing:
     """Read `{split}_pairs.npy`: the image of every caption."""
     pairs = open_array(path)
     if pairs.shape != (captions,) or pairs.dtype.kind not in "iu":
         needs = f"needs one integer image row per caption, shape ({captions},)"
         raise misfit(path, pairs, needs, "Write it again, or remove it if captions stand in image order.")
     if len(wrong := np.flatnonzero((pairs < 0) | (pairs >= _MOST_ROWS))):
-        raise ValueError(
-            f"{path}: entry {wrong[0]} is {pairs[wrong[0]]}; image rows start at 0 and end below {_MOST_ROWS:,}."
-        )
+        entry = f"entry {wrong[0]} is {pairs[wrong[0]]}"
+        raise ValueError(f"{path}: {entry}; image rows start at 0 and end below {_MOST_ROWS:,}.")
     return np.array(pairs, dtype=np.int32)
 
 
@@ -120,12 +122,7 @@ def split_lines(content: bytes) -> list[bytes]:
     return [line.removesuffix(b"\r") for line in lines]
 
 
-def repeats(
-    features: Float[np.ndarray, "rows regions features"],
-    captions: int,
-    pairs: Int32[np.ndarray, " captions"] | None,
-    ids: Sequence[str] | None,
-) -> int:
+def repeats(features: Features, captions: int, pairs: Pairing | None, ids: Sequence[str] | None) -> int:
     """Count the consecutive rows of one image: k in official arrays that repeat it once per caption, else 1."""
     rows = len(features)
     if rows != captions:
@@ -141,15 +138,13 @@ def repeats(
     return 1
 
 
-def _is_repeated(rows: Float[np.ndarray, "rows regions features"], times: int) -> bool:
+def _is_repeated(rows: Features, times: int) -> bool:
     """Return whether each `times` rows are equal, judged by 16 evenly spaced groups, including the first and last."""
     starts = np.unique(np.linspace(0, len(rows) // times - 1, 16).astype(np.int64)) * times
     return all(np.array_equal(rows[start], rows[start + i]) for start in starts for i in range(1, times))
 
 
-def pair_captions(
-    path: Path, images: int, captions: int, pairs: Int32[np.ndarray, " captions"] | None
-) -> Int32[np.ndarray, " captions"]:
+def pair_captions(path: Path, images: int, captions: int, pairs: Pairing | None) -> Pairing:
     """Return the image of every caption: `pairs`, or by default equally many consecutive captions per image.
 
     Errors are about `path`, the file of the pairs, or else of the captions.

@@ -88,18 +88,15 @@ class Thumbnails:
                 f'<rect x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}" height="{bottom - top:.1f}" rx="3" '
                 f'fill="{SHADES[OBJECT_COLOURS[shade]]}" stroke="#555" stroke-width=".5"/>'
                 f'<text x="{(left + right) / 2:.1f}" y="{(top + bottom) / 2 + 2:.1f}" font-size="6" '
-                f'text-anchor="middle" font-family="sans-serif" stroke="#fff" stroke-width="1.5" paint-order="stroke">{OBJECTS[thing]}</text>'
+                f'text-anchor="middle" font-family="sans-serif" stroke="#fff" stroke-width="1.5" '
+                f'paint-order="stroke">{OBJECTS[thing]}</text>'
             )
         drawn = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 100 100">{"".join(parts)}</svg>'
         return Picture("image/svg+xml", drawn.encode(), WIDTH, WIDTH)
 
 
 def small_picture(path: Path) -> Picture:
-    """Decode one picture at a time, so that many requests take the memory of one.
-
-    Raises:
-        ValueError: if the file is not a picture, or is too large; only its header was read then.
-    """
+    """Decode one picture at a time, so that many requests take the memory of one."""
     pillow = import_extra("PIL.Image", "report", "showing pictures")
     if path.stat().st_size > _MOST_BYTES:
         raise ValueError(_LARGE)

@@ -17,10 +17,9 @@ from torch import nn
 
 from aoq.pipeline.on_ray import Job, Opened
 from aoq.pipeline.prepare import extraction
-from aoq.pipeline.prepare.extraction import Extraction
+from aoq.pipeline.prepare.extraction import Arrays, Extracting, Extraction, ImageReader, ReadImage, concatenate_arrays
 from aoq.pipeline.prepare.extractor import Extractor, Tokens
 from aoq.pipeline.prepare.extractors import open_extractor
-from aoq.pipeline.prepare.reader import Arrays, Extracting, ImageReader, ReadImage, concatenate_arrays
 from aoq.pipeline.prepare.request import Request
 from aoq.pipeline.prepare.sources.images import EncodedImages
 from aoq.pipeline.search.problem import blocks
@@ -52,11 +51,7 @@ def extract_blocks(
     run: Runner[Extracting],
     report: Callable[[], None],
 ) -> None:
-    """Continue all splits after the last run. Batches are those of one process, so features are the same too.
-
-    Raises:
-        ValueError: for an image that can be read here, but not where its block was extracted.
-    """
+    """Continue all splits after the last run. Batches are those of one process, so features are the same too."""
     size = -(-extraction.BLOCK_IMAGES // job.batch) * job.batch  # whole batches
     left = [
         (name, each.progress["done"] + start, each.progress["done"] + stop)
@@ -93,9 +88,9 @@ def _to_table(arrays: Arrays, batch: Sequence[ReadImage], extractor: Extractor) 
     is_readable = np.array([not image.problem for image in batch])
     places = pa.array(np.cumsum(is_readable) - 1, mask=~is_readable)
     for name, column in extractor.columns.items():
-        rows = arrays.get(name, np.empty((0, *column.shape), column.dtype))
-        content = pa.py_buffer(np.ascontiguousarray(rows).data)
-        values = pa.FixedSizeBinaryArray.from_buffers(pa.binary(column.bytes), len(rows), [None, content])
+        rows = np.ascontiguousarray(arrays.get(name, np.empty(0, column)))
+        buffers = [None, pa.py_buffer(rows.data)]
+        values = pa.FixedSizeBinaryArray.from_buffers(pa.binary(column.itemsize), len(rows), buffers)
         columns[name] = values.take(places)
     return pa.table(columns)
 
@@ -107,8 +102,9 @@ def _from_table(table: pa.Table, extractor: Extractor) -> tuple[Arrays, list[Rea
     arrays = {}
     for name, column in extractor.columns.items():
         values = table[name].drop_null().combine_chunks()
-        content = values.buffers()[1].slice(values.offset * column.bytes, len(values) * column.bytes)
-        arrays[name] = np.frombuffer(content, column.dtype).reshape(len(values), *column.shape)
+        size = column.itemsize
+        content = values.buffers()[1].slice(values.offset * size, len(values) * size)
+        arrays[name] = np.frombuffer(content, column)
     return arrays, batch
 
 

@@ -18,7 +18,7 @@ from aoq.pipeline.prepare.extractors import (
     open_transformers,
 )
 
-EncodeTexts = Callable[[Sequence[str], torch.device], Float[Tensor, "texts dims"]]
+NO_TEXTS = "{} encodes no texts; choose one that does, such as a CLIP or a SigLIP."
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Encoder:
 
     images: GridExtractor
     """Pooled: one vector per image."""
-    texts: EncodeTexts
+    texts: Callable[[Sequence[str], torch.device], Float[Tensor, "texts dims"]]
 
     @property
     def name(self) -> str:
@@ -35,13 +35,7 @@ class Encoder:
 
 
 def open_encoder(name: str) -> Encoder:
-    """Open the encoder of that name, on the CPU.
-
-    Raises:
-        ValueError: for an unknown name, weights that cannot be loaded, a model without a text encoder, or one whose
-            sides have different sizes.
-        ImportError: names the extra that installs its library.
-    """
+    """Open the encoder of that name, on the CPU."""
     encoder = library_of(name, ENCODERS, "encoder of images and texts")(name)
     with torch.inference_mode():
         images, texts = encoder.images.dims, encoder.texts(["a"], torch.device("cpu")).shape[1]
@@ -53,7 +47,8 @@ def open_encoder(name: str) -> Encoder:
 def _open_transformers(name: str) -> Encoder:
     images = open_transformers(name, "pooled")
     whole: Any = images.module
-    _require_texts(name, hasattr(whole, "get_text_features"))
+    if not hasattr(whole, "get_text_features"):
+        raise ValueError(NO_TEXTS.format(name))
     tokenise = tokeniser_of_transformers(name)
     longest = whole.config.text_config.max_position_embeddings
     padding = "max_length" if whole.config.model_type.startswith("siglip") else True  # as SigLIP was trained
@@ -79,18 +74,14 @@ def _open_open_clip(name: str) -> Encoder:
 
 def _open_sentence_transformers(name: str) -> Encoder:
     images = open_sentence_transformers(name)
-    _require_texts(name, images.module.supports("text"))  # type: ignore[operator]
+    if not images.module.supports("text"):  # type: ignore[operator]
+        raise ValueError(NO_TEXTS.format(name))
 
     def texts(captions: Sequence[str], _: torch.device) -> Tensor:
         # A caption given as a bare string would be opened if it is a path or an address of a picture.
         return encode_by_sentence_transformers(images.module, [{"text": text} for text in captions])
 
     return Encoder(images, texts)
-
-
-def _require_texts(name: str, has_texts: bool) -> None:
-    if not has_texts:
-        raise ValueError(f"{name} encodes no texts; choose one that does, such as a CLIP or a SigLIP.")
 
 
 ENCODERS: dict[str, Callable[[str], Encoder]] = {

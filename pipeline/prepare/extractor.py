@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
@@ -19,20 +19,8 @@ from aoq.models.towers.preprocessing import Seen, Sides
 
 Tokens = Literal["patches", "pooled"]
 PixelBatch = UInt8[Tensor, "batch height width 3"]
-Encode = Callable[[Tensor], Float[Tensor, "batch tokens dims"]]
 CACHED = 4
 """Images encoded at a time on a CPU: their activations stay in its caches, which takes half the time of 32."""
-
-
-class ArrayEntry(NamedTuple):
-    """Type and shape of what an array holds of one image."""
-
-    dtype: np.dtype
-    shape: tuple[int, ...]
-
-    @property
-    def bytes(self) -> int:
-        return self.dtype.itemsize * int(np.prod(self.shape))
 
 
 @dataclass(frozen=True)
@@ -51,22 +39,16 @@ class Extractor(ABC):
     """Rows and columns of tokens, if all images have the same; (1, 1) for one vector of the whole input."""
 
     @property
-    def columns(self) -> dict[str, ArrayEntry]:
-        """Arrays of a split, by the part of their file names after `{split}_`."""
-        return {
-            "ims": ArrayEntry(np.dtype(np.float16), (self.tokens, self.dims)),
-            "boxes": ArrayEntry(np.dtype(np.float32), (self.tokens, 4)),
-        }
+    def columns(self) -> dict[str, np.dtype]:
+        """What the arrays of a split hold per image, by the part of their file names after `{split}_`."""
+        features, boxes = (self.tokens, self.dims), (self.tokens, 4)
+        return {"ims": np.dtype((np.float16, features)), "boxes": np.dtype((np.float32, boxes))}
 
     @abstractmethod
     def extract(
         self, pixels: PixelBatch, widths: Sides, heights: Sides, device: torch.device
     ) -> Mapping[str, np.ndarray]:
-        """Make each of the `columns` for a batch of images of these sizes; boxes are x1, y1, x2, y2 as fractions.
-
-        Raises:
-            ValueError: for numbers that do not fit into float16.
-        """
+        """Make each of the `columns` for a batch of images of these sizes; boxes are x1, y1, x2, y2 as fractions."""
 
     def to(self, device: torch.device) -> None:
         self.module.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -83,7 +65,7 @@ class Extractor(ABC):
 class GridExtractor(Extractor):
     """An encoder whose tokens lie on a grid over its input; a single vector is a grid of one. See `build`."""
 
-    encode: Encode
+    encode: Callable[[Tensor], Float[Tensor, "batch tokens dims"]]
     """Computes tokens from the output of `preprocessing.normalised`."""
 
     @classmethod
@@ -92,7 +74,7 @@ class GridExtractor(Extractor):
         name: str,
         preprocessing: Seen,
         module: nn.Module,
-        encode: Encode,
+        encode: Callable[[Tensor], Tensor],
         *,
         grid: tuple[int, int] | None = None,
         fingerprint: str | None = None,
@@ -102,9 +84,6 @@ class GridExtractor(Extractor):
         `encode` returns vectors, tokens or maps (batch, dims, rows, cols). Its tokens are those of the `grid`, row by
         row, after any prefix (a class token, registers), which is dropped. Without a grid, they are those of the
         largest square. One blank image shows their shape.
-
-        Raises:
-            ValueError: for a module whose tokens are not a grid.
         """
         module.eval().requires_grad_(False)
         with torch.inference_mode():

@@ -45,9 +45,6 @@ def decode(encoded: bytes, least: int = 0) -> Decoded:
 
     A JPEG is decoded at a half, a quarter or an eighth of its size if its sides stay above `least` pixels, which
     takes a fraction of the time.
-
-    Raises:
-        ValueError: with the reason, to be read after the image's name.
     """
     pillow = import_extra("PIL.Image", "prepare", "reading images")
     if not encoded:

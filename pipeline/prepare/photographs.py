@@ -60,11 +60,7 @@ class Photographs:
     sha256: Sequence[str]
 
     def read(self, row: int) -> bytes:
-        """Read the encoded photograph.
-
-        Raises:
-            ValueError: if it was changed since, or is gone.
-        """
+        """Read the encoded photograph."""
         try:
             content = self.images.read(row)
             if hashlib.sha256(content).hexdigest() != self.sha256[row]:
@@ -74,11 +70,7 @@ class Photographs:
         return content
 
     def decode(self, row: int, least: int = 0) -> Image:
-        """Read and decode the photograph, down to `least` pixels a side (`aoq.pipeline.prepare.images.decode`).
-
-        Raises:
-            ValueError: if it was changed since, is gone, or cannot be decoded.
-        """
+        """Read and decode the photograph, down to `least` pixels a side (`aoq.pipeline.prepare.images.decode`)."""
         content = self.read(row)
         try:
             return decode(content, least).image
@@ -95,11 +87,7 @@ def photographs_fingerprint(folder: Path, split: str) -> str:
 
 
 def open_photographs(folder: Path, split: str, images: int) -> Photographs:
-    """Open the photographs of a split, one for each of its images.
-
-    Raises:
-        ValueError: if the folder does not name its photographs, or has another number of them.
-    """
+    """Open the photographs of a split, one for each of its images."""
     path = folder / f"{split}_images.parquet"
     paths, sha256, is_packed = _read_list(folder, split)
     if len(paths) != images:

@@ -32,20 +32,12 @@ class Pieces(ABC):
 
     @staticmethod
     def open(name: str) -> Pieces:
-        """Open LIBRARY:NAME_OR_PATH, from the hub or a folder.
-
-        Raises:
-            ValueError: for another library, or if loading fails.
-        """
+        """Open LIBRARY:NAME_OR_PATH, from the hub or a folder."""
         return library_of(name, TOKENISERS, "tokeniser")(name)
 
     @staticmethod
     def load(folder: Path) -> Pieces:
-        """Load the files that `save` wrote.
-
-        Raises:
-            ValueError: if no tokeniser was saved.
-        """
+        """Load the files that `save` wrote."""
         for library, kind in TOKENISERS.items():
             if (path := folder / kind.FILE).is_file():
                 is_name_saved = kind is OpenClipPieces
@@ -69,11 +61,7 @@ class Pieces(ABC):
         """Write what `load` needs into a new folder."""
 
     def tokenised(self, captions: Sequence[str]) -> TokenisedCaptions:
-        """Tokenise every caption.
-
-        Raises:
-            ValueError: for a caption without any piece.
-        """
+        """Tokenise every caption."""
         encoded = self.ids(list(captions))
         for line, (caption, ids) in enumerate(zip(captions, encoded, strict=True), start=1):
             if not ids:

@@ -43,11 +43,7 @@ class PhotographPixels(Pixels):
 
     @override
     def read(self, rows: Int[np.ndarray, " rows"]) -> UInt8[Tensor, "rows height width 3"]:
-        """Read each photograph once, however often it is in the batch.
-
-        Raises:
-            ChildProcessError: if a process of the pool was killed.
-        """
+        """Read each photograph once, however often it is in the batch."""
         distinct, places = np.unique(rows, return_inverse=True)
         if self.pool is None:
             with ThreadPoolExecutor() as threads:
@@ -80,11 +76,7 @@ class PhotographPixels(Pixels):
 def open_pixels(
     folder: Path, split: Split, preprocessing: Preprocessing, images: int | None = None
 ) -> PhotographPixels:
-    """Open the photographs of a split, or the first ones of the `images` that its folder lists.
-
-    Raises:
-        ValueError: if the folder does not name its photographs.
-    """
+    """Open the photographs of a split, or the first ones of the `images` that its folder lists."""
     import_extra("PIL.Image", "prepare", "an image tower")
     photographs = open_photographs(folder, split.name, images or split.image_count)
     return PhotographPixels(

@@ -21,11 +21,10 @@ from aoq.pipeline.engine import Engine
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.on_ray import choose_runner, load_ray
 from aoq.pipeline.prepare.blocks import extract_blocks, ship_extraction
-from aoq.pipeline.prepare.extraction import Extraction, has_thumbnail
+from aoq.pipeline.prepare.extraction import Extracting, Extraction, ImageReader, has_thumbnail
 from aoq.pipeline.prepare.extractor import Extractor
 from aoq.pipeline.prepare.extractors import open_extractor
 from aoq.pipeline.prepare.photographs import LISTED_ROWS, write_photographs
-from aoq.pipeline.prepare.reader import Extracting, ImageReader
 from aoq.pipeline.prepare.request import Request, list_source
 from aoq.pipeline.prepare.sources.records import Listing, clean_captions
 from aoq.pipeline.prepare.splits import draw_splits, hash_images, named_splits
@@ -46,10 +45,6 @@ def prepare_folder(
     """Fill `folder` with a dataset folder; return the extractor and the counts of each split.
 
     `work` keeps what the next run needs until the folder is published. On Ray the nodes extract blocks of images there.
-
-    Raises:
-        ValueError, OSError: for an unknown kind of source, and for unreadable images unless they are to be skipped.
-        Features extracted so far are kept.
     """
     import_extra("PIL.Image", "prepare", "aoq prepare")  # before anything is read
     if engine.backend == "ray":
@@ -169,11 +164,7 @@ def _workers(engine: Engine) -> int:
 
 
 def _heed_broken(request: Request, parts: Mapping[str, Listing], extractions: Mapping[str, Extraction]) -> None:
-    """Warn of the images that are left out.
-
-    Raises:
-        ValueError: if they may not be left out, or if no image of a split remains.
-    """
+    """Warn of the images that are left out."""
     broken = [
         f"{part.images.describe(place)} {problem}"
         for name, part in parts.items()

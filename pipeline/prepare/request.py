@@ -74,12 +74,7 @@ class Request:
 
 
 def list_source(source: str, images: Path | None = None, fields: Fields | None = None) -> Listing:
-    """Open a source and list its images with their captions; `images` is the folder where image paths start.
-
-    Raises:
-        FileNotFoundError: if it does not exist.
-        ValueError: for an unknown kind of source, or one with unexpected content.
-    """
+    """Open a source and list its images with their captions; `images` is the folder where image paths start."""
     path, fields = Path(source).expanduser(), fields or Fields()
     if images is not None and not images.is_dir():
         raise FileNotFoundError(f"--images: there is no folder {images}.")

@@ -42,11 +42,7 @@ def read_sizes(text: str) -> dict[str, int]:
 
 
 def named_splits(listing: Listing, restval: Literal["train", "drop"]) -> Listing:
-    """Rename the source's splits; Karpathy's `restval` belongs to train, or is left out.
-
-    Raises:
-        ValueError: for an image without a split, or an invalid file name.
-    """
+    """Rename the source's splits; Karpathy's `restval` belongs to train, or is left out."""
     names = listing.splits.to_pylist() if listing.splits is not None else []
     if None in names:
         place = names.index(None)
@@ -66,9 +62,6 @@ def draw_splits(listing: Listing, sizes: Mapping[str, int], seed: int, hashes: S
     """Draw splits of these sizes; all other images are train. Images with the same content share a split.
 
     Without sizes, dev and test are a tenth each, at most a thousand images.
-
-    Raises:
-        ValueError: if there are too few images.
     """
     if not sizes:
         sizes = dict.fromkeys(("dev", "test"), min(1000, len(listing) // 10))

@@ -20,12 +20,6 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_nothing_is_known_of_a_plain_folder(folder):
-    split = open_split(folder, "dev")
-    assert annotation_files(folder, "dev") == {}
-    assert read_annotations(folder, split) == ({}, None, {})
-
-
 def test_tables_are_read_from_csv_and_parquet_by_name(folder):
     pq.write_table(pa.table({"caption_id": [3, 3, 7], "image_id": [0, 2, 1]}), folder / "dev_relevance.parquet")
     (folder / "dev_relevance_eccv.csv").write_text("caption_id,image_id,direction\n3,1,i2t\n4,2,t2i\n5,2,t2i\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,7 @@ import pytest
 
 from aoq.pipeline.data.check import examine_folder
 from aoq.pipeline.data.demo import is_true, read_labels, read_scenes, write_demo_world
-from aoq.pipeline.data.demo_grammar import (
-    COLOUR_WORDS,
-    COUNT_WORDS,
-    NOUNS,
-    PLURALS,
-    PREPOSITIONS,
-    SIZE_WORDS,
-)
+from aoq.pipeline.data.demo_grammar import COLOUR_WORDS, COUNT_WORDS, NOUNS, PLURALS, PREPOSITIONS, SIZE_WORDS
 from aoq.pipeline.data.demo_scenes import COUNT, FAMILY, Scenes, draw_scenes
 from aoq.pipeline.data.folder import Split, open_split
 from aoq.pipeline.data.vocabulary import tokenise
@@ -36,7 +28,7 @@ GROUND_OF = {ground: ground for ground in PREPOSITIONS}
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("demo")
-    write_demo_world(folder, images=300, dev_images=60, seed=7)
+    write_demo_world(folder, images=120, dev_images=30, seed=7)
     return folder
 
 
@@ -65,11 +57,10 @@ def test_same_seed_writes_the_same_bytes(tmp_path: Path) -> None:
 
 def test_folder_is_complete_and_sound(demo: Path, train: Split) -> None:
     assert examine_folder(demo).flaws == []
-    assert train.features.shape == (300, 12, 64)
-    assert train.features.dtype == np.float16
+    assert (train.features.shape, train.features.dtype) == ((120, 12, 64), np.float16)
     assert train.boxes is not None
     assert train.captions_of.most == 5
-    assert open_split(demo, "dev").image_count == 60
+    assert open_split(demo, "dev").image_count == 30
 
 
 @pytest.mark.parametrize(("regions", "feature_size"), [(5, 8), (8, 16), (40, 4)])
@@ -104,30 +95,10 @@ def test_scenes_of_a_family_differ_in_one_slot_from_the_first() -> None:
     assert set(scenes.groups[..., COUNT].ravel()) == {0, 1, 2, 3}
 
 
-def test_many_captions_differ_in_one_word_from_one_of_another_image(train: Split) -> None:
-    images_at: dict[tuple[object, ...], set[tuple[str, int]]] = defaultdict(set)
-    holes = []
-    for caption, image in zip(train.captions, train.image_of.tolist(), strict=True):
-        words = tokenise(caption)
-        own = [(position, *words[:position], None, *words[position + 1 :]) for position in range(len(words))]
-        holes.append((image, words, own))
-        for word, hole in zip(words, own, strict=True):
-            images_at[hole].add((word, image))
-    near = sum(
-        any(
-            other != image and word != words[position]
-            for position, hole in enumerate(own)
-            for word, other in images_at[hole]
-        )
-        for image, words, own in holes
-    )
-    assert near > 0.3 * len(holes)
-
-
 def test_phrases_say_what_their_regions_hold(train: Split, labels: dict[str, Any]) -> None:
     names = labels["names"]
     assert len(labels["phrases"]) == train.caption_count
-    assert np.shape(labels["regions"]) == (300, 12, 5)
+    assert np.shape(labels["regions"]) == (120, 12, 5)
     for caption, image, phrases in zip(train.captions, train.image_of, labels["phrases"], strict=True):
         tokens = tokenise(caption)
         assert phrases
@@ -156,14 +127,14 @@ def test_every_caption_is_true_of_its_own_scene(demo, train):
     assert 0 < others < 0.05 * train.caption_count * train.image_count
 
 
-@pytest.mark.parametrize(("detail", "fewest", "most"), [("partial", 0.25, 0.7), ("full", 0.0, 0.05)])
-def test_few_captions_in_full_detail_are_true_of_another_scene(tmp_path, detail, fewest, most):
-    write_demo_world(tmp_path, images=400, dev_images=6, seed=0, detail=detail)
-    split, scenes = open_split(tmp_path, "train"), read_scenes(tmp_path, "train")
-    rows = range(0, split.caption_count, 13)
-    true = [is_true(split.captions[row], scenes) for row in rows]
-    assert all(found[split.image_of[row]] for found, row in zip(true, rows, strict=True))
-    assert fewest <= np.mean([found.sum() > 1 for found in true]) <= most
+def test_few_captions_in_full_detail_are_true_of_another_scene(tmp_path):
+    for detail, fewest, most in (("partial", 0.25, 0.7), ("full", 0.0, 0.05)):
+        write_demo_world(tmp_path, images=300, dev_images=6, seed=0, detail=detail)
+        split, scenes = open_split(tmp_path, "train"), read_scenes(tmp_path, "train")
+        rows = range(0, split.caption_count, 13)
+        true = [is_true(split.captions[row], scenes) for row in rows]
+        assert all(one[split.image_of[row]] for one, row in zip(true, rows, strict=True))
+        assert fewest <= np.mean([one.sum() > 1 for one in true]) <= most
 
 
 @pytest.mark.parametrize(

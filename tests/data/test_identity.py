@@ -7,17 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.data.check import examine_folder
 from aoq.pipeline.data.folder import first_images, open_split, split_fingerprint
-from aoq.pipeline.data.tokens import TokenisedCaptions
+from aoq.pipeline.engine import Engine
 from aoq.pipeline.evaluation.retrieval import retrieval_ranks
 from aoq.pipeline.search.positives import positive_pairs_of
 from aoq.pipeline.stages.plan import MAKERS, plan
 from aoq.pipeline.tables.table import read_table
-from aoq.pipeline.training.batches import read_batch
 from aoq.pipeline.training.drawable import Drawable
-from aoq.pipeline.training.sampler import Draw, Group, Sampler
+from aoq.pipeline.training.sampler import Sampler
 
 
 @pytest.fixture
@@ -72,8 +70,6 @@ second_round = {epochs = 1, batch_size = 6, loss.name = "adapoffquin"}
 def test_mined_lists_hold_no_copy(folder, tmp_path):
     path = tmp_path / "copies.toml"
     path.write_text(EXPERIMENT.replace('"data"', f'"{folder.name}"'))
-    from aoq.pipeline.engine import Engine
-
     chain = plan(str(path), data_root=folder.parent, artifact_root=tmp_path / "artifacts")
     for stage in ("dataset", "first_round", "embeddings", "hard_negatives"):
         with chain[stage].building() as build:
@@ -97,15 +93,6 @@ def test_answers_are_those_of_copies_too(folder):
     for caption in range(24):
         own = sorted(at for at, of in split.positives.tolist() if of == caption)
         assert split.answers_of("t2i", caption).tolist() == own
-
-
-def test_batches_know_copies(folder):
-    split = open_split(folder, "train")
-    tokens = TokenisedCaptions(np.ones(72, np.int32), 3 * np.arange(25))
-    rows = np.array([0, 1, 7], np.int32)
-    batch = read_batch(PairData(split, tokens), Draw([Group(rows, 2 * rows)]))
-    assert (batch.image_rows[0] == batch.image_rows[2]).item()
-    assert (batch.image_rows[0] != batch.image_rows[1]).item()
 
 
 def test_offline_negatives_of_copies_are_a_true_pair():

@@ -15,10 +15,7 @@ VOCABULARY = Vocabulary((*SPECIAL_WORDS, "a", "dog", "cat", "."))
 CAPTIONS = ["A dog.", "a cat and a dog", "cat"]
 
 
-@given(
-    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=12),
-    picks=st.lists(st.integers(0, 10**6), max_size=20),
-)
+@given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=12), picks=st.lists(st.integers(0, 10**6), max_size=20))
 def test_gather_is_the_loop(lengths: list[int], picks: list[int]) -> None:
     offsets = np.concatenate([[0], np.cumsum(np.array(lengths) + 2)])
     tokens = TokenisedCaptions(np.arange(1, offsets[-1] + 1, dtype=np.int32), offsets)
@@ -34,17 +31,6 @@ def test_gather_is_the_loop(lengths: list[int], picks: list[int]) -> None:
     np.testing.assert_array_equal(ids, expected)
     assert ids.dtype == own_lengths.dtype == np.int64
     assert own_lengths.tolist() == [lengths[row] + 2 for row in rows]
-
-
-@pytest.mark.parametrize("row", [-1, 3])
-def test_gather_refuses_rows_that_are_none(row: int) -> None:
-    with pytest.raises(IndexError, match=r"0\.\.2"):
-        TokenisedCaptions.build(CAPTIONS, VOCABULARY).gather(np.array([0, row]))
-
-
-def test_caption_without_a_word_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"caption 2 \(' '\) has no word"):
-        TokenisedCaptions.build(["a dog", " "], VOCABULARY)
 
 
 def test_captions_of_unknown_words_are_counted(caplog: pytest.LogCaptureFixture) -> None:
@@ -74,7 +60,7 @@ def test_truncated_file_is_refused(tmp_path: Path, kept: int) -> None:
         TokenisedCaptions.load(path)
 
 
-def test_other_arrays_are_refused(tmp_path: Path) -> None:
+def test_wrong_arrays_captions_and_rows_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "tokens.npz"
     np.savez(path, words=np.zeros(3))
     with pytest.raises(ValueError, match=r"damaged or not .* tokenise again"):
@@ -89,5 +75,10 @@ def test_other_arrays_are_refused(tmp_path: Path) -> None:
     np.save(path.with_suffix(".npy"), np.zeros(3))
     with pytest.raises(ValueError, match=r"damaged or not .* tokenise again"):
         TokenisedCaptions.load(path.with_suffix(".npy"))
+    with pytest.raises(ValueError, match=r"caption 2 \(' '\) has no word"):
+        TokenisedCaptions.build(["a dog", " "], VOCABULARY)
+    for row in (-1, 3):
+        with pytest.raises(IndexError, match=r"0\.\.2"):
+            TokenisedCaptions.build(CAPTIONS, VOCABULARY).gather(np.array([0, row]))
     with pytest.raises(ValueError, match="from 0 to the number of words, 3"):
         TokenisedCaptions(np.array([1, 4, 2], dtype=np.int32), np.array([0, 2]))

@@ -19,8 +19,8 @@ from aoq.pipeline import embedding_blocks
 from aoq.pipeline.prepare import extraction, prepare
 from tests.chaos import forks
 
-BLOCK, BATCH = 16, 4
-KILLS = 4
+BLOCK, BATCH = 12, 4
+KILLS = 2
 GONE_SECONDS = 5
 
 

@@ -14,8 +14,8 @@ import pytest
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.prepare import extraction, prepare
 from aoq.pipeline.prepare.blocks import ship_extraction
+from aoq.pipeline.prepare.extraction import Extracting, ImageReader
 from aoq.pipeline.prepare.extractors import open_extractor
-from aoq.pipeline.prepare.reader import Extracting, ImageReader
 from aoq.pipeline.prepare.request import Request, list_source
 from aoq.pipeline.search.store import Folder
 from aoq.pipeline.search.units import run_in_process
@@ -34,18 +34,18 @@ def last_first(steps, job, store, progress):
     run_in_process([list(reversed(step)) for step in steps], job, store, progress)
 
 
-@pytest.fixture(params=[run_in_process, last_first])
-def in_units(request, tmp_path, monkeypatch):
-    """Prepare in units of six images, done here in this or that order."""
+@pytest.fixture
+def in_units(tmp_path, monkeypatch):
+    """Prepare in units of six images, done here, the last one first."""
     monkeypatch.setattr(extraction, "BLOCK_IMAGES", 5)  # rounded up to batches of three
     monkeypatch.setattr(prepare, "load_ray", lambda: None)
-    given = request.param
 
-    def run(source, name="units", run=given, report=lambda *_: None, **options):
+    def run(source, run=last_first, report=lambda *_: None, **options):
         monkeypatch.setattr(prepare, "choose_runner", lambda engine, ship: run)
-        asked = Request(str(source), **{"extractor": "means:any", **options})
-        prepare.prepare_folder(asked, tmp_path / name, tmp_path / f"{name}.work", UNITS, batch=3, report=report)
-        return tmp_path / name
+        request = Request(str(source), **{"extractor": "means:any", **options})
+        folder, work = tmp_path / "units", tmp_path / "units.work"
+        prepare.prepare_folder(request, folder, work, UNITS, batch=3, report=report)
+        return folder
 
     return run
 
@@ -54,8 +54,9 @@ def contents(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_units_make_the_folder_of_one_process(photos, prepared, in_units, tmp_path):
-    assert contents(in_units(photos)) == contents(prepared(photos))
+@pytest.mark.parametrize("run", [run_in_process, last_first])
+def test_units_make_the_folder_of_one_process(photos, prepared, in_units, tmp_path, run):
+    assert contents(in_units(photos, run)) == contents(prepared(photos))
     assert list((tmp_path / "units.work" / "blocks").iterdir()) == []
 
 
@@ -73,8 +74,8 @@ def test_broken_images_are_those_of_one_process(photos, prepared, in_units, mean
     assert sum(means) == 2  # nothing is extracted again: a blank image tells the shape
 
 
-def test_a_killed_run_goes_on_with_the_blocks_that_are_there(photos, prepared, in_units, means, tmp_path):
-    done = []
+def test_a_killed_run_continues_with_its_blocks(photos, prepared, in_units, means, tmp_path):
+    progress = []
 
     def killed(steps, job, store, progress):
         """Do every block but the first, so that none is appended; then die."""
@@ -83,25 +84,12 @@ def test_a_killed_run_goes_on_with_the_blocks_that_are_there(photos, prepared, i
         raise Killed
 
     with pytest.raises(Killed):
-        in_units(photos, run=killed)
+        in_units(photos, killed)
     means.clear()
-    made = in_units(photos, report=lambda *told: done.append(told[0]))
+    folder = in_units(photos, report=lambda done, *_: progress.append(done))
     assert sum(means) == 6 + 1  # the block that was lost; one blank image tells the shape
-    assert done == [6, 12, 16, 20]
-    assert contents(made) == contents(prepared(photos))
-
-
-def test_what_is_appended_is_not_done_again(photos, prepared, in_units, means):
-    def report(done, total, text):
-        if done == 12:
-            raise Killed
-
-    with pytest.raises(Killed):
-        in_units(photos, report=report)
-    means.clear()
-    again = in_units(photos)
-    assert sum(means) <= 20 - 6 + 1
-    assert contents(again) == contents(prepared(photos))
+    assert progress == [6, 12, 16, 20]
+    assert contents(folder) == contents(prepared(photos))
 
 
 def test_an_image_that_only_another_node_cannot_read_is_not_broken(photos, in_units, prepared, tmp_path):
@@ -115,15 +103,12 @@ def test_an_image_that_only_another_node_cannot_read_is_not_broken(photos, in_un
         progress(len(steps[0]), len(steps[0]))
 
     with pytest.raises(ValueError, match=r"07\.png does not exist on the node that extracts it, and can be read here"):
-        in_units(photos, run=without_it, skip_broken=True)
+        in_units(photos, without_it, skip_broken=True)
     assert contents(in_units(photos, skip_broken=True)) == contents(prepared(photos))
 
 
-KINDS = ["files", "tar", "parquet", "saved"]
-
-
-@pytest.fixture(params=KINDS)
-def listing(request, photos, tmp_path):
+@pytest.fixture(params=["files", "tar", "parquet", "saved"])
+def images(request, photos, tmp_path):
     """The twenty photographs in files, in a tar archive, in Parquet's row groups, or as a saved data set."""
     content = [(photos.parent / f"{n:02}.png").read_bytes() for n in range(20)]
     source = {"files": photos, "tar": tmp_path / "a.tar", "parquet": tmp_path / "a.parquet", "saved": tmp_path / "a"}
@@ -138,54 +123,46 @@ def listing(request, photos, tmp_path):
         features = datasets.Features({"image": datasets.Image(), "caption": datasets.Value("string")})
         columns = {"image": images, "caption": ["text"] * 20}
         datasets.Dataset.from_dict(columns, features=features).save_to_disk(str(source["saved"]))
-    return list_source(str(source[request.param]))
+    return list_source(str(source[request.param])).images
 
 
-def test_a_part_of_images_is_read_elsewhere_and_has_their_names(listing):
-    images, rows = listing.images, np.array([7, 3, 19, 8])
-    images.read(7)  # what is at hand of a large file does not travel
+def test_some_images_are_read_elsewhere_and_have_their_names(images):
+    rows = np.array([7, 3, 19, 8])
+    images.read(7)  # the cached part of a large file is not sent
     sent = pickle.dumps(images.take(rows))
     there = pickle.loads(sent)
-    assert [there.read(n) for n in range(4)] == [images.read(int(row)) for row in rows]
-    assert [there.describe(n) for n in range(4)] == [images.describe(int(row)) for row in rows]
-    assert [there.path(n) for n in range(4)] == [images.path(int(row)) for row in rows]
+    for n, row in enumerate(rows.tolist()):
+        assert there.read(n) == images.read(row)
+        assert there.describe(n) == images.describe(row)
+        assert there.path(n) == images.path(row)
     assert images.read(7) not in sent
 
 
-def shipped(photos, folder, **weights):
-    """The job that nodes are sent, of the photographs in order."""
-    request = Request(str(photos), extractor="means:any")
-    found = list_source(request.source)
+def shipped(source, folder, **weights):
+    """The job that is sent to nodes, of the photographs in order."""
+    request = Request(str(source), extractor="means:any")
+    listing = list_source(request.source)
     extractor = replace(open_extractor("means:any"), **weights)
-    job = Extracting(extractor, CPU.torch_device(), 3, 0)
-    reader = ImageReader(found.images, len(found), extractor.preprocessing, False)
+    reader = ImageReader(listing.images, len(listing), extractor.preprocessing, False)
     folder.mkdir()
+    job = Extracting(extractor, CPU.torch_device(), 3, 0)
     return ship_extraction(job, Folder(folder), request=request, reader=reader)
 
 
-def test_a_node_that_has_all_lacks_nothing(photos, tmp_path):
+def test_nodes_lack_nothing_or_say_what(photos, tmp_path):
     (photos.parent / "00.png").unlink()  # missing here, too
     job = shipped(photos, tmp_path / "work")
     sent = pickle.loads(pickle.dumps(job))
     assert sent.lacking() == []
     assert sent.open().extractor.fingerprint == open_extractor("means:any").fingerprint
     assert hash(job) == hash(sent)  # a process opens what it is sent once
-
-
-def test_a_node_that_sees_other_images_says_which(photos, tmp_path):
-    job = shipped(photos, tmp_path / "work")
     (photos.parent / "00.png").write_bytes(encoded(picture(99)))
     assert job.lacking() == [f"does not read {photos.parent / '00.png'} as it is here"]
-    (photos.parent / "00.png").unlink()
-    assert job.lacking() == [f"does not read {photos.parent / '00.png'} as it is here"]
-
-
-def test_a_node_with_other_weights_says_so(photos, tmp_path):
     (lacks,) = shipped(photos, tmp_path / "one", fingerprint="other").lacking()
     assert "cannot open what it needs (the weights of means:any are not the same" in lacks
 
 
-def test_relative_paths_start_where_the_command_did(photos, tmp_path, monkeypatch):
+def test_relative_paths_start_where_the_command_did(tmp_path, monkeypatch):
     shard(tmp_path / "a.tar", [("a.png", encoded(picture(0))), ("a.txt", b"text")])
     monkeypatch.chdir(tmp_path)
     job = shipped("a.tar", tmp_path / "blocks")

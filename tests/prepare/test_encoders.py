@@ -19,6 +19,14 @@ from aoq.pipeline.tables.table import read_table
 from tests.prepare.conftest import SEEN, TINY, encoded, picture
 from tests.prepare.test_extractors import normalised
 
+EXPERIMENT = """
+dataset = {folder = 'data'}
+teacher.encoder = "transformers:ENCODER"
+model = {name = "scan", embedding_size = 8, word_size = 8}
+mining = {h_captions = 5, h_images = 3}
+second_round = {epochs = 1, batch_size = 8, loss.name = "adapoffquin"}
+"""
+
 
 @pytest.fixture
 def run():
@@ -26,51 +34,49 @@ def run():
 
 
 @pytest.fixture
-def prepared(photos, tmp_path, run):
+def data(photos, prepared):
     """The photographs as a dataset folder, whose features play no part."""
-    assert run("prepare", photos, tmp_path / "data", "--threads", 1, "--no-thumbnails").exit_code == 0
-    return tmp_path / "data"
+    return prepared(photos, "data", thumbnails=False)
 
 
-def expected(clip, photos, prepared, split="train"):
+def expected(clip, photos, data):
     """Encode photograph by photograph and caption by caption: the definition."""
     model, tokeniser, _ = clip
     images, captions = [], []
     with torch.inference_mode():
-        for name in (prepared / f"{split}_ids.txt").read_text().split():
+        for name in (data / "train_ids.txt").read_text().split():
             seen = normalised(Image.open(photos.parent / name))
             images.append(model.visual_projection(model.vision_model(seen).pooler_output))
-        for caption in (prepared / f"{split}_caps.txt").read_text().splitlines():
+        for caption in (data / "train_caps.txt").read_text().splitlines():
             tokens = tokeniser(caption, return_tensors="pt", truncation=True, max_length=8)
             captions.append(model.text_projection(model.text_model(**tokens).pooler_output))
     return [torch.nn.functional.normalize(torch.cat(side)).numpy() for side in (images, captions)]
 
 
-def test_embed_gives_the_models_own_unit_vectors(clip, photos, prepared, tmp_path, run):
-    made = run("embed", prepared, tmp_path / "vectors", "--encoder", f"transformers:{clip[2]}", "--threads", 1)
-    assert "16 images and 32 captions, 6 numbers each" in made.stdout, made.output
+def test_embed_gives_the_models_own_unit_vectors(clip, photos, data, tmp_path, run):
+    command = "embed", data, tmp_path / "vectors", "--encoder", f"transformers:{clip[2]}", "--threads", 1
+    shown = run(*command)
+    assert "16 images and 32 captions, 6 numbers each" in shown.stdout, shown.output
     assert {path.name for path in (tmp_path / "vectors").iterdir()} == {"images.npy", "captions.npy"}
-    for name, vectors in zip(("images", "captions"), expected(clip, photos, prepared), strict=True):
-        found = np.load(tmp_path / "vectors" / f"{name}.npy")
-        np.testing.assert_allclose(found, vectors, atol=1e-5)
-        assert found.dtype == np.float32
+    for name, vectors in zip(("images", "captions"), expected(clip, photos, data), strict=True):
+        written = np.load(tmp_path / "vectors" / f"{name}.npy")
+        np.testing.assert_allclose(written, vectors, atol=1e-5)
+        assert written.dtype == np.float32
+    (photos.parent / "03.png").write_bytes(encoded(picture(99)))
+    shutil.rmtree(tmp_path / "vectors")
+    refused = run(*command)
+    assert refused.exit_code == 1
+    assert "03.png: was changed since the folder was prepared" in refused.stderr
 
 
 @pytest.fixture
-def planned(prepared, tmp_path):
+def planned(data, tmp_path):
     """Plan an experiment on the prepared folder, with an encoder as teacher."""
 
-    def run(encoder, dataset="folder = 'data'"):
-        (tmp_path / "own.toml").write_text(
-            f"""
-dataset = {{{dataset}}}
-teacher.encoder = "transformers:{encoder}"
-model = {{name = "scan", embedding_size = 8, word_size = 8}}
-mining = {{h_captions = 5, h_images = 3}}
-second_round = {{epochs = 1, batch_size = 8, loss.name = "adapoffquin"}}
-"""
-        )
-        return plan(str(tmp_path / "own.toml"), data_root=tmp_path, artifact_root=tmp_path / "artifacts")
+    def run(encoder, override=""):
+        file, roots = tmp_path / "own.toml", {"data_root": tmp_path, "artifact_root": tmp_path / "artifacts"}
+        file.write_text(EXPERIMENT.replace("ENCODER", str(encoder)))
+        return plan(str(file), **roots, override=override)
 
     return run
 
@@ -81,37 +87,24 @@ def make(chain, *stages):
             MAKERS[stage](chain, build, Engine("cpu", threads=1))
 
 
-def test_an_encoder_is_a_teacher(clip, photos, prepared, planned, tmp_path, run):
+def test_an_encoder_is_a_teacher(clip, photos, data, planned, tmp_path, run):
     chain = planned(clip[2])
     assert list(chain.stages) == ["dataset", "embeddings", "hard_negatives", "control", "second_round", "evaluation"]
     roots = "--data-root", tmp_path, "--artifact-root", tmp_path / "artifacts"
-    estimated = run("estimate", "--experiment", tmp_path / "own.toml", *roots, "--json")
-    assert json.loads(estimated.stdout)["shape"]["dimensions"] == 6
-    make(chain, "dataset", "embeddings", "hard_negatives", "second_round")
+    estimate = run("estimate", "--experiment", tmp_path / "own.toml", *roots, "--json")
+    assert json.loads(estimate.stdout)["shape"]["dimensions"] == 6
+    make(chain, "dataset", "embeddings", "hard_negatives")
+    assert "encoder" in chain["embeddings"].manifest()["inputs"]
     table = read_table(chain["hard_negatives"].path / "table")
     assert table.manifest["teacher"]["model"] == f"transformers:{clip[2]}"
-    images, captions = expected(clip, photos, prepared)
+    images, captions = expected(clip, photos, data)
     scores, owner = images @ captions.T, np.repeat(np.arange(16), 2)
-    for image, found in enumerate(table.i2t.negative_ids):
+    for image, negatives in enumerate(table.i2t.negative_ids):
         others = np.flatnonzero(owner != image)
-        np.testing.assert_allclose(np.sort(scores[image, found]), np.sort(scores[image, others])[-5:], atol=1e-5)
-    shown = run("results", tmp_path / "own.toml", *roots)
-    assert "round two" in shown.stdout
-    assert "\nteacher" not in shown.stdout
-
-
-def test_a_photograph_that_was_changed_is_named(clip, photos, prepared, tmp_path, run):
-    (photos.parent / "03.png").write_bytes(encoded(picture(99)))
-    found = run("embed", prepared, tmp_path / "vectors", "--encoder", f"transformers:{clip[2]}")
-    assert found.exit_code == 1
-    assert "03.png: was changed since the folder was prepared" in found.stderr
-
-
-def test_a_part_of_the_split_is_encoded_alone(clip, planned):
-    chain = planned(clip[2], "folder = 'data', train_images = 9")
-    make(chain, "dataset", "embeddings")
-    assert len(np.load(chain["embeddings"].path / "images.npy")) == 9
-    assert "encoder" in chain["embeddings"].manifest()["inputs"]
+        np.testing.assert_allclose(np.sort(scores[image, negatives]), np.sort(scores[image, others])[-5:], atol=1e-5)
+    part = planned(clip[2], "dataset.train_images=9")
+    make(part, "dataset", "embeddings")
+    assert len(np.load(part["embeddings"].path / "images.npy")) == 9
 
 
 def test_other_weights_in_the_folder_are_another_table(clip, planned, tmp_path):
@@ -129,7 +122,7 @@ def test_other_weights_in_the_folder_are_another_table(clip, planned, tmp_path):
         ("transformers:/nowhere", "transformers:/nowhere cannot be loaded"),
     ],
 )
-def test_what_is_no_encoder_is_refused(name, message):
+def test_unknown_encoders_are_refused(name, message):
     with pytest.raises(ValueError, match=message):
         open_encoder(name)
 

@@ -86,19 +86,6 @@ def test_the_folder_is_that_of_one_process_though_a_worker_dies(cluster, on, pho
     assert marker.exists()
 
 
-def test_a_broken_photograph_is_said_as_by_one_process_and_can_be_left_out(on, photos):
-    (photos.parent / "07.png").write_bytes(b"")
-    (photos.parent / "09.png").unlink()
-    said = []
-    for name, engine in (("here", CPU), ("there", None)):
-        with pytest.raises(ValueError, match=r"2 of 20 images cannot be read: .*07\.png is empty; .*09\.png") as error:
-            on(photos, name, engine)
-        said.append(str(error.value))
-    assert said[0] == said[1]
-    folders = [on(photos, name, engine, skip_broken=True) for name, engine in (("here", CPU), ("there", None))]
-    assert contents(folders[0]) == contents(folders[1])
-
-
 class Killed(BaseException):
     pass
 

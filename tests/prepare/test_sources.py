@@ -1,4 +1,4 @@
-"""Every layout that people have gives the same images and captions."""
+"""Every layout in use gives the same images and captions."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ NAMES = ["a.png", "b.png", "c.png"]
 CAPTIONS = [["a one", "a two"], ["b one"], ["c one", "c two", "c three"]]
 SPLITS = ["train", "dev", "train"]
 FILES = {name: encoded(picture(seed)) for seed, name in enumerate(NAMES)}
+ROWS = list(zip(NAMES, CAPTIONS, SPLITS, strict=True))
+HELD = [{"bytes": content, "path": None} for content in FILES.values()]
+BY_SPLIT = [0, 2, 1]
+"""The images in the order of a source with a file per split."""
 
 
 @pytest.fixture
@@ -29,30 +33,33 @@ def folder(tmp_path):
     return tmp_path
 
 
-def check(source, *, images=None, columns=None, splits=SPLITS):
+def check(source, *, images=None, fields=None, splits=SPLITS, order=(0, 1, 2)):
     """The three images with their captions, in this order; splits by our names."""
-    listing = list_source(str(source), images, columns or Fields())
-    assert [listing.images.read(row) for row in range(len(listing))] == list(FILES.values())
-    assert listing.captions.to_pylist() == CAPTIONS
+    listing = list_source(str(source), images, fields)
+    assert [listing.images.read(row) for row in range(len(listing))] == [FILES[NAMES[n]] for n in order]
+    assert [sorted(filter(None, texts)) for texts in listing.captions.to_pylist()] == [
+        sorted(CAPTIONS[n]) for n in order
+    ]
     if splits is None:
         assert listing.splits is None
     else:
-        assert named_splits(listing, "train").splits.to_pylist() == splits
+        assert named_splits(listing, "train").splits.to_pylist() == [splits[n] for n in order]
     assert len(set(listing.ids.to_pylist())) == 3
     return listing
 
 
 def by_caption():
-    """A row a caption, the images mixed."""
-    rows = [[name, text, split] for name, texts, split in zip(NAMES, CAPTIONS, SPLITS, strict=True) for text in texts]
+    """A row per caption, the images mixed."""
+    rows = [[name, text, split] for name, texts, split in ROWS for text in texts]
     return [rows[i] for i in (0, 2, 1, 3, 4, 5)]
 
 
 @pytest.mark.parametrize("separator", [",", "\t", "|"])
-def test_a_table_of_texts_with_a_row_a_caption(folder, separator):
+def test_a_table_of_texts_with_a_row_per_caption(folder, separator):
     lines = [separator.join(row) for row in [["filepath", "title", "split"], *by_caption()]]
     (folder / "table.csv").write_text("\ufeff" + "\n".join(lines))
     listing = check(folder / "table.csv")
+    assert listing.captions.to_pylist() == CAPTIONS
     assert listing.kind == "a CSV table (images in filepath, captions in title)"
     assert listing.ids.to_pylist() == NAMES
 
@@ -62,28 +69,30 @@ def test_columns_that_the_user_names(folder):
     table = write_csv(folder / "t.csv", ["wo", "was", "wann", "wer"], rows)
     with pytest.raises(ValueError, match=r"no column is named like captions; the columns are wo, was, wann, wer"):
         list_source(str(table))
-    with pytest.raises(ValueError, match=r"no column is named like images"):
+    with pytest.raises(ValueError, match=r"t.csv: no column is named like images"):
         list_source(str(table), None, Fields(captions=("was",)))
-    listing = check(table, columns=Fields("wo", ("was",), "wer", "wann"))
+    listing = check(table, fields=Fields("wo", ("was",), "wer", "wann"))
     assert listing.ids.to_pylist() == [f"id {name}" for name in NAMES]
 
 
-def test_captions_as_a_json_list_in_a_cell(folder):
-    rows = [[json.dumps(texts), split, name] for name, texts, split in zip(NAMES, CAPTIONS, SPLITS, strict=True)]
+def test_a_caption_per_column_and_a_json_list_in_a_cell(folder):
+    rows = [[name, *texts, *[""] * (3 - len(texts)), split] for name, texts, split in ROWS]
+    check(write_csv(folder / "t.csv", ["image", "caption_0", "caption_1", "caption_2", "split"], rows))
+    rows = [[json.dumps(texts), split, name] for name, texts, split in ROWS]
     check(write_csv(folder / "flickr_annotations.csv", ["raw", "split", "filename"], rows))
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "json", "parquet"])
 @pytest.mark.parametrize("layout", ["list", "structs", "struct of lists"])
 def test_lists_and_records_of_captions(folder, kind, layout):
-    given = {
+    captions = {
         "list": CAPTIONS,
         "structs": [[{"raw": text, "sentid": n} for n, text in enumerate(texts)] for texts in CAPTIONS],
         "struct of lists": [{"raw": texts, "tokens": [[text] for text in texts]} for texts in CAPTIONS],
     }[layout]
     rows = [
-        {"file_name": name, "sentences": captions, "split": split}
-        for name, captions, split in zip(NAMES, given, SPLITS, strict=True)
+        {"file_name": name, "sentences": texts, "split": split}
+        for name, texts, split in zip(NAMES, captions, SPLITS, strict=True)
     ]
     source = folder / f"table.{kind}"
     if kind == "parquet":
@@ -93,96 +102,66 @@ def test_lists_and_records_of_captions(folder, kind, layout):
     check(source)
 
 
-def test_a_caption_a_column(folder):
-    columns = ["image", "caption_0", "caption_1", "caption_2", "split"]
-    rows = [
-        [name, *texts, *[""] * (3 - len(texts)), split]
-        for name, texts, split in zip(NAMES, CAPTIONS, SPLITS, strict=True)
-    ]
-    listing = list_source(str(write_csv(folder / "t.csv", columns, rows)))
-    assert [list(filter(None, texts)) for texts in listing.captions.to_pylist()] == CAPTIONS
-
-
-@pytest.mark.parametrize("kind", ["bytes", "struct"])
-def test_parquet_files_that_hold_their_images(tmp_path, kind):
-    images = [{"bytes": content, "path": None} for content in FILES.values()] if kind == "struct" else [*FILES.values()]
+@pytest.mark.parametrize("images", [[*FILES.values()], HELD])
+def test_parquet_files_that_hold_their_images(tmp_path, images):
     rows = pa.table({"image": images, "captions": CAPTIONS})
     (tmp_path / "data").mkdir()
     for name, at in (("train-00000-of-00002", 0), ("train-00001-of-00002", 2), ("validation-00000-of-00001", 1)):
         pq.write_table(rows.slice(at, 1), tmp_path / "data" / f"{name}.parquet")
-    listing = list_source(str(tmp_path))
-    assert listing.captions.to_pylist() == [CAPTIONS[0], CAPTIONS[2], CAPTIONS[1]]
-    assert [listing.images.read(row) for row in (2, 0, 1)] == [FILES[name] for name in ("b.png", "a.png", "c.png")]
-    assert named_splits(listing, "train").splits.to_pylist() == ["train", "train", "dev"]
-
-
-def karpathy(splits, **more):
-    images = [
-        {
-            "filename": name,
-            "split": split,
-            "imgid": n,
-            "sentences": [{"raw": text, "tokens": []} for text in texts],
-            **more,
-        }
-        for n, (name, texts, split) in enumerate(zip(NAMES, CAPTIONS, splits, strict=True))
-    ]
-    return json.dumps({"images": images, "dataset": "coco"})
+    check(tmp_path, order=BY_SPLIT)
 
 
 def test_karpathys_json_with_its_restval(folder):
     (folder / "val2014").mkdir()
     for name in NAMES:
         (folder / name).rename(folder / "val2014" / name)
+    images = [
+        {
+            "filepath": "val2014",
+            "filename": name,
+            "split": split,
+            "imgid": n,
+            "sentences": [{"raw": text, "tokens": []} for text in texts],
+        }
+        for n, (name, texts, split) in enumerate(zip(NAMES, CAPTIONS, ["train", "val", "restval"], strict=True))
+    ]
     source = folder / "dataset_coco.json"
-    source.write_text(karpathy(["train", "val", "restval"], filepath="val2014"))
+    source.write_text(json.dumps({"images": images, "dataset": "coco"}))
     listing = check(source)
     assert named_splits(listing, "drop").splits.to_pylist() == ["train", "dev"]
     assert listing.kind.startswith("Karpathy's JSON")
 
 
-def coco(names):
-    found = [n for n, name in enumerate(NAMES) if name in names]
-    return json.dumps(
-        {
-            "images": [{"id": 100 + n, "file_name": NAMES[n], "width": 1} for n in found],
-            "annotations": [{"image_id": 100 + n, "id": n, "caption": text} for n in found for text in CAPTIONS[n]],
-        }
-    )
+def coco(*numbers):
+    images = [{"id": 100 + n, "file_name": NAMES[n], "width": 1} for n in numbers]
+    captions = [{"image_id": 100 + n, "id": n, "caption": text} for n in numbers for text in CAPTIONS[n]]
+    return json.dumps({"images": images, "annotations": captions})
 
 
-def test_cocos_captions(folder):
-    (folder / "captions.json").write_text(coco(NAMES))
+def test_cocos_captions_in_one_file_and_in_a_folder_of_files(folder):
+    (folder / "captions.json").write_text(coco(0, 1, 2))
     check(folder / "captions.json", splits=None)
-
-
-def test_a_folder_of_cocos_files_has_a_split_a_file(folder):
     for name, split in zip(NAMES, ("train2017", "val2017", "train2017"), strict=True):
         (folder / split).mkdir(exist_ok=True)
         (folder / name).rename(folder / split / name)
     (folder / "annotations").mkdir()
-    (folder / "annotations" / "captions_train2017.json").write_text(coco(["a.png", "c.png"]))
-    (folder / "annotations" / "captions_val2017.json").write_text(coco(["b.png"]))
-    listing = list_source(str(folder))
-    assert [listing.images.read(row) for row in (0, 2, 1)] == [*FILES.values()]
-    assert named_splits(listing, "train").splits.to_pylist() == ["train", "train", "dev"]
+    (folder / "annotations" / "captions_train2017.json").write_text(coco(0, 2))
+    (folder / "annotations" / "captions_val2017.json").write_text(coco(1))
+    check(folder, order=BY_SPLIT)
 
 
 @pytest.mark.parametrize("mapped", [False, True])
 def test_files_of_ids_and_captions(folder, mapped):
     precomp = folder / "precomp"
     precomp.mkdir()
-    names = dict(zip(NAMES, "123", strict=True)) if mapped else {name: name for name in NAMES}
+    ids = dict(zip(NAMES, "123" if mapped else NAMES, strict=True))
     for split in ("train", "dev"):
-        rows = [row for row in by_caption() if row[2] == split]
-        rows.sort()
-        (precomp / f"{split}_ids.txt").write_text("".join(f"{names[row[0]]}\n" for row in rows))
+        rows = sorted(row for row in by_caption() if row[2] == split)
+        (precomp / f"{split}_ids.txt").write_text("".join(f"{ids[row[0]]}\n" for row in rows))
         (precomp / f"{split}_caps.txt").write_text("".join(f"{row[1]}\n" for row in rows))
     if mapped:
-        (precomp / "id_mapping.json").write_text(json.dumps({number: name for name, number in names.items()}))
-    listing = list_source(str(precomp), folder, Fields())
-    assert [listing.images.read(row) for row in range(len(listing))] == [FILES[n] for n in ("b.png", "a.png", "c.png")]
-    assert listing.captions.to_pylist() == [["b one"], ["a one", "a two"], ["c one", "c three", "c two"]]
+        (precomp / "id_mapping.json").write_text(json.dumps({number: name for name, number in ids.items()}))
+    check(precomp, images=folder, order=(1, 0, 2))
 
 
 def shard(path, members):
@@ -199,33 +178,32 @@ def test_shards_of_webdataset(tmp_path):
     shard(tmp_path / "val-000.tar", [("b.png", FILES["b.png"]), ("b.txt", b"b one"), ("b.cls", b"7")])
     members = [("c.json", json.dumps({"captions": CAPTIONS[2]}).encode()), ("c.png", FILES["c.png"])]
     shard(tmp_path / "train-001.tar", members)
-    listing = list_source(str(tmp_path))
+    listing = check(tmp_path, order=BY_SPLIT)
     assert listing.ids.to_pylist() == ["0/a", "c", "b"]
-    assert [listing.images.read(row) for row in (0, 2, 1)] == [*FILES.values()]
-    assert listing.captions.to_pylist() == [CAPTIONS[0], CAPTIONS[2], CAPTIONS[1]]
-    assert named_splits(listing, "train").splits.to_pylist() == ["train", "train", "dev"]
     assert listing.images.describe(2).endswith("val-000.tar:b.png")
 
 
-@pytest.mark.parametrize("layout", ["splits", "a column in one split", "one split"])
-def test_saved_hugging_face_data_sets(tmp_path, layout):
+@pytest.fixture
+def dataset():
+    """The three images as a data set of Hugging Face."""
     datasets = pytest.importorskip("datasets")
-    images = [{"bytes": content, "path": None} for content in FILES.values()]
     features = datasets.Features({"image": datasets.Image(), "caption": [datasets.Value("string")]})
-    whole = datasets.Dataset.from_dict({"image": images, "caption": CAPTIONS}, features=features)
-    if layout == "splits":
-        saved = datasets.DatasetDict({"train": whole.select([0, 2]), "validation": whole.select([1])})
-    elif layout == "one split":
-        saved = datasets.DatasetDict({"test": whole})
-    else:
-        saved = datasets.DatasetDict({"test": whole.add_column("split", ["train", "val", "restval"])})
-    saved.save_to_disk(str(tmp_path / "saved"))
-    if layout != "splits":
-        check(tmp_path / "saved", splits=None if layout == "one split" else SPLITS)
-        return
-    listing = list_source(str(tmp_path / "saved"))
-    assert [listing.images.read(row) for row in (0, 2, 1)] == [*FILES.values()]
-    assert named_splits(listing, "train").splits.to_pylist() == ["train", "train", "dev"]
+    return datasets.Dataset.from_dict({"image": HELD, "caption": CAPTIONS}, features=features)
+
+
+def test_saved_hugging_face_data_sets(tmp_path, dataset):
+    from datasets import DatasetDict
+
+    layouts = {
+        "splits": {"train": dataset.select([0, 2]), "validation": dataset.select([1])},
+        "column": {"test": dataset.add_column("split", ["train", "val", "restval"])},
+        "one": {"test": dataset},
+    }
+    for name, splits in layouts.items():
+        DatasetDict(splits).save_to_disk(str(tmp_path / name))
+    check(tmp_path / "splits", order=BY_SPLIT)
+    check(tmp_path / "column")
+    check(tmp_path / "one", splits=None)
 
 
 def test_a_hub_that_is_not_reached_is_one_sentence(monkeypatch):
@@ -239,18 +217,14 @@ def test_a_hub_that_is_not_reached_is_one_sentence(monkeypatch):
         list_source("hf:some/set")
 
 
-def test_a_split_of_the_hub_is_named_and_its_configuration(monkeypatch):
-    datasets = pytest.importorskip("datasets")
-    features = datasets.Features({"image": datasets.Image(), "caption": [datasets.Value("string")]})
-    images = [{"bytes": content, "path": None} for content in FILES.values()]
-    whole = datasets.Dataset.from_dict({"image": images, "caption": CAPTIONS}, features=features)
-    found = {("some/set", "large"): {"train": whole.select([0, 2]), "test": whole.select([1])}}
-    monkeypatch.setattr(datasets, "load_dataset", lambda *name: found[name])
+def test_a_configuration_and_a_split_of_the_hub(monkeypatch, dataset):
+    splits = {"train": dataset.select([0, 2]), "test": dataset.select([1])}
+    monkeypatch.setattr("datasets.load_dataset", lambda *name: {("some/set", "large"): splits}[name])
     load_splits.cache_clear()
     both, one = (list_source(f"hf:some/set/large{split}") for split in ("", "@test"))
     assert both.splits.to_pylist() == ["train", "train", "test"]
     assert one.splits is None
-    assert [one.images.read(0)] == [*FILES.values()][1:2]
+    assert one.images.read(0) == FILES["b.png"]
     with pytest.raises(ValueError, match=r"some/set/large of .* has no split 'dev'; its splits are \['test', 't"):
         list_source("hf:some/set/large@dev")
 
@@ -260,6 +234,7 @@ def test_a_split_of_the_hub_is_named_and_its_configuration(monkeypatch):
     [
         ("a.json", "{", "damaged"),
         ("a.json", '{"images": [{"filename": "a"}]}', "no column is named like captions"),
+        ("a.json", '{"images": 3}', "Karpathy"),
         ("a.json", "[1]", "list of records"),
         ("a.json", '{"images": [], "annotations": [{"image_id": 1, "caption": "a"}]}', "image 1, which is not listed"),
         ("a.csv", "image,caption\na.png,\xff", "damaged|UTF|image"),
@@ -272,17 +247,19 @@ def test_a_split_of_the_hub_is_named_and_its_configuration(monkeypatch):
         ("a.tar", "nothing", "tar archive"),
         ("a.tar", "", "tar archive"),
         ("a.doc", "", "in a known layout"),
+        ("", "", r"is no folder|in a known layout"),
     ],
 )
-def test_what_is_damaged_is_one_sentence_that_names_it(tmp_path, name, content, reason):
+def test_a_damaged_source_is_one_sentence_that_names_it(tmp_path, name, content, reason):
     source = tmp_path / name
-    source.write_bytes(content.encode("latin-1"))
-    with pytest.raises(ValueError, match=reason) as said:
+    if name:
+        source.write_bytes(content.encode("latin-1"))
+    with pytest.raises(ValueError, match=reason) as refusal:
         list_source(str(source))
-    assert name in str(said.value)
-    assert "\n" not in str(said.value)
+    assert name in str(refusal.value)
+    assert "\n" not in str(refusal.value)
 
 
-def test_a_source_that_is_not_there(tmp_path):
+def test_a_missing_source(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"does not exist; .*hf:OWNER/NAME"):
         list_source(str(tmp_path / "nothing"))

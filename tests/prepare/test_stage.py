@@ -11,7 +11,6 @@ import pytest
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.stages.plan import MAKERS, plan
 from aoq.pipeline.stages.splits import open_pairs
-from aoq.tasks.stages import Dataset, Prepared
 from tests.prepare.conftest import CPU, encoded, picture
 
 EXPERIMENT = """
@@ -91,14 +90,11 @@ def test_keys_are_of_what_the_source_holds(planned, photos, tmp_path):
     assert len(changed | {key}) == 5
 
 
-def test_photographs_are_packed_if_so_asked(planned):
-    """It has a part in the key only then."""
+def test_packed_photographs_have_another_key(planned):
     plain, packed = planned(), planned("dataset.source.pack=true")
     assert "pack" not in plain["prepared"].ingredients
     assert packed["prepared"].key != plain["prepared"].key
-    for chain, is_packed in ((plain, False), (packed, True)):
-        images = pq.read_schema(make(chain, "prepared") / "train_images.parquet")
-        assert ("bytes" in images.names) == is_packed
+    assert "bytes" in pq.read_schema(make(packed, "prepared") / "train_images.parquet").names
 
 
 def test_a_source_that_changed_since_it_was_planned_is_refused(planned, photos):
@@ -106,13 +102,3 @@ def test_a_source_that_changed_since_it_was_planned_is_refused(planned, photos):
     photos.write_text(photos.read_text().replace("afar", "near"))
     with pytest.raises(ValueError, match="was changed after the run was planned; run again"):
         make(chain, "prepared")
-
-
-def test_luigi_prepares_before_the_dataset(planned, tmp_path):
-    planned()
-    task = Dataset(
-        experiment=str(tmp_path / "experiment.toml"), data_root=str(tmp_path), artifact_root=str(tmp_path / "artifacts")
-    )
-    (needed,) = task.requires()
-    assert isinstance(needed, Prepared)
-    assert not needed.complete()

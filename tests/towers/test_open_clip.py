@@ -17,9 +17,8 @@ from aoq.models.towers.text_towers import open_text_tower
 from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.evaluation.evaluate import evaluate
 from aoq.pipeline.prepare.pieces import Pieces
-from aoq.pipeline.stages.chain import pretrained
 from aoq.pipeline.stages.plan import MAKERS, plan
-from aoq.pipeline.training.checkpoint import load_model, save_model
+from aoq.pipeline.training.checkpoint import load_model
 from tests.prepare import tiny
 from tests.stages.conftest import ENGINE
 from tests.stages.test_dual_encoder import DRAWN, EXPERIMENT, MINED
@@ -145,17 +144,6 @@ def dual(name, **options):
     return model
 
 
-def test_a_pair_without_a_projection_is_the_pair_itself(open_clip, pair, pixels):
-    model, name = pair
-    native = {"image_pooling": "native", "text_pooling": "native", "project": False, "embedding_size": 6}
-    ours, captions = dual(name, **native).eval(), read(Pieces.open(name).tokenised(CAPTIONS))
-    found = ours.similarity(ours.encode_images(Images(pixels)), ours.encode_captions(captions))
-    theirs = open_clip.get_tokenizer(f"local-dir:{name.partition(':')[2]}")(CAPTIONS)
-    images, texts, _ = model(normalised(pixels), theirs)
-    assert_close(found, images @ texts.T, **CLOSE)
-    assert ours.pair_numbers() == {"temperature": pytest.approx(1 / 50)}
-
-
 @pytest.mark.parametrize("poolings", [("native", "native"), ("cls", "mean"), ("mean", "gpo")])
 def test_every_parameter_is_trained_with_or_without_checkpoints(pair, pixels, poolings):
     name, gradients = pair[1], []
@@ -185,16 +173,6 @@ def test_layers_are_all_parameters_and_projections_are_above(pair, native):
         assert any(one in ("proj", "text_projection") for one in last) == native
 
 
-def test_a_trained_pair_is_loaded_where_its_weights_are_gone(open_clip, pixels, tmp_path):
-    _, name = saved(open_clip, tmp_path)
-    options = {"feature_size": 5, "vocabulary_size": IDS, "embedding_size": 8, "image_tower": name, "text_tower": name}
-    model = build_model("dual_encoder", **options).eval()
-    save_model(tmp_path / "model.safetensors", model.state_dict(), {"name": "dual_encoder", "options": options})
-    (tmp_path / "open_clip_pytorch_model.bin").unlink()
-    loaded = load_model(tmp_path / "model.safetensors")
-    assert torch.equal(loaded.encode_images(Images(pixels)).vectors, model.encode_images(Images(pixels)).vectors)
-
-
 def test_an_experiment_trains_a_pair_from_photographs(pair, tmp_path):
     """A pair starts from its own weights and trains both rounds; the evaluation opens the tokeniser again."""
     name = pair[1].replace("open_clip:", "open_clip:local-dir:")
@@ -211,14 +189,6 @@ def test_an_experiment_trains_a_pair_from_photographs(pair, tmp_path):
     assert 0 < moved < 0.1
     measured = evaluate(trained, chain.folder, "dev", vocabulary=chain["dataset"].path / "tokeniser")
     assert measured["rsum"] == pytest.approx(chain["evaluation"].manifest()["metrics"]["rsum"])
-
-
-def test_keys_follow_the_weights(open_clip, tmp_path):
-    _, name = saved(open_clip, tmp_path)
-    before = pretrained(name)
-    assert pretrained(name.replace("open_clip:", "open_clip:local-dir:")) == before
-    (tmp_path / "open_clip_pytorch_model.bin").write_bytes(b"others")
-    assert pretrained(name) != before
 
 
 def test_what_does_not_fit_is_one_sentence(open_clip, pair, tmp_path):

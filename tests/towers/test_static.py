@@ -15,7 +15,6 @@ from aoq.models import build_model
 from aoq.models.base import Captions, Images
 from aoq.models.towers.text_towers import open_text_tower
 from aoq.pipeline.prepare.pieces import Pieces
-from aoq.pipeline.training.checkpoint import load_model, save_model
 
 WORDS = ["[UNK]", "a", "small", "dog", "##gy", "red", "two", "cubes"]
 SIZE = 6
@@ -111,17 +110,6 @@ def test_states_are_the_vectors_and_zero_beyond(name, rows):
     assert tower.poolings == {"mean", "gpo"}
 
 
-def test_a_dual_encoder_pools_the_mean(name, rows):
-    torch.manual_seed(0)
-    model = build_model("dual_encoder", feature_size=5, vocabulary_size=len(WORDS), embedding_size=4, text_tower=name)
-    model.load_pretrained()
-    found = model.encode_captions(made_captions(name)).vectors
-    for row, ids in enumerate(IDS):
-        mean = sum(rows[one] for one in ids) / len(ids)
-        expected = torch.nn.functional.normalize(model.text.project(mean), dim=0)
-        assert_close(found[row], expected, atol=2e-3, rtol=1e-3)
-
-
 @pytest.mark.parametrize("name", ["model2vec"], indirect=True)
 @pytest.mark.parametrize("kind", ["dual_encoder", "vse_infinity", "scan"])
 def test_vectors_are_trained_or_frozen(name, kind):
@@ -143,15 +131,6 @@ def test_vectors_are_trained_or_frozen(name, kind):
             if frozen
             else sorted({*gradient.any(1).nonzero().flatten().tolist()}) == [0, 1, 2, 3, 4, 6]
         )
-
-
-@pytest.mark.parametrize("name", ["quantised"], indirect=True)
-def test_trained_vectors_are_loaded_with_the_model(name, tmp_path):
-    options = {"feature_size": 5, "vocabulary_size": len(WORDS), "embedding_size": 4, "text_tower": name}
-    model = build_model("dual_encoder", **options).eval()
-    save_model(tmp_path / "model.safetensors", model.state_dict(), {"name": "dual_encoder", "options": options})
-    loaded, captions = load_model(tmp_path / "model.safetensors"), made_captions(name)
-    assert torch.equal(loaded.encode_captions(captions).vectors, model.encode_captions(captions).vectors)
 
 
 def test_augmentation_may_leave_out_any_word(folder, rows, monkeypatch):
@@ -194,14 +173,3 @@ def test_a_name_of_the_hub_is_its_copy(folder, rows, monkeypatch):
     assert len(Pieces.open("static:someone/vectors")) == len(WORDS)
     assert open_text_tower("static:someone/vectors", vocabulary_size=8).size == SIZE
     assert asked == ["someone/vectors"] * 2
-
-
-def test_a_hub_that_is_not_reached_is_one_sentence(monkeypatch):
-    def fails(*_, **__):
-        raise OSError("We couldn't connect to 'https://huggingface.co'\nCheck your internet connection.")
-
-    monkeypatch.setattr(pytest.importorskip("huggingface_hub"), "snapshot_download", fails)
-    for opened in (Pieces.open, lambda name: open_text_tower(name, vocabulary_size=9)):
-        with pytest.raises(ValueError, match=r"^static:a/b cannot be loaded \(.*\); .*path of a folder") as said:
-            opened("static:a/b")
-        assert "\n" not in str(said.value)

@@ -88,11 +88,7 @@ class Listing:
 
 
 def read_records(records: Records) -> Listing:
-    """List the images of records.
-
-    Raises:
-        ValueError: for a missing field, or one of an unknown kind.
-    """
+    """List the images of records."""
     kind, rows, images, fields = records
     caption_fields = list(fields.captions) or _caption_fields(rows)
     parts, owners = zip(*(_texts(rows, name) for name in caption_fields), strict=True)
@@ -123,11 +119,7 @@ def read_records(records: Records) -> Listing:
 
 
 def clean_captions(listing: Listing) -> Listing:
-    """Replace white space in captions by single spaces; leave out empty captions, and images without any.
-
-    Raises:
-        ValueError: if no image has a caption.
-    """
+    """Replace white space in captions by single spaces; leave out empty captions, and images without any."""
     texts = listing.captions.flatten().cast(pa.string())
     texts = pc.utf8_trim_whitespace(pc.replace_substring_regex(texts, WHITE, " "))
     is_text = pc.fill_null(pc.greater(pc.utf8_length(texts), 0), False)
