@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from aoq.pipeline.data.images import DECODED_FORMATS, decode
 from aoq.pipeline.digests import digest
 from aoq.pipeline.extras import import_extra
-from aoq.pipeline.prepare.images import DECODED_FORMATS, decode
 from aoq.pipeline.prepare.sources.images import EncodedImages, ImageFiles, ParquetImages
 from aoq.pipeline.reading import reading
 from aoq.pipeline.search.problem import blocks
@@ -70,7 +70,7 @@ class Photographs:
         return content
 
     def decode(self, row: int, least: int = 0) -> Image:
-        """Read and decode the photograph, down to `least` pixels a side (`aoq.pipeline.prepare.images.decode`)."""
+        """Read and decode the photograph, down to `least` pixels a side (`aoq.pipeline.data.images.decode`)."""
         content = self.read(row)
         try:
             return decode(content, least).image

@@ -28,7 +28,7 @@ from aoq.integrations.open_clip import (
     read_negclip,
 )
 from aoq.pipeline.data.folder import open_split
-from aoq.pipeline.prepare.images import decode
+from aoq.pipeline.data.images import decode
 from aoq.pipeline.prepare.photographs import open_photographs
 from aoq.pipeline.search.lists import NegativeLists
 from tests.exports.conftest import PICTURES

@@ -26,7 +26,7 @@ from aoq.integrations.open_clip import (
     carry_rows,
 )
 from aoq.pipeline.data.folder import open_split
-from aoq.pipeline.prepare.images import decode
+from aoq.pipeline.data.images import decode
 from aoq.pipeline.prepare.photographs import open_photographs
 from tests.exports.conftest import run
 from tests.prepare import tiny

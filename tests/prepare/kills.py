@@ -7,6 +7,7 @@ A process of its own, which computes nothing: what commands import is loaded onc
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import random
@@ -20,12 +21,17 @@ from aoq.pipeline.prepare import extraction, prepare
 from tests.chaos import forks
 
 BLOCK, BATCH = 12, 4
-KILLS = 2
+KILLS = 3
+PRELOADED = ["aoq.pipeline.prepare.encoders", "aoq.pipeline.stages.encoding", "PIL.Image"]
+PRELOADED += [f"transformers.models.{name}" for name in ("auto.modeling_auto", "auto.tokenization_auto")]
+PRELOADED += ["transformers.models.clip.modeling_clip", "transformers.image_processing_base"]
 GONE_SECONDS = 5
 
 
 def main(folder: Path, name: str, *command: str) -> str | None:
     forks.preload()
+    for module in PRELOADED:
+        importlib.import_module(module)
     extraction.BLOCK_IMAGES = embedding_blocks.STORE_ROWS = BLOCK  # the commands' forks have them, too
     embedding_blocks.BATCH = BATCH
     prepare._workers = lambda engine: 2  # with one thread: two wait for each other on a busy machine

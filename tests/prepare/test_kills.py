@@ -30,8 +30,9 @@ def run_kills(*arguments: object) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
-def test_prepare_continues_after_kills(photos, tmp_path):
-    run_kills(tmp_path, "prepare", photos, "--tokens", "pooled", "--threads", 1, "--batch-size", 4)
+def test_prepare_continues_after_kills(clip, photos, tmp_path):
+    extractor = "--extractor", f"transformers:{clip[2]}", "--tokens", "pooled"
+    run_kills(tmp_path, "prepare", photos, *extractor, "--threads", 1, "--batch-size", 4)
 
 
 def test_embed_continues_after_kills(clip, photos, prepared, tmp_path):

@@ -16,7 +16,7 @@ from aoq.integrations.items import Items
 from aoq.integrations.open_clip.rows import DRAWN, with_rows
 from aoq.integrations.processes import process_count, require_same_draws
 from aoq.pipeline.data.folder import open_split, split_fingerprint
-from aoq.pipeline.prepare.images import decode
+from aoq.pipeline.data.images import decode
 from aoq.pipeline.prepare.photographs import Photographs, open_photographs
 from aoq.pipeline.tables.contents import require_origin
 from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of

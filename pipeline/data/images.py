@@ -40,7 +40,7 @@ class _UnsupportedError(ValueError):
     """A kind of image that has no displayable pixels."""
 
 
-def decode(encoded: bytes, least: int = 0) -> Decoded:
+def decode(encoded: bytes, least: int = 0, most_pixels: int = _MOST_PIXELS) -> Decoded:
     """Decode the image in a file's bytes.
 
     A JPEG is decoded at a half, a quarter or an eighth of its size if its sides stay above `least` pixels, which
@@ -55,11 +55,11 @@ def decode(encoded: bytes, least: int = 0) -> Decoded:
         warnings.simplefilter("ignore")
         try:
             with pillow.open(io.BytesIO(encoded), formats=DECODED_FORMATS) as opened:
-                if opened.width * opened.height > _MOST_PIXELS:
+                if opened.width * opened.height > most_pixels:
                     raise pillow.DecompressionBombError
                 return _upright(opened, least)
         except pillow.DecompressionBombError:
-            raise ValueError(f"has more than {_MOST_PIXELS / 1e6:.0f} megapixels") from None
+            raise ValueError(f"has more than {most_pixels / 1e6:.0f} megapixels") from None
         except MemoryError:
             raise ValueError("takes more memory than is available") from None
         except Exception as error:  # Pillow's readers raise errors of any kind on hostile files

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from aoq.pipeline.prepare.images import decode, thumbnail
+from aoq.pipeline.data.images import decode, thumbnail
 from tests.prepare.conftest import encoded, picture
 
 
