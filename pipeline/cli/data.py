@@ -29,8 +29,7 @@ def check(folder: Path, as_json: bool) -> None:
     anything is an error.
     """
     from aoq.pipeline.data.check import examine_folder
-    from aoq.pipeline.data.findings import total
-    from aoq.pipeline.data.learnable import check_defaults
+    from aoq.pipeline.data.findings import check_defaults, total
 
     examined, by_default = examine_folder(folder), [*check_defaults(folder)]
     flaws = [*examined.flaws, *(replace(flaw, severity="warning") for flaw in by_default)]

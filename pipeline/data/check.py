@@ -140,7 +140,7 @@ class _Examination:
             self.kinds.append(kind)
 
     def _lines(self, suffix: str) -> list[str] | None:
-        """Read a text's lines, with a mark in place of what cannot be decoded."""
+        """Read a text's lines, with a mark instead of undecodable bytes."""
         content = self._attempt(suffix, files.read_text)
         if content is None:
             return None

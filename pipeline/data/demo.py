@@ -138,7 +138,7 @@ def read_scenes(folder: Path, split: str) -> world.Scenes:
 
 
 def is_true(caption: str, scenes: world.Scenes) -> Bool[np.ndarray, " images"]:
-    """Return whether a caption of the generated world is true of each scene; what it does not mention may be anything.
+    """Return whether a caption of the generated world is true of each scene; unmentioned properties may be anything.
 
     The objects of a scene differ, so an object identifies its group.
     """

@@ -14,9 +14,8 @@ from aoq.pipeline.build import UNITS, Build
 from aoq.pipeline.console import show_progress
 from aoq.pipeline.data.check import examine_folder
 from aoq.pipeline.data.demo import write_demo_world
-from aoq.pipeline.data.findings import SEVERITIES, Flaw, summed_up
+from aoq.pipeline.data.findings import SEVERITIES, Flaw, confusion, isolation, summed_up
 from aoq.pipeline.data.folder import Split, split_fingerprint
-from aoq.pipeline.data.learnable import confusion, isolation
 from aoq.pipeline.data.noise import draw_noise, read_noise
 from aoq.pipeline.data.vocabulary import Vocabulary
 from aoq.pipeline.digests import digest, known_sha256

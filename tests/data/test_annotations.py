@@ -26,13 +26,13 @@ def test_tables_are_read_from_csv_and_parquet_by_name(folder):
     (folder / "dev_judgements_expert.csv").write_text("image_id,caption_id,score\n1,3,2.5\n0,2,1\n")
     (folder / "devil_relevance.csv").write_text("another split's\n")
     split = open_split(folder, "dev")
-    found = {
+    result = {
         name: {direction: [rows.tolist() for rows in pairs] for direction, pairs in by_direction.items()}
         for name, by_direction in read_annotations(folder, split).relevance.items()
     }
     both = [[0, 2, 1], [3, 3, 7]]
-    assert found["relevance"] == {"i2t": both, "t2i": both}
-    assert found["relevance_eccv"] == {"i2t": [[1], [3]], "t2i": [[2, 2], [4, 5]]}
+    assert result["relevance"] == {"i2t": both, "t2i": both}
+    assert result["relevance_eccv"] == {"i2t": [[1], [3]], "t2i": [[2, 2], [4, 5]]}
     judged = read_annotations(folder, split).judgements["judgements_expert"]
     assert (judged.images.tolist(), judged.captions.tolist(), judged.scores.tolist()) == ([1, 0], [3, 2], [2.5, 1.0])
 
@@ -91,9 +91,9 @@ def test_whole_scores_and_texts_of_any_kind_fit_and_damaged_pages_do_not(folder,
     relevance, judgements = folder / "dev_relevance.parquet", folder / "dev_judgements.parquet"
     pq.write_table(pa.table({**pairs, "direction": directions}), relevance)
     pq.write_table(pa.table({**pairs, "score": [1, 3]}), judgements, compression="none", write_page_checksum=True)
-    found = read_annotations(folder, open_split(folder, "dev"))
-    assert found.judgements["judgements"].scores.tolist() == [1, 3]
-    assert [found.relevance["relevance"][way][1].tolist() for way in ("i2t", "t2i")] == [[3], [4]]
+    result = read_annotations(folder, open_split(folder, "dev"))
+    assert result.judgements["judgements"].scores.tolist() == [1, 3]
+    assert [result.relevance["relevance"][way][1].tolist() for way in ("i2t", "t2i")] == [[3], [4]]
     content = judgements.read_bytes()
     judgements.write_bytes(content.replace((3).to_bytes(8, "little"), (5).to_bytes(8, "little"), 1))
     assert judgements.read_bytes() != content

@@ -7,8 +7,7 @@ import pytest
 
 from aoq.pipeline.data import check
 from aoq.pipeline.data.check import examine_folder
-from aoq.pipeline.data.findings import MOST_OF_A_KIND, median_norm, total
-from aoq.pipeline.data.learnable import check_defaults
+from aoq.pipeline.data.findings import MOST_OF_A_KIND, check_defaults, median_norm, total
 
 
 def features(seed=0, rows=4, **changed):

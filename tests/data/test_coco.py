@@ -40,7 +40,7 @@ def test_some_images_in_another_order_score_as_the_package_has_them(tmp_path, kn
     split = write_split(tmp_path, [images[row] for row in chosen], 400)
     write_coco_relevance(tmp_path, split)
     similarity = np.random.default_rng(1).normal(size=(400, 2000)).astype(np.float32)
-    found = measure_annotations(similarity, split, tmp_path, folds=1)["relevance"]
+    result = measure_annotations(similarity, split, tmp_path, folds=1)["relevance"]
     captions = [int(known.coco_ids[5 * row + n]) for row in chosen for n in range(5)]
     here = set(captions), {images[row] for row in chosen}
     for name, right in (("eccv", known.eccv_gts), ("cxc", known.cxc_gts)):
@@ -54,7 +54,7 @@ def test_some_images_in_another_order_score_as_the_package_has_them(tmp_path, kn
                 ours = set(right[direction].get(query, ())) & among
                 if ours:
                     hits.append(candidates[int(row.argmax())] in ours)
-            assert found[f"relevance_{name}"][direction]["r1"] == pytest.approx(100 * np.mean(hits))
+            assert result[f"relevance_{name}"][direction]["r1"] == pytest.approx(100 * np.mean(hits))
 
 
 def test_all_of_them_go_by_their_order(tmp_path, known):
@@ -62,10 +62,10 @@ def test_all_of_them_go_by_their_order(tmp_path, known):
     write_coco_relevance(tmp_path, split)
     images, captions = read_annotations(tmp_path, split).relevance["relevance_eccv"]["i2t"]
     row, ids = coco_images(known), known.coco_ids
-    found = {(row[image], int(ids[caption])) for image, caption in zip(images, captions, strict=True)}
+    result = {(row[image], int(ids[caption])) for image, caption in zip(images, captions, strict=True)}
     right = {(image, caption) for image, right in known.eccv_gts["i2t"].items() for caption in right}
-    assert found == {(image, caption) for image, caption in right if caption in ids}
-    assert (len(found), len(right)) == (22548, 22550)
+    assert result == {(image, caption) for image, caption in right if caption in ids}
+    assert (len(result), len(right)) == (22548, 22550)
 
 
 def test_classes_are_those_of_the_instances(tmp_path, known):

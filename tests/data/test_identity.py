@@ -53,9 +53,9 @@ def test_identities_that_do_not_fit_are_refused(folder, wrong):
 def test_pairs_by_definition(identity, drawn):
     images = len(identity)
     image_of = drawn.draw(st.lists(st.integers(0, images - 1), max_size=10))
-    found = positive_pairs_of(np.array(image_of, np.int32), np.array(identity, np.int32)).tolist()
+    result = positive_pairs_of(np.array(image_of, np.int32), np.array(identity, np.int32)).tolist()
     every = [[i, c] for c, own in enumerate(image_of) for i in range(images) if identity[i] == identity[own]]
-    assert found == every
+    assert result == every
 
 
 EXPERIMENT = """
@@ -113,8 +113,8 @@ def test_ranks_by_definition(seed):
     identity, image_of = rng.integers(0, 4, 6), np.concatenate([np.arange(6), rng.integers(0, 6, 4)])
     similarity = rng.integers(0, 5, (6, 10)).astype(np.float32)
     is_true = identity[:, None] == identity[image_of]
-    found = retrieval_ranks(similarity, image_of, identity)
-    for ranks, scores, true in ((found.i2t, similarity, is_true), (found.t2i, similarity.T, is_true.T)):
+    result = retrieval_ranks(similarity, image_of, identity)
+    for ranks, scores, true in ((result.i2t, similarity, is_true), (result.t2i, similarity.T, is_true.T)):
         for row in range(len(ranks)):
             best = max(scores[row][true[row]])
             assert ranks[row] == sum((scores[row] >= best) & ~true[row])

@@ -37,7 +37,7 @@ def main(folder: Path, name: str, *command: str) -> str | None:
     prepare._workers = lambda engine: 2  # with one thread: two wait for each other on a busy machine
     whole = forks.run(("aoq", name, *command, "whole"), folder)
     if whole.code != 0:
-        return f"undisturbed, it ends with {whole.code}: {whole.said}"
+        return f"undisturbed, it ends with {whole.code}: {whole.output}"
     rng, wanted, scratch = random.Random(0), contents(folder / "whole"), folder / ".made.work"
     for _ in range(KILLS):
         if broke := _kill(("aoq", name, *command, "made"), folder, rng.uniform(0.1, 0.9) * whole.seconds):
@@ -47,7 +47,7 @@ def main(folder: Path, name: str, *command: str) -> str | None:
     if not (folder / "made").exists():
         ended = forks.run(("aoq", name, *command, "made"), folder)
         if ended.code != 0 or scratch.exists():
-            return f"after the kills it ends with {ended.code}, scratch left: {scratch.exists()}: {ended.said}"
+            return f"after the kills it ends with {ended.code}, scratch left: {scratch.exists()}: {ended.output}"
     if contents(folder / "made") != wanted:
         return "after the kills there are other bytes"
     return None

@@ -117,9 +117,9 @@ def test_efficientnets_regions_are_those_of_the_published_network():
     with torch.inference_mode():
         maps = model.extract_features((pixels.float().permute(0, 3, 1, 2) - 127) / 128)
     extractor.to(torch.device("cpu"))
-    found = extractor.features(pixels, torch.device("cpu"))
-    assert found.shape == (1, 49, 1280)
-    np.testing.assert_allclose(found[0], maps[0].flatten(1).T, atol=5e-3)
+    result = extractor.features(pixels, torch.device("cpu"))
+    assert result.shape == (1, 49, 1280)
+    np.testing.assert_allclose(result[0], maps[0].flatten(1).T, atol=5e-3)
     assert extractor.fingerprint == hash_weights(model)
     boxes = extractor.boxes(np.array([500]), np.array([300]))[0]
     assert boxes.shape == (49, 4)

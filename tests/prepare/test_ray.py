@@ -115,8 +115,10 @@ def test_a_node_that_does_not_see_the_photographs_is_named(cluster, on, photos, 
         return problems_here(versions, seen, lacking)
 
     monkeypatch.setattr(on_ray, "problems_here", differs_there)
-    said = rf"^1 of 2 nodes cannot work on this: node \S+ \({second[:8]}\) does not read /nowhere\.png as it is here\."
-    with pytest.raises(ValueError, match=said):
+    message = (
+        rf"^1 of 2 nodes cannot work on this: node \S+ \({second[:8]}\) does not read /nowhere\.png as it is here\."
+    )
+    with pytest.raises(ValueError, match=message):
         on(photos, "there")
     assert list((tmp_path / "there.work" / "blocks").iterdir()) == []
 
@@ -135,9 +137,11 @@ def test_vectors_are_those_of_one_process(cluster, clip, photos, tmp_path):
         assert np.load(tmp_path / name / "captions.npy").shape == (32, 6)
     assert contents(tmp_path / "there") == contents(tmp_path / "here")
     (photos.parent / "03.png").write_bytes(encoded(picture(99)))
-    said = [aoq(*command, tmp_path / "again", *where).stderr.splitlines()[-1] for where in (("--threads", 1), on_ray)]
-    assert "03.png: was changed since the folder was prepared; prepare the folder again." in said[0]
-    assert said[0] == said[1]
+    message = [
+        aoq(*command, tmp_path / "again", *where).stderr.splitlines()[-1] for where in (("--threads", 1), on_ray)
+    ]
+    assert "03.png: was changed since the folder was prepared; prepare the folder again." in message[0]
+    assert message[0] == message[1]
 
 
 def test_a_node_that_is_lost_costs_its_block(cluster, on, photos, tmp_path, monkeypatch):

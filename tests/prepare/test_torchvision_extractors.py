@@ -63,11 +63,11 @@ def test_timms_models_and_its_own_preprocessing(timm, tmp_path, name, options, g
     )
     seen = timm.data.create_transform(**config, is_training=False)(image)[None]
     with torch.inference_mode():
-        found = model.forward_features(seen)[0]
+        result = model.forward_features(seen)[0]
         vector = model(seen)
-    if found.ndim == 3:
-        found = found.flatten(1).T if found.shape[0] == extractor.dims else found.flatten(0, 1)
-    np.testing.assert_allclose(features_of(extractor, image), found[-grid[0] * grid[1] :], atol=2e-2)
+    if result.ndim == 3:
+        result = result.flatten(1).T if result.shape[0] == extractor.dims else result.flatten(0, 1)
+    np.testing.assert_allclose(features_of(extractor, image), result[-grid[0] * grid[1] :], atol=2e-2)
     np.testing.assert_allclose(features_of(open_extractor(named, "pooled"), image), vector, atol=2e-2)
 
 
@@ -78,13 +78,13 @@ def test_open_clips_models_and_their_own_preprocessing(open_clip, tmp_path):
     model.eval()
     image = picture(0, 90, 60)
     with torch.inference_mode():
-        found = model.visual.forward_intermediates(transform(image)[None], normalize_intermediates=True)
-    maps = found["image_intermediates"][-1][0]
+        result = model.visual.forward_intermediates(transform(image)[None], normalize_intermediates=True)
+    maps = result["image_intermediates"][-1][0]
     extractor = open_extractor(named)
     assert (extractor.grid, extractor.dims) == ((4, 4), 64)
     np.testing.assert_allclose(features_of(extractor, image), maps.flatten(1).T, atol=5e-3)
     pooled = open_extractor(named, "pooled")
-    np.testing.assert_allclose(features_of(pooled, image), found["image_features"], atol=5e-3)
+    np.testing.assert_allclose(features_of(pooled, image), result["image_features"], atol=5e-3)
 
 
 @pytest.fixture
@@ -97,15 +97,15 @@ def by_definition(model, image, most):
     """Torchvision's own detections in the whole image; of each box alone what its head makes of it."""
     whole = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1) / 255
     with torch.inference_mode():
-        (found,) = model([whole])
+        (result,) = model([whole])
         seen, _ = model.transform([whole])
-        maps, boxes, features = model.backbone(seen.tensors), found["boxes"][:most], []
+        maps, boxes, features = model.backbone(seen.tensors), result["boxes"][:most], []
         high, wide = seen.image_sizes[0]
         for box in boxes:
             scaled = box * torch.tensor([wide / image.width, high / image.height] * 2)
             pooled = model.roi_heads.box_roi_pool(maps, [scaled[None]], seen.image_sizes)
             features.append(model.roi_heads.box_head(pooled)[0])
-    assert found["scores"].tolist() == sorted(found["scores"].tolist(), reverse=True)
+    assert result["scores"].tolist() == sorted(result["scores"].tolist(), reverse=True)
     return torch.stack(features).numpy(), (boxes / torch.tensor([image.width, image.height] * 2)).numpy()
 
 
@@ -154,9 +154,9 @@ def test_large_images_are_shrunk_to_what_a_detector_takes(detector):
     ],
 )
 def test_what_is_no_detector_is_one_sentence(name, message):
-    with pytest.raises(ValueError, match=message) as said:
+    with pytest.raises(ValueError, match=message) as refusal:
         open_extractor(f"torchvision:{name}")
-    assert "\n" not in str(said.value)
+    assert "\n" not in str(refusal.value)
 
 
 def test_other_weights_are_no_detectors(tmp_path):
@@ -190,11 +190,11 @@ def test_a_caption_that_is_a_path_of_a_picture_is_a_text(sentence_model, tmp_pat
     path = tmp_path / "a.png"
     picture(0).save(path)
     name, model = sentence_model
-    found = open_encoder(name).texts([str(path)], CPU)
+    result = open_encoder(name).texts([str(path)], CPU)
     tokens = model.tokenizer([str(path)], truncation=True, max_length=8, return_tensors="pt")
     with torch.inference_mode():
         expected = model[0].auto_model.get_text_features(**tokens).pooler_output
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(result, expected, atol=1e-6)
 
 
 def test_a_model_of_texts_alone_is_refused(tmp_path):

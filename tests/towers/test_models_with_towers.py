@@ -49,14 +49,14 @@ def test_regions_are_the_patches_of_the_tower(case, saved, pixels):
 def test_words_are_the_states_of_the_tower(case, saved, captions, monkeypatch):
     """The tower's states of a caption alone replace those of the GRU."""
     model, plain = case
-    found = model.encode_captions(captions)
+    result = model.encode_captions(captions)
     for row, length in enumerate(captions.lengths.tolist()):
         states = saved("bert")[0](input_ids=captions.words[row : row + 1, :length]).last_hidden_state
         states = states @ model.text.project.weight.T + model.text.project.bias
         mask = torch.ones(1, length, dtype=torch.bool)
         monkeypatch.setattr(plain.text, "states", lambda _, states=states, mask=mask: (states, mask))
         expected = plain.encode_captions(captions[row : row + 1]).vectors[0]
-        assert_close(found.vectors[row] if expected.ndim == 1 else found.vectors[row, :length], expected, **CLOSE)
+        assert_close(result.vectors[row] if expected.ndim == 1 else result.vectors[row, :length], expected, **CLOSE)
 
 
 def test_every_parameter_is_trained(case, pixels, captions):

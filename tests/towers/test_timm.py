@@ -77,8 +77,8 @@ def test_statistics_are_those_of_each_group(saved, photographs):
         build_model("dual_encoder", feature_size=5, vocabulary_size=9, image_tower=saved[1]) for _ in "12"
     )
     in_turn.load_state_dict(together.state_dict())
-    found = together.train().encode_images(Images(photographs, groups=2))
+    result = together.train().encode_images(Images(photographs, groups=2))
     parts = [in_turn.train().encode_images(Images(photographs[start : start + 2])) for start in (0, 2)]
     if not any(isinstance(module, torch.nn.Dropout) and module.p for module in together.modules()):
-        assert_close(found.vectors, concatenate(parts).vectors, atol=1e-4, rtol=1e-4)
+        assert_close(result.vectors, concatenate(parts).vectors, atol=1e-4, rtol=1e-4)
         assert_close([*together.buffers()], [*in_turn.buffers()], atol=1e-4, rtol=1e-4)

@@ -48,8 +48,8 @@ def list_json(source: Path, images: Path | None, fields: Fields) -> Records:
         return _list_coco([source], root)
     with reading(source, "a JSON list of records, Karpathy's file of images with sentences, or COCO's captions"):
         is_karpathys = isinstance(content, dict) and "images" in content
-        found = checked(content["images"] if is_karpathys else content, list[dict[str, Any]])
-        rows = pa.Table.from_pylist(found)
+        records = checked(content["images"] if is_karpathys else content, list[dict[str, Any]])
+        rows = pa.Table.from_pylist(records)
     return Records("Karpathy's JSON" if is_karpathys else "a JSON list", rows, root.absolute(), fields)
 
 

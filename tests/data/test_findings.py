@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aoq.pipeline.data.findings import Flaw
-from aoq.pipeline.data.learnable import confusion, isolation
+from aoq.pipeline.data.findings import Flaw, confusion, isolation
 from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.data.vocabulary import SPECIAL_WORDS, Vocabulary
 
