@@ -290,7 +290,6 @@ def static_folder(name: str) -> Path:
 
 
 def _vectors(names: Collection[str]) -> str:
-    """Name the tensor that holds the vectors."""
     named = [name for name in VECTORS if name in names] or [*names]
     if len(named) != 1:
         raise ValueError(f"it holds the tensors {sorted(names)}, and none is called {' or '.join(VECTORS)}")

@@ -225,7 +225,6 @@ def coco_image_ids(split: Split) -> list[int]:
 
 
 def _test_images() -> list[int]:
-    """Return the 5,000 ids in their usual order."""
     known = _known()
     return [int(known.coco_gts["t2i"][caption][0]) for caption in known.coco_ids[::COCO_CAPTIONS].tolist()]
 

@@ -226,7 +226,6 @@ class _Examination:
 
     @property
     def _is_constant(self) -> bool:
-        """True if all of several images have the same features."""
         return len(self.digests) > 1 and len(set(self.digests)) == 1 and any(self.digests)
 
     def _examine_differences(self, captions: Sequence[str]) -> None:

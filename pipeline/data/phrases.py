@@ -84,7 +84,6 @@ def phrase_problems(path: Path, captions: Sequence[str]) -> Iterator[tuple[int, 
 
 
 def _lines(path: Path, captions: Sequence[str]) -> list[tuple[str, str]]:
-    """Pair each line with its caption."""
     lines = read_lines(path)
     _check_count(path, lines, captions)
     return list(zip(lines, captions, strict=True))

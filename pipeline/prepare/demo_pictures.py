@@ -44,7 +44,6 @@ def write_demo_pictures(folder: Path, splits: tuple[str, ...] = ("train", "dev")
 
 
 def _draw(pillow: Any, labels: list[list[int]], boxes: Float32[np.ndarray, "regions 4"]) -> bytes:
-    """Draw one image as a PNG."""
     from PIL import ImageDraw
 
     ground = next(label[4] for label in labels if label[4] != UNLABELLED)

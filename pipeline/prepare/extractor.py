@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from jaxtyping import Float, Float16, Float32, UInt8
 from torch import Tensor, nn
-from typing_extensions import override
 
 from aoq.models.towers.preprocessing import Seen, Sides
 
@@ -101,7 +100,6 @@ class GridExtractor(Extractor):
         weights = fingerprint or hash_weights(module)
         return cls(name, preprocessing, module, weights, rows * columns, dims, (rows, columns), tokens)
 
-    @override
     def extract(self, pixels: PixelBatch, widths: Sides, heights: Sides, device: torch.device) -> dict[str, np.ndarray]:
         return {"ims": self.features(pixels, device), "boxes": self.boxes(widths, heights)}
 

@@ -12,7 +12,6 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
-from typing_extensions import override
 
 from aoq.models.towers.libraries import (
     OpenClipSource,
@@ -104,7 +103,6 @@ def open_transformers(name: str, tokens: Tokens) -> GridExtractor:
 
 
 def _vector(output: Any) -> Tensor:
-    """Take one vector per image from a model's output."""
     if isinstance(output, Tensor):
         return output
     pooled = getattr(output, "pooler_output", None)
@@ -158,11 +156,9 @@ class Detector(Extractor):
     """
 
     @property
-    @override
     def columns(self) -> dict[str, np.dtype]:
         return {**super().columns, "mask": np.dtype((np.bool_, (self.tokens,)))}
 
-    @override
     def extract(self, pixels: PixelBatch, widths: Sides, heights: Sides, device: torch.device) -> dict[str, np.ndarray]:
         arrays = {name: np.zeros(len(pixels), kind) for name, kind in self.columns.items()}
         for row, image in enumerate(pixels):  # one by one, so that features do not depend on the batch

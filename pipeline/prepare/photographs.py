@@ -139,7 +139,6 @@ def photograph_files(folder: Path, split: str, images: int, unpacked: Path | Non
 
 
 def _unpack(content: bytes, path: Path) -> Path:
-    """Write the photograph to a file with the suffix of its format."""
     pillow = import_extra("PIL.Image", "prepare", "reading images")
     with pillow.open(io.BytesIO(content), formats=DECODED_FORMATS) as opened:
         path = path.with_suffix(f".{opened.format.lower()}")

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from typing_extensions import override
 
 from aoq.models.towers.libraries import TOKENISER, OpenClipSource, library_of, static_folder, tokeniser_of_transformers
 from aoq.pipeline.data.tokens import TokenisedCaptions
@@ -79,7 +78,6 @@ class TransformersPieces(Pieces):
     def __len__(self) -> int:
         return len(self.tokeniser)
 
-    @override
     def ids(self, captions: list[str]) -> list[list[int]]:
         """A caption's last id must be a special token: some text encoders' own vectors are its state."""
         longest = min(self.tokeniser.model_max_length, MOST_IDS)
@@ -93,7 +91,6 @@ class TransformersPieces(Pieces):
                 )
         return encoded
 
-    @override
     def save(self, folder: Path) -> None:
         self.tokeniser.save_pretrained(folder)
 
@@ -113,13 +110,11 @@ class OpenClipPieces(Pieces):
     def __len__(self) -> int:
         return int(self.tokeniser.vocab_size)
 
-    @override
     def ids(self, captions: list[str]) -> list[list[int]]:
         start, end = self.tokeniser.sot_token_id, self.tokeniser.eot_token_id
         inside = [self.tokeniser.encode(caption)[: self.tokeniser.context_length - 2] for caption in captions]
         return [[start, *ids, end] if ids else [] for ids in inside]
 
-    @override
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True)
         (folder / self.FILE).write_text(json.dumps({"name": self.name}) + "\n", encoding="utf-8")
@@ -140,7 +135,6 @@ class StaticPieces(Pieces):
     def __len__(self) -> int:
         return 1 + int(max(self.cutter.get_vocab().values()))
 
-    @override
     def ids(self, captions: list[str]) -> list[list[int]]:
         """Add no special tokens, which would distort a mean; drop unknown ids unless a caption has no others."""
         model = parse_json(self.cutter.to_str(), dict[str, Any])["model"]
@@ -153,7 +147,6 @@ class StaticPieces(Pieces):
             logger.warning(message, len(lines), len(captions), lines[:5])
         return [kept or ids[:1] for kept, ids in zip(known, encoded, strict=True)]
 
-    @override
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True)
         self.cutter.save(str(folder / TOKENISER))

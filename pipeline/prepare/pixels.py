@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Int, Int32, UInt8
 from torch import Tensor
-from typing_extensions import override
 
 from aoq.models.towers.preprocessing import RGB, Preprocessing
 from aoq.pipeline.data.batches import Pixels
@@ -41,7 +40,6 @@ class PhotographPixels(Pixels):
     pool: ProcessPoolExecutor | None = None
     processes: int = 0
 
-    @override
     def read(self, rows: Int[np.ndarray, " rows"]) -> UInt8[Tensor, "rows height width 3"]:
         """Read each photograph once, however often it is in the batch."""
         distinct, places = np.unique(rows, return_inverse=True)
@@ -59,7 +57,6 @@ class PhotographPixels(Pixels):
                 "training continues from its last checkpoint; fewer [engine] workers take less memory."
             ) from error
 
-    @override
     def augmented(self, ways: tuple[str, ...], seed: int, epoch: int) -> PhotographPixels:
         return replace(self, augmentation=(ways, seed, epoch))
 

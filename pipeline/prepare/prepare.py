@@ -142,7 +142,6 @@ def _begin(request: Request, listing: Listing, extractor: Extractor, folder: Pat
 
 
 def _hashes(listing: Listing, work: Path, report: Report) -> list[bytes]:
-    """Hash the content of all images, or read the hashes of the last run."""
     if not (kept := work / "hashes.bin").is_file():
         write_atomically(kept, b"".join(hash_images(listing.images, len(listing), report)))
     content = kept.read_bytes()
@@ -150,7 +149,6 @@ def _hashes(listing: Listing, work: Path, report: Report) -> list[bytes]:
 
 
 def _divide(listing: Listing) -> dict[str, Listing]:
-    """Images of each split, train first."""
     assert listing.splits is not None  # they were named or drawn
     names = sorted(listing.splits.unique().to_pylist(), key=lambda name: (name != "train", name))
     split_of = listing.splits.to_numpy(zero_copy_only=False)

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 from jaxtyping import Int
-from typing_extensions import override
 
 from aoq.pipeline.digests import digest
 from aoq.pipeline.reading import reading
@@ -72,11 +71,9 @@ class Selection(EncodedImages):
     def describe(self, row: int) -> str:
         return self.whole.describe(int(self.rows[row]))
 
-    @override
     def take(self, rows: Int[np.ndarray, " some"]) -> EncodedImages:
         return self.whole.take(self.rows[rows])
 
-    @override
     def identity(self) -> str:
         return digest([self.whole.identity(), sha256(self.rows.tobytes()).hexdigest()])
 
@@ -91,11 +88,9 @@ class ImageFiles(EncodedImages):
     def describe(self, row: int) -> str:
         return self.files[row]
 
-    @override
     def path(self, row: int) -> str | None:
         return self.files[row]
 
-    @override
     def take(self, rows: Int[np.ndarray, " some"]) -> ImageFiles:
         return ImageFiles([self.files[row] for row in rows])
 
@@ -117,7 +112,6 @@ class TarMembers(EncodedImages):
     def describe(self, row: int) -> str:
         return f"{self.files[self.members[row][0]]}:{self.members[row][3]}"
 
-    @override
     def take(self, rows: Int[np.ndarray, " some"]) -> TarMembers:
         return TarMembers(self.files, [self.members[row] for row in rows])
 
@@ -174,7 +168,6 @@ class DatasetImages(EncodedImages):
     def describe(self, row: int) -> str:
         return f"image {row}"
 
-    @override
     def identity(self) -> str:
         return str(self.dataset._fingerprint)
 

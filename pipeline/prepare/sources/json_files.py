@@ -54,7 +54,6 @@ def list_json(source: Path, images: Path | None, fields: Fields) -> Records:
 
 
 def _coco_files(folder: Path) -> list[Path]:
-    """Find the caption files of a COCO folder, or of `annotations` in it."""
     paths = [path for place in (folder, folder / "annotations") for path in place.glob("captions_*.json")]
     return sorted(path for path in paths if COCO_NAME.fullmatch(path.name))
 

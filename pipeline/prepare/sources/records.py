@@ -211,7 +211,6 @@ def _as_strings(name: str, column: pa.Array) -> pa.Array:
 
 
 def _texts(rows: pa.Table, name: str) -> tuple[pa.Array, Int[np.ndarray, " texts"]]:
-    """Read all texts of a field, and the row of each."""
     column = _unwrap(name, _column(rows, name))
     if not _is_list(column.type):
         texts = _as_strings(name, column)
@@ -224,7 +223,6 @@ def _texts(rows: pa.Table, name: str) -> tuple[pa.Array, Int[np.ndarray, " texts
 
 
 def _unwrap(name: str, column: pa.Array) -> pa.Array:
-    """Take the texts out of records."""
     while pa.types.is_struct(column.type):
         names = column.type.names
         field = next((field for field in TEXT_FIELDS if field in names), None)

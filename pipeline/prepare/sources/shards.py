@@ -52,11 +52,6 @@ def _samples(shard: Path) -> Iterator[tuple[str, tarfile.TarInfo, list[str]]]:
 
 
 def _key_and_suffix(name: str) -> tuple[str, str]:
-    """Split a member's name.
-
-    >>> _key_and_suffix("0/a.b.JPG")
-    ('0/a', 'b.jpg')
-    """
     folder, _, file = name.rpartition("/")
     stem, _, suffix = file.partition(".")
     return f"{folder}/{stem}", suffix.lower()
