@@ -130,14 +130,13 @@ class TransformersSource:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence transformers' report of missing weights, such as poolers: `load_into` checks them."""
-    logs = import_extra("transformers.utils.logging", "transformers", "a tower")
-    level = logs.get_verbosity()
-    logs.set_verbosity_error()
+    """Silence libraries' warnings of random or missing weights: `load_into` checks them."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
         yield
     finally:
-        logs.set_verbosity(level)
+        logging.disable(level)
 
 
 def pair_numbers(pair: Any) -> dict[str, float]:
@@ -177,12 +176,8 @@ class OpenClipSource:
 
     def build(self) -> Any:
         """Build the pair with random weights, as `visual` and `text`."""
-        root = logging.getLogger()
-        root.addFilter(_is_no_warning_of_random_weights)
-        try:
+        with _quiet():
             return self._create_sides(None, load_weights=False)
-        finally:
-            root.removeFilter(_is_no_warning_of_random_weights)
 
     def load(self) -> tuple[Any, Preprocessing]:
         """Load the pair with its weights, as the library builds it, and the preprocessing of its image side."""
@@ -221,10 +216,6 @@ class OpenClipSource:
                 pretrained_image=False,
                 pretrained_text=False,
             )
-
-
-def _is_no_warning_of_random_weights(record: logging.LogRecord) -> bool:
-    return not str(record.msg).startswith("No pretrained weights")
 
 
 def load_sentence_transformers(name: str) -> Any:

@@ -48,7 +48,8 @@ def read_noise(path: Path, image_of: Int32[np.ndarray, " captions"]) -> Int64[np
     """Read a noise file, with one row per caption or per image, as the image of every caption."""
     rows, captions, images = open_array(path), len(image_of), int(image_of.max()) + 1
     if rows.ndim != 1 or rows.dtype.kind not in "iu" or len(rows) not in (captions, images):
-        needs = f"needs one integer image row per caption, shape ({captions},), or one per image, ({images},)"
+        shapes = f"shape ({captions},), or one per image, ({images},)"
+        needs = f"a noise file has one integer image row per caption, {shapes}"
         raise misfit(path, rows, needs, "It belongs to another data set, or is no noise file.")
     if len(wrong := np.flatnonzero((rows < 0) | (rows >= images))):
         entry = f"entry {wrong[0]} is {rows[wrong[0]]}"
