@@ -25,7 +25,7 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)  # beside this file, `
 from aoq.pipeline.browse.app import open_server
 from aoq.pipeline.browse.lists import ListFile
 from aoq.pipeline.browse.marks import Marks, Matches
-from aoq.pipeline.browse.source import Album, OpenTable, Source
+from aoq.pipeline.browse.source import Album, Gallery, OpenTable
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import DIRECTIONS
@@ -46,7 +46,7 @@ def made_up_lists(anchors: int, candidates: int, h: int) -> Iterator[NegativeLis
         yield NegativeLists(ids, scores, rng.random(rows, dtype=np.float32))
 
 
-def made_up_source(folder: Path) -> Source:
+def made_up_source(folder: Path) -> Gallery:
     rng = np.random.default_rng(0)
     captions = [" ".join(rng.choice(WORDS, 11)) for _ in range(CAPTIONS)]
     image_of = np.repeat(np.arange(IMAGES, dtype=np.int32), CAPTIONS // IMAGES)
@@ -56,7 +56,7 @@ def made_up_source(folder: Path) -> Source:
     write_table(folder / "table", {}, made, paired(image_of))
     manifest = {"directions": {name: {} for name in DIRECTIONS}}
     lists = {name: ListFile(folder / "table", name, manifest, None) for name in DIRECTIONS}
-    return Source(Album.of(folder, split), (OpenTable(("made up",), "", lists, (), None),), ())
+    return Gallery(Album.of(folder, split), (OpenTable(("made up",), "", lists, (), None),), ())
 
 
 def main() -> None:

@@ -15,11 +15,10 @@ from jinja2 import StrictUndefined
 from werkzeug.exceptions import HTTPException
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
-from aoq.pipeline.browse.addresses import here
+from aoq.pipeline.browse.lists import MOST_SUSPECTS
 from aoq.pipeline.browse.marks import Marks
-from aoq.pipeline.browse.pages import add_anchor_pages, add_common_pages, add_marking_pages, add_query_pages
-from aoq.pipeline.browse.source import Source
-from aoq.pipeline.browse.survey import SUSPECTS
+from aoq.pipeline.browse.pages import add_anchor_pages, add_common_pages, add_query_pages, here
+from aoq.pipeline.browse.source import Gallery
 from aoq.pipeline.terminal import visible_value
 
 logger = logging.getLogger(__name__)
@@ -61,12 +60,12 @@ class _Handler(WSGIRequestHandler):
         self.log("info", format, *args)
 
 
-def create_app(source: Source, marks: Marks | None, port: int) -> Flask:
+def create_app(source: Gallery, marks: Marks | None, port: int) -> Flask:
     """Create the application for this port; `marks` is None if there are no tables."""
     app = Flask(__name__)
     app.jinja_options = {"autoescape": True, "undefined": StrictUndefined, "finalize": visible_value}
     app.jinja_options |= {"trim_blocks": True, "lstrip_blocks": True}
-    app.jinja_env.globals.update(source=source, marks=marks, here=here, most_suspects=SUSPECTS)
+    app.jinja_env.globals.update(source=source, marks=marks, here=here, most_suspects=MOST_SUSPECTS)
     app.jinja_env.filters["thousands"] = "{:,}".format
     _guard(app, port)
 
@@ -85,7 +84,6 @@ def create_app(source: Source, marks: Marks | None, port: int) -> Flask:
         add_query_pages(app, source.evaluations)
     if source.train is not None and marks is not None:
         add_anchor_pages(app, source.train, source.tables, marks)
-        add_marking_pages(app, source.train, source.tables, marks)
     return app
 
 
@@ -113,7 +111,7 @@ def _guard(app: Flask, port: int) -> None:
         return answer
 
 
-def open_server(source: Source, marks: Marks | None, port: int) -> BaseWSGIServer:
+def open_server(source: Gallery, marks: Marks | None, port: int) -> BaseWSGIServer:
     """Open a threaded server on the port, 0 for any free one; `serve_forever` ends with Ctrl-C."""
     try:
         listening = socket.create_server((HOST, port))

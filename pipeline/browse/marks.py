@@ -5,8 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -25,72 +24,74 @@ from aoq.pipeline.tables.files import PAIRS
 from aoq.pipeline.tables.screens.judgements import read_matches
 
 CAPTION, IMAGE = PAIRS.names
-COLUMNS = pa.schema(
-    {"image_id": pa.int64(), "caption_id": pa.int64(), "probability": pa.float64(), "marker": pa.string()}
+_COLUMNS = pa.schema(
+    [(IMAGE, pa.int64()), (CAPTION, pa.int64()), ("probability", pa.float64()), ("marker", pa.string())]
 )
-REMEDY = f"it needs the columns {', '.join(COLUMNS.names)}"
 
 Pair = tuple[int, int]
 """An image and a caption, by row."""
-Content = TypeVar("Content")
+_Content = TypeVar("_Content")
 
 
-class _SharedFile(Generic[Content]):
+class _SharedFile(Generic[_Content]):
     """A file that several servers may write, one at a time; it is read again after any of them has written."""
 
-    def __init__(self, path: Path, read: Callable[[], Content]) -> None:
-        self.path, self._read = path, read
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self._lock = FileLock(path.with_name(f".{path.name}.lock"))
-        self._stamp, self._content = self._now(), read()
+        self._stamp, self._content = self._stat(), self._read()
 
-    def content(self) -> Content:
-        if (stamp := self._now()) != self._stamp:
+    def _read(self) -> _Content:
+        raise NotImplementedError
+
+    @property
+    def content(self) -> _Content:
+        if (stamp := self._stat()) != self._stamp:
             self._stamp, self._content = stamp, self._read()
         return self._content
 
-    def change(self, changed: Callable[[Content], bytes | None]) -> None:
+    def change(self, changed: Callable[[_Content], bytes | None]) -> None:
         """Replace the file by `changed` of its content; None leaves it."""
         with writing_in(self.path.parent), self._lock:
             if (content := changed(self._read())) is not None:
                 write_atomically(self.path, content)
 
-    def _now(self) -> tuple[int, int, int] | None:
+    def _stat(self) -> tuple[int, int, int] | None:
         there = self.path.stat() if self.path.exists() else None
         return there and (there.st_ino, there.st_mtime_ns, there.st_size)
 
 
-class Matches:
+class Matches(_SharedFile[frozenset[Pair]]):
     """Pairs known to match; their file is created with the first of them, and keeps what others write into it."""
 
     def __init__(self, path: Path, images: int, captions: int) -> None:
         if not path.parent.is_dir():
             raise FileNotFoundError(f"{path.parent} does not exist; make it, or choose another --matches.")
-        self.path = path.resolve()
-        self._images, self._captions = images, captions
-        self._file = _SharedFile(self.path, self._read)
+        self._counts = images, captions
+        super().__init__(path.resolve())
 
     def __len__(self) -> int:
-        return len(self._file.content())
+        return len(self.content)
 
     def __contains__(self, pair: object) -> bool:
-        return pair in self._file.content()
+        return pair in self.content
 
     def mark(self, image: int, caption: int, *, is_match: bool) -> None:
         """Add the pair to the file, or remove it."""
         edit = EDITORS[self.path.suffix]
-        self._file.change(
+        self.change(
             lambda pairs: None if ((image, caption) in pairs) == is_match else edit(self.path, caption, image, is_match)
         )
 
     def _read(self) -> frozenset[Pair]:
         try:
-            pairs = read_matches(self.path, self._images, self._captions)
+            pairs = read_matches(self.path, *self._counts)
         except FileNotFoundError:
             return frozenset()
         return frozenset((image, caption) for image, caption in pairs.tolist())
 
 
-class Marks:
+class Marks(_SharedFile[dict[tuple[Pair, str], bool]]):
     """One marker's judgements, beside those of others.
 
     `NAME.marks.csv` beside the file of matches `NAME.csv` has one row per pair and marker: image_id, caption_id,
@@ -99,20 +100,19 @@ class Marks:
 
     def __init__(self, matches: Matches, marker: str) -> None:
         self.matches, self.marker = matches, marker
-        self.path = matches.path.with_name(f"{matches.path.stem}.marks.csv")
-        self._file = _SharedFile(self.path, self._read)
+        super().__init__(matches.path.with_name(f"{matches.path.stem}.marks.csv"))
         self._undoable: list[tuple[Pair, bool, bool | None, str]] = []
 
     def of(self, image: int, caption: int) -> bool | None:
         """Return True for a known match, else this marker's judgement, or None."""
         if (image, caption) in self.matches:
             return True
-        return self._file.content().get(((image, caption), self.marker))
+        return self.content.get(((image, caption), self.marker))
 
     def say(self, image: int, caption: int, is_match: bool | None, back: str) -> None:
         """Mark the pair, or remove its mark (None); `back` is the page to return to after an undo."""
         pair = (image, caption)
-        before = pair in self.matches, self._file.content().get((pair, self.marker))
+        before = pair in self.matches, self.content.get((pair, self.marker))
         self._write(pair, is_match is True, is_match)
         self._undoable.append((pair, *before, back))
 
@@ -130,19 +130,19 @@ class Marks:
 
     def counts(self) -> tuple[int, int]:
         """Count the pairs that this marker calls a match, and those called none."""
-        mine = [is_match for (_, marker), is_match in self._file.content().items() if marker == self.marker]
+        mine = [is_match for (_, marker), is_match in self.content.items() if marker == self.marker]
         return sum(mine), len(mine) - sum(mine)
 
-    def agreements(self) -> list[Agreement]:
-        """Compare every two markers with pairs in common."""
+    def agreements(self) -> list[tuple[str, str, int, float, float | None]]:
+        """Compare every two markers with pairs in common: how many pairs, and how far both agree (`agreement_on`)."""
         by_marker: dict[str, dict[Pair, bool]] = {}
-        for (pair, marker), is_match in sorted(self._file.content().items()):
+        for (pair, marker), is_match in sorted(self.content.items()):
             by_marker.setdefault(marker, {})[pair] = is_match
-        return [
-            agreement(one, other, ours, theirs)
-            for (one, ours), (other, theirs) in combinations(by_marker.items(), 2)
-            if ours.keys() & theirs.keys()
-        ]
+        found = []
+        for (one, ours), (other, theirs) in combinations(by_marker.items(), 2):
+            if common := [(ours[pair], theirs[pair]) for pair in ours.keys() & theirs.keys()]:
+                found.append((one, other, len(common), *agreement_on(common)))
+        return found
 
     def _write(self, pair: Pair, is_known: bool, judgement: bool | None) -> None:
         def changed(rows: dict[tuple[Pair, str], bool]) -> bytes | None:
@@ -152,47 +152,34 @@ class Marks:
             if not rows and not self.path.exists():
                 return None
             values = [(*pair, float(is_match), marker) for (pair, marker), is_match in rows.items()]
-            table = pa.Table.from_pylist([dict(zip(COLUMNS.names, row, strict=True)) for row in values], COLUMNS)
+            table = pa.Table.from_pylist([dict(zip(_COLUMNS.names, row, strict=True)) for row in values], _COLUMNS)
             file = pa.BufferOutputStream()
             arrow_csv.write_csv(table, file)
             return bytes(file.getvalue())
 
-        self._file.change(changed)
+        self.change(changed)
         # Last, so that an error above has changed nothing that screens read.
         self.matches.mark(*pair, is_match=is_known)
 
     def _read(self) -> dict[tuple[Pair, str], bool]:
         if not self.path.exists():
             return {}
-        with reading(self.path, "marks", REMEDY):
-            rows = parse_csv(self.path, COLUMNS).to_pylist()
-        return {((row["image_id"], row["caption_id"]), row["marker"]): row["probability"] >= 0.5 for row in rows}
+        with reading(self.path, "marks", f"it needs the columns {', '.join(_COLUMNS.names)}"):
+            rows = parse_csv(self.path, _COLUMNS).to_pylist()
+        return {((row[IMAGE], row[CAPTION]), row["marker"]): row["probability"] >= 0.5 for row in rows}
 
 
-@dataclass(frozen=True)
-class Agreement:
-    """Agreement of two markers on the pairs that both marked."""
+def agreement_on(marks: Sequence[tuple[bool, bool]]) -> tuple[float, float | None]:
+    """Compute the fraction of equal marks, and Cohen's kappa: (p - p_chance) / (1 - p_chance).
 
-    one: str
-    other: str
-    pairs: int
-    same: float
-    """Fraction of pairs on which both agree."""
-    kappa: float | None
-    """Cohen's kappa: 1 for full agreement, 0 for chance; None if both give the same answer to every pair."""
+    Kappa is 1 for full agreement, 0 for chance, and None if both give the same answer to every pair.
 
-
-def agreement(one: str, other: str, ours: Mapping[Pair, bool], theirs: Mapping[Pair, bool]) -> Agreement:
-    """Compute Cohen's kappa, (p - p_chance) / (1 - p_chance), on the pairs that both marked.
-
-    >>> agreement("a", "b", {(0, 1): True, (0, 2): False}, {(0, 1): True, (0, 2): True, (5, 5): True}).same
-    0.5
+    >>> agreement_on([(True, True), (True, False), (False, False), (False, False)])
+    (0.75, 0.5)
     """
-    common = ours.keys() & theirs.keys()
-    marks = np.array([(ours[pair], theirs[pair]) for pair in common], dtype=float)
-    same, yes = float((marks[:, 0] == marks[:, 1]).mean()), marks.mean(axis=0)
+    same, yes = float(np.mean([ours == theirs for ours, theirs in marks])), np.mean(marks, axis=0)
     chance = float(yes.prod() + (1 - yes).prod())
-    return Agreement(one, other, len(common), same, None if chance == 1 else (same - chance) / (1 - chance))
+    return same, None if chance == 1 else (same - chance) / (1 - chance)
 
 
 def _csv(path: Path, caption: int, image: int, is_match: bool) -> bytes:

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
-from flask import Flask, Response, abort, redirect, render_template, request
+from flask import Flask, Response, abort, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as Redirect
 
-from aoq.pipeline.browse.addresses import (
-    DIRECTIONS,
-    OTHER,
-    Kind,
-    parse_row,
-    requested_choice,
-    requested_numbers,
-    requested_page,
-)
 from aoq.pipeline.browse.marks import Marks
-from aoq.pipeline.browse.source import Album, Evaluated, OpenTable, Source
+from aoq.pipeline.browse.source import Album, Evaluated, Gallery, OpenTable
 from aoq.pipeline.evaluation.significance import METRICS
+from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.inspection import Inspection, Negative, inspect_list
 
-PICTURES = 60
-ENTRIES = 50
-ANSWERS = 20
+_Item = TypeVar("_Item")
+ItemKind = Literal["image", "caption"]
+LISTS_OF: dict[ItemKind, Direction] = {"image": "i2t", "caption": "t2i"}
+CANDIDATES_OF: dict[ItemKind, ItemKind] = {"image": "caption", "caption": "image"}
+PICTURES, ENTRIES, ANSWERS = 60, 50, 20
+"""Items on a page."""
+CHOICES = ("q", "page", "table", "run", "beside", "show")
+MOST_DIGITS = 9
 PICTURE_SECONDS = 3600
 NO_PICTURE = (
     b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 120 90"><rect width="120" height="90" fill="#8884"/><text '
@@ -44,71 +42,17 @@ SHOWS = {"": "not marked", "all": "all", "marked": "marked"}
 """Filters of suspects."""
 
 
-class Look(NamedTuple):
-    """One table's list of an anchor."""
-
-    table: OpenTable
-    inspection: Inspection
-    chosen: list[Negative]
-    """Negatives that pass the filter."""
-    ranks: dict[int, int]
-    """Rank of every listed candidate, by row."""
-
-
-class Answer(NamedTuple):
-    """A candidate that a run finds for a query; the best has rank 1."""
-
-    rank: int
-    row: int
-    score: float
-    is_right: bool
-
-
-def filters(tables: Sequence[OpenTable]) -> dict[str, str]:
-    """Titles of the filters of these tables' lists."""
-    rules = [rule for table in tables for rule in table.rules]
-    titles = {name: title for name, (title, _) in FILTERS.items() if rules or name != "left"}
-    titles |= {rule: f"flag: {rule}" for rule in rules}
-    return titles | {name: title for name, (title, _) in MARKED.items()}
-
-
-def look(table: OpenTable, train: Album, kind: Kind, anchor: int, show: str, marks: Marks) -> Look:
-    """Inspect the whole list, since filters depend on the negatives' details."""
-    listed = table.lists[DIRECTIONS[kind]][anchor]
-    places = np.flatnonzero(listed.negative_ids >= 0)
-    inspection = inspect_list(listed, train.split, places, table.store)
-
-    def is_chosen(negative: Negative) -> bool:
-        if show in MARKED:
-            pair = (anchor, negative.row) if kind == "image" else (negative.row, anchor)
-            return marks.of(*pair) is MARKED[show][1]
-        return FILTERS[show][1](negative) if show in FILTERS else show in negative.flags
-
-    chosen = [negative for negative in inspection.negatives if is_chosen(negative)]
-    return Look(table, inspection, chosen, {negative.row: negative.rank for negative in inspection.negatives})
-
-
-def answers(run: Evaluated, kind: Kind, query: int) -> list[Answer]:
-    """List all candidates, best first; among ties the right ones come last, as recalls count them."""
-    split = run.album.split
-    scores = np.asarray(run.similarity[query] if kind == "image" else run.similarity[:, query])
-    is_right = np.isin(np.arange(len(scores)), split.answers_of(DIRECTIONS[kind], query))
-    order = np.lexsort((is_right, -scores))
-    ranked = zip(order.tolist(), scores[order].tolist(), is_right[order].tolist(), strict=True)
-    return [Answer(rank, *candidate) for rank, candidate in enumerate(ranked, start=1)]
-
-
-def add_common_pages(app: Flask, source: Source, marks: Marks | None) -> None:
+def add_common_pages(app: Flask, source: Gallery, marks: Marks | None) -> None:
     """Add the start page and the pictures."""
     albums = {album.key: album for album in (source.train, *(run.album for run in source.evaluations)) if album}
 
     @app.get("/")
     def start() -> str:
         images = source.train.split.image_count if source.train else 0
-        page = requested_page(images, PICTURES)
+        page = _requested_page(images, PICTURES)
         numbers, unmarked = [0], 0
         if source.tables and marks is not None:
-            numbers = requested_numbers("table", source.tables)
+            numbers = _requested_numbers("table", source.tables)
             unmarked = sum(marks.of(*pair) is None for pair in source.tables[numbers[0]].suspected_pairs)
         shown = {"page": page, "images": page.cut(range(images)), "metrics": METRICS}
         return render_template("start.html.j2", numbers=numbers, unmarked=unmarked, **shown)
@@ -117,66 +61,61 @@ def add_common_pages(app: Flask, source: Source, marks: Marks | None) -> None:
     def picture(name: str, row: str) -> Response:
         if name not in albums:
             abort(404, f"there are no pictures of {name[:60]}; choose one of {', '.join(albums)}.")
-        found = albums[name].pictures.read(parse_row(albums[name], "image", row))
-        content, kind = (NO_PICTURE, "image/svg+xml") if found is None else (found.content, found.media_type)
+        read = albums[name].pictures.read(_parse_row(albums[name], "image", row))
+        content, kind = (NO_PICTURE, "image/svg+xml") if read is None else (read.content, read.media_type)
         return Response(content, mimetype=kind, headers={"Cache-Control": f"private, max-age={PICTURE_SECONDS}"})
 
 
 def add_anchor_pages(app: Flask, train: Album, tables: Sequence[OpenTable], marks: Marks) -> None:
-    """Add the pages of the training split and its tables."""
+    """Add the pages of the training split and its tables, and those that mark pairs."""
 
     @app.get("/search")
     def search() -> str:
         query = request.args.get("q", "").strip()
         rows = train.texts.rows(query)
-        page = requested_page(len(rows), ENTRIES)
+        page = _requested_page(len(rows), ENTRIES)
         return render_template("search.html.j2", query=query, page=page, rows=page.cut(rows))
 
     @app.get("/<any(image, caption):kind>/<row>")
-    def anchor(kind: Kind, row: str) -> str:
-        number, numbers = parse_row(train, kind, row), requested_numbers("table", tables)
-        titles = filters([tables[n] for n in numbers])
-        show = requested_choice(request.args, "show", titles)
-        looks = [look(tables[n], train, kind, number, show, marks) for n in numbers]
-        page = requested_page(max(len(one.chosen) for one in looks), ENTRIES)
+    def anchor(kind: ItemKind, row: str) -> str:
+        number, numbers = _parse_row(train, kind, row), _requested_numbers("table", tables)
+        titles = filter_titles([tables[n] for n in numbers])
+        show = _requested_choice(request.args, "show", titles)
+        looks = [_look(tables[n], train, kind, number, show, marks) for n in numbers]
+        page = _requested_page(max(len(one.chosen) for one in looks), ENTRIES)
         shown = {"looks": looks, "page": page, "numbers": numbers, "filters": titles, "show": show}
-        return render_template("anchor.html.j2", kind=kind, other=OTHER[kind], row=number, **shown)
+        return render_template("anchor.html.j2", kind=kind, other=CANDIDATES_OF[kind], row=number, **shown)
 
     @app.get("/<any(image, caption):kind>/<row>/listed")
-    def listed(kind: Kind, row: str) -> str:
-        number, numbers = parse_row(train, kind, row), requested_numbers("table", tables)
-        lists = tables[numbers[0]].lists[DIRECTIONS[OTHER[kind]]]
-        found = lists.listings(number)
-        shown = {"lists": lists, "found": found, "page": requested_page(len(found), ENTRIES), "numbers": numbers}
-        return render_template("listed.html.j2", kind=kind, other=OTHER[kind], row=number, **shown)
-
-
-def add_marking_pages(app: Flask, train: Album, tables: Sequence[OpenTable], marks: Marks) -> None:
-    """Add the pages that show suspects, and that mark pairs."""
+    def listed(kind: ItemKind, row: str) -> str:
+        number, numbers = _parse_row(train, kind, row), _requested_numbers("table", tables)
+        lists = tables[numbers[0]].lists[LISTS_OF[CANDIDATES_OF[kind]]]
+        listings = lists.listings(number)
+        page = _requested_page(len(listings), ENTRIES)
+        shown = {"lists": lists, "found": listings, "page": page, "numbers": numbers}
+        return render_template("listed.html.j2", kind=kind, other=CANDIDATES_OF[kind], row=number, **shown)
 
     @app.get("/suspects")
     def suspects() -> str:
-        numbers, show = requested_numbers("table", tables), requested_choice(request.args, "show", SHOWS)
+        numbers, show = _requested_numbers("table", tables), _requested_choice(request.args, "show", SHOWS)
         table = tables[numbers[0]]
         is_marked = [marks.of(*pair) is not None for pair in table.suspected_pairs]
         shown = [row for row, marked in enumerate(is_marked) if show == "all" or marked == (show == "marked")]
-        page = requested_page(len(shown), ENTRIES)
+        page = _requested_page(len(shown), ENTRIES)
         rows = table.suspects[page.cut(shown)].tolist()
         about = {"total": len(is_marked), "marked": sum(is_marked), "shows": SHOWS, "show": show}
         return render_template("suspects.html.j2", numbers=numbers, page=page, rows=rows, **about)
 
     @app.post("/mark")
     def mark() -> Redirect:
-        form = request.form
-        image = parse_row(train, "image", form.get("image", ""))
-        caption = parse_row(train, "caption", form.get("caption", ""))
+        image, caption = (_parse_row(train, side, request.form.get(side, "")) for side in LISTS_OF)
         if train.split.are_paired(image, caption):
             abort(400, f"caption {caption} belongs to image {image}, so there is nothing to mark.")
-        back = form.get("back", "/")
+        back = request.form.get("back", "/")
         if not back.startswith("/") or back.startswith(("//", "/\\")) or not (back.isascii() and back.isprintable()):
             abort(400, "a mark leads back to a page of this server only.")
         judgements = {"yes": True, "no": False, "none": None}
-        judgement, answer = judgements[requested_choice(form, "match", judgements)], redirect(back, 303)
+        judgement, answer = judgements[_requested_choice(request.form, "match", judgements)], redirect(back, 303)
         # Last: a refused request must not have written anything.
         marks.say(image, caption, judgement, back)
         return answer
@@ -198,22 +137,152 @@ def add_query_pages(app: Flask, runs: Sequence[Evaluated]) -> None:
 
     @app.get("/queries")
     def queries() -> str:
-        numbers = requested_numbers("run", runs)
+        numbers = _requested_numbers("run", runs)
         album = runs[numbers[0]].album
         query = request.args.get("q", "").strip()
         rows = album.texts.rows(query) if query else range(album.split.image_count)
-        page = requested_page(len(rows), PICTURES)
+        page = _requested_page(len(rows), PICTURES)
         shown = {"album": album, "query": query, "page": page, "rows": page.cut(rows)}
         return render_template("queries.html.j2", numbers=numbers, **shown)
 
     @app.get("/query/<any(image, caption):kind>/<row>")
-    def query(kind: Kind, row: str) -> str:
-        numbers = requested_numbers("run", runs)
+    def query(kind: ItemKind, row: str) -> str:
+        numbers = _requested_numbers("run", runs)
         chosen = [runs[n] for n in numbers]
         album = chosen[0].album
         if chosen[-1].album is not album:
             abort(400, f"{chosen[0].name} and {chosen[-1].name} answered different queries; choose one of them.")
-        number = parse_row(album, kind, row)
-        found = [(run.name, answers(run, kind, number)) for run in chosen]
-        shown = {"album": album, "found": found, "page": requested_page(len(found[0][1]), ANSWERS), "numbers": numbers}
-        return render_template("query.html.j2", kind=kind, other=OTHER[kind], row=number, **shown)
+        number = _parse_row(album, kind, row)
+        answers = [(run.name, ranked_answers(run, kind, number)) for run in chosen]
+        page = _requested_page(len(answers[0][1]), ANSWERS)
+        shown = {"album": album, "found": answers, "page": page, "numbers": numbers}
+        return render_template("query.html.j2", kind=kind, other=CANDIDATES_OF[kind], row=number, **shown)
+
+
+def filter_titles(tables: Sequence[OpenTable]) -> dict[str, str]:
+    """Titles of the filters of these tables' lists."""
+    rules = [rule for table in tables for rule in table.rules]
+    titles = {name: title for name, (title, _) in FILTERS.items() if rules or name != "left"}
+    titles |= {rule: f"flag: {rule}" for rule in rules}
+    return titles | {name: title for name, (title, _) in MARKED.items()}
+
+
+class Look(NamedTuple):
+    """One table's list of an anchor: the negatives that pass the filter, and the ranks of all candidates by row."""
+
+    table: OpenTable
+    inspection: Inspection
+    chosen: list[Negative]
+    ranks: dict[int, int]
+
+
+def _look(table: OpenTable, train: Album, kind: ItemKind, anchor: int, show: str, marks: Marks) -> Look:
+    """Inspect the whole list, since filters depend on the negatives' details."""
+    lists = table.lists[LISTS_OF[kind]][anchor]
+    inspection = inspect_list(lists, train.split, np.flatnonzero(lists.negative_ids >= 0), table.store)
+
+    def is_chosen(negative: Negative) -> bool:
+        if show in MARKED:
+            pair = (anchor, negative.row) if kind == "image" else (negative.row, anchor)
+            return marks.of(*pair) is MARKED[show][1]
+        return FILTERS[show][1](negative) if show in FILTERS else show in negative.flags
+
+    chosen = [negative for negative in inspection.negatives if is_chosen(negative)]
+    return Look(table, inspection, chosen, {negative.row: negative.rank for negative in inspection.negatives})
+
+
+class Answer(NamedTuple):
+    """A candidate that a run finds for a query; the best has rank 1."""
+
+    rank: int
+    row: int
+    score: float
+    is_right: bool
+
+
+def ranked_answers(run: Evaluated, kind: ItemKind, query: int) -> list[Answer]:
+    """List all candidates, best first; among ties the right ones come last, as recalls count them."""
+    scores = np.asarray(run.similarity[query] if kind == "image" else run.similarity[:, query])
+    is_right = np.isin(np.arange(len(scores)), run.album.split.answers_of(LISTS_OF[kind], query))
+    order = np.lexsort((is_right, -scores))
+    ranked = zip(order.tolist(), scores[order].tolist(), is_right[order].tolist(), strict=True)
+    return [Answer(rank, *candidate) for rank, candidate in enumerate(ranked, start=1)]
+
+
+@dataclass(frozen=True)
+class Page:
+    """One page of `total` items; the first is page 1.
+
+    >>> Page(2, total=5, size=2).cut("abcde")
+    'cd'
+    """
+
+    number: int
+    total: int
+    size: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.number <= self.last:
+            abort(400, f"there is no page {self.number}; choose one of 1 to {self.last}.")
+
+    @property
+    def last(self) -> int:
+        return max(1, -(-self.total // self.size))
+
+    @property
+    def start(self) -> int:
+        """Number of items on the pages before."""
+        return (self.number - 1) * self.size
+
+    def cut(self, items: Sequence[_Item]) -> Sequence[_Item]:
+        return items[self.start : self.start + self.size]
+
+
+def here(**changes: Any) -> str:
+    """Address of this page with other choices; None removes one."""
+    choices = {name: request.args[name] for name in CHOICES if name in request.args} | changes
+    present = {name: value for name, value in choices.items() if value is not None}
+    return url_for(request.endpoint or "start", **(request.view_args or {}), **present)
+
+
+def _requested_page(total: int, size: int) -> Page:
+    return Page(_requested_number("page", 1), total, size)
+
+
+def _requested_numbers(name: str, opened: Sequence[object]) -> list[int]:
+    """Read the number of an open table or run from the address, and of the one to compare it with, if any."""
+    numbers = [_requested_number(name, 0)]
+    if request.args.get("beside"):
+        numbers.append(_requested_number("beside", 0))
+    for number in numbers:
+        if number >= len(opened):
+            abort(400, f"there is no {name} {number}; choose one of 0 to {len(opened) - 1}.")
+    return list(dict.fromkeys(numbers))
+
+
+def _requested_number(name: str, default: int) -> int:
+    text = request.args.get(name) or str(default)
+    number = _whole_number(text)
+    if number is None:
+        abort(400, f"{name}={text[:40]}: give a whole number.")
+    return number
+
+
+def _requested_choice(values: Mapping[str, str], name: str, known: Collection[str]) -> str:
+    value = values.get(name, "")
+    if value not in known:
+        abort(400, f"{name}={value[:40]}: choose one of {', '.join(filter(None, known))}.")
+    return value
+
+
+def _parse_row(album: Album, kind: ItemKind, text: str) -> int:
+    """Parse a row of the album's split; abort with the rows that exist."""
+    count = album.split.image_count if kind == "image" else album.split.caption_count
+    row = _whole_number(text)
+    if row is None or row >= count:
+        abort(404, f"{kind} {text[:40]}: split {album.split.name!r} has {kind}s 0 to {count - 1}.")
+    return row
+
+
+def _whole_number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS else None

@@ -15,8 +15,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.browse.lists import ListFile
-from aoq.pipeline.browse.survey import Survey, merge_suspects, survey
+from aoq.pipeline.browse.lists import ListFile, Survey, merge_suspects, survey
 from aoq.pipeline.config.load import split_member
 from aoq.pipeline.config.screen import RULES
 from aoq.pipeline.data.folder import Split
@@ -87,7 +86,7 @@ class OpenTable:
     runs: tuple[str, ...]
     """Runs that train on it under this view."""
     teacher: str
-    """Model that scored the table."""
+    """Model that scored it."""
     lists: Mapping[Direction, ListFile]
     rules: tuple[str, ...]
     """Rules of the view."""
@@ -124,7 +123,7 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
-class Source:
+class Gallery:
     """Everything the pages show; all tables belong to one training split."""
 
     train: Album | None
@@ -132,21 +131,18 @@ class Source:
     evaluations: tuple[Evaluated, ...]
 
 
-def open_source(chains: Sequence[NamedChain]) -> Source:
+def open_runs(chains: Sequence[NamedChain]) -> Gallery:
     """Open the existing artefacts of experiments, named with their overrides; refuse data that do not go together."""
     listed, evaluated = [], []
     for named, chain in chains:
-        experiment, override = split_member(named)
-        run, owner = (run_name(experiment, override), chain), table_owner(chain)
+        run, owner = (run_name(*split_member(named)), chain), table_owner(chain)
         has_table, is_evaluated = owner and _existing(owner, "hard_negatives"), _existing(chain, "evaluation")
         if not (has_table or is_evaluated):
             command = f"run {quote(named)} --round hard_negatives" if owner else f"evaluate {quote(named)}"
             raise ValueError(f"{named} has neither a table nor an evaluation yet; run: aoq {command}")
-        if has_table:
-            listed.append(run)
-        if is_evaluated:
-            evaluated.append(run)
-    return Source(*_open_tables(listed), _open_evaluations(evaluated))
+        listed += [run] if has_table else []
+        evaluated += [run] if is_evaluated else []
+    return Gallery(*_open_tables(listed), _open_evaluations(evaluated))
 
 
 def _existing(chain: Chain, stage: str) -> Artifact | None:
@@ -158,30 +154,26 @@ def _open_tables(runs: Sequence[NamedChain]) -> tuple[Album | None, tuple[OpenTa
     if not runs:
         return None, ()
     owner = runs[0][1].owner("hard_negatives")
+    train = Album.of(owner.folder, open_train_split(owner))
     users: dict[str, list[NamedChain]] = {}
     for name, chain in runs:
         check_same_data(name, owner, chain)
         screen = _existing(chain, "screen")
         users.setdefault(chain["hard_negatives"].key + (screen.key if screen else ""), []).append((name, chain))
-    train = Album.of(owner.folder, open_train_split(owner))
-    tables = tuple(_open_table([name for name, _ in each], each[0][1], train.split) for each in users.values())
+    tables = []
+    for named in users.values():
+        owner, screen = named[0][1].owner("hard_negatives"), _existing(named[0][1], "screen")
+        embeddings = _existing(owner, "embeddings")
+        store = EmbeddingStore.open(embeddings.opened()) if embeddings else None
+        folder, view = owner["hard_negatives"].opened() / "table", screen.opened() / "view" if screen else None
+        tables.append(open_table_folder([name for name, _ in named], folder, train.split, view, store))
     # Compiling and importing takes seconds, too long for a page.
     tokenise("it's")
     inspect_list(tables[0].lists["i2t"][0], train.split, np.empty(0, np.int64), tables[0].store)
-    return train, tables
+    return train, tuple(tables)
 
 
-def _open_table(names: Sequence[str], chain: Chain, split: Split) -> OpenTable:
-    """Open the table that these runs share."""
-    owner = chain.owner("hard_negatives")
-    folder = owner["hard_negatives"].opened() / "table"
-    screen, embeddings = _existing(chain, "screen"), _existing(owner, "embeddings")
-    view = screen.opened() / "view" if screen else None
-    store = EmbeddingStore.open(embeddings.opened()) if embeddings else None
-    return open_table(names, folder, split, view, store)
-
-
-def open_table(
+def open_table_folder(
     names: Sequence[str], folder: Path, split: Split, view: Path | None = None, store: EmbeddingStore | None = None
 ) -> OpenTable:
     """Open the table in a folder; its rows must be those of the split."""

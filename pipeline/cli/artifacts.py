@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import click
-from rich.table import Column
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.cli.options import STAGE, as_json, experiment_chain
@@ -21,32 +20,30 @@ from aoq.pipeline.stages.chain import Chain
 from aoq.pipeline.tables.card import describe_guarantee
 
 
-@click.command()
+@click.command("status")
 @experiment_chain
 @as_json
-def status(chain: Chain, as_json: bool) -> None:
+def status_command(chain: Chain, as_json: bool) -> None:
     """Show what is made or missing.
 
     One line per stage of EXPERIMENT, with its key. `aoq run EXPERIMENT --round STAGE` makes a stage.
     """
+    stages = {name: _state(artifact) for name, artifact in all_stages(chain).items()}
     if as_json:
-        echo_json([{"stage": name, **_state(artifact)} for name, artifact in all_stages(chain).items()])
+        echo_json([{"stage": name, **about} for name, about in stages.items()])
         return
     rows = []
-    for name, artifact in all_stages(chain).items():
-        about = _state(artifact)
-        style = {"done": "", "begun": "yellow"}.get(about["state"], "dim")
-        cells: list[Any] = [styled((about["state"], style)), "", "", ""]
+    for name, about in stages.items():
+        style, figures = {"done": "", "begun": "yellow"}.get(about["state"], "dim"), ("", "", "")
         if about["state"] == "done":
             finished = about["finished"][5:16].replace("T", " ")
-            cells[1:] = [finished, f"{about['seconds']:.0f} s", f"{about['bytes'] / 1e6:.1f} MB"]
-        rows.append([name, *cells, artifact.key])
-    show_rows([Column(name, no_wrap=True) for name in ("stage", "state", "made", "took", "size", "key")], rows)
+            figures = finished, f"{about['seconds']:.0f} s", f"{about['bytes'] / 1e6:.1f} MB"
+        rows.append((name, styled((about["state"], style)), *figures, about["key"]))
+    show_rows(("stage", "state", "made", "took", "size", "key"), rows)
     say(f"below {chain['dataset'].root}")
     missing = [stage for stage, artifact in chain.stages.items() if not artifact.exists()]
     if missing:
-        wanted = next(stage for stage in ("second_round", "hard_negatives", *missing) if stage in missing)
-        echo_next(to_make(wanted))
+        echo_next(to_make(next(stage for stage in ("second_round", "hard_negatives", *missing) if stage in missing)))
 
 
 def _state(artifact: Artifact) -> dict[str, Any]:
@@ -56,15 +53,14 @@ def _state(artifact: Artifact) -> dict[str, Any]:
         return {**about, "state": "begun" if artifact.work.is_dir() else "missing"}
     manifest = artifact.manifest()
     size = sum(entry["bytes"] for entry in manifest["files"].values())
-    done = {"finished": manifest["finished"], "seconds": manifest["seconds"], "bytes": size}
-    return {**about, "state": "done", **done}
+    return {**about, "state": "done", "finished": manifest["finished"], "seconds": manifest["seconds"], "bytes": size}
 
 
-@click.command()
+@click.command("explain")
 @experiment_chain
 @click.argument("stage", type=STAGE)
 @as_json
-def explain(chain: Chain, stage: str, as_json: bool) -> None:
+def explain_command(chain: Chain, stage: str, as_json: bool) -> None:
     """Show what a stage's key is made of.
 
     Where the artefact is missing, show what differs from the nearest one that exists.
@@ -78,25 +74,54 @@ def explain(chain: Chain, stage: str, as_json: bool) -> None:
         return
     echo_json(recipe)
     if artifact.exists():
-        echo(f"\nIt is there: {artifact.path}")
+        echo(f"\nIt exists: {artifact.path}")
         return
-    if nearest is None:
-        echo(f"\nIt is not there, and no other {artifact.stage} is.")
-    else:
-        echo(f"\nIt is not there. The nearest one, {nearest}, differs in:")
+    other = f"The nearest one, {nearest}, differs in:" if nearest else f"No other {artifact.stage} exists."
+    echo(f"\nIt does not exist. {other}")
     for place, (ours, theirs) in differs.items():
         echo(f"  {place}: {ours} here, {theirs} there")
     echo_next(to_make(stage))
 
 
-@click.command()
+def _nearest(artifact: Artifact) -> tuple[str | None, dict[str, tuple[Any, Any]]]:
+    """Find the artefact of this stage that differs least: its key, or None, and the places with both values."""
+    found: dict[str, dict[str, tuple[Any, Any]]] = {}
+    ours = _leaves(artifact.recipe)
+    for path in artifact.path.parent.glob(f"[!.]*/{MANIFEST}"):
+        theirs = _leaves(read_manifest(path.parent)["recipe"])
+        both = {place: (ours.get(place, "nothing"), theirs.get(place, "nothing")) for place in {*ours, *theirs}}
+        found[path.parent.name] = {place: both[place] for place in sorted(both) if both[place][0] != both[place][1]}
+    nearest = min(found, key=lambda key: (len(found[key]), key), default=None)
+    return nearest, found.get(nearest or "", {})
+
+
+def _leaves(value: Any, place: str = "") -> dict[str, Any]:
+    """Flatten a recipe.
+
+    >>> _leaves({"ingredients": {"epochs": 2}, "upstream": [["second_round", "3f"], ["second_round", "8a"]]})
+    {'ingredients.epochs': 2, 'upstream.second_round': '3f', 'upstream.second_round 2': '8a'}
+    """
+    leaves: dict[str, Any] = {}
+    if place == "upstream":
+        for stage, key in value:
+            times = 1 + sum(name.split()[0] == f"upstream.{stage}" for name in leaves)
+            leaves[f"upstream.{stage}" + (f" {times}" if times > 1 else "")] = key
+        return leaves
+    if not isinstance(value, Mapping):
+        return {place: value}
+    for name, item in value.items():
+        leaves |= _leaves(item, f"{place}.{name}".strip("."))
+    return leaves
+
+
+@click.command("verify")
 @experiment_chain
 @as_json
-def verify(chain: Chain, as_json: bool) -> None:
+def verify_command(chain: Chain, as_json: bool) -> None:
     """Check that artefacts are whole.
 
     Every file of EXPERIMENT's artefacts and of its dataset is hashed. Each artefact must have been made from the data
-    and artefacts that are there. The exit code is 1 if anything is wrong.
+    and artefacts that exist. The exit code is 1 if anything is wrong.
     """
     stages = [_checked(name, artifact) for name, artifact in all_stages(chain).items()]
     changed = changed_data(chain)
@@ -120,17 +145,12 @@ def verify(chain: Chain, as_json: bool) -> None:
 
 def _checked(name: str, artifact: Artifact) -> dict[str, Any]:
     """Describe an artefact and its problems; its state is missing, changed or whole."""
-    is_made = artifact.exists()
-    problems = _problems(artifact) if is_made else []
-    state = "missing" if not is_made else "changed" if problems else "whole"
-    return {
-        "stage": name,
-        "key": artifact.key,
-        "path": str(artifact.path),
-        "state": state,
-        "problems": problems,
-        "not_exact": dict(_inexact(artifact)) if is_made else {},
-    }
+    about = {"stage": name, "key": artifact.key, "path": str(artifact.path)}
+    if not artifact.exists():
+        return {**about, "state": "missing", "problems": [], "not_exact": {}}
+    problems = _problems(artifact)
+    state = "changed" if problems else "whole"
+    return {**about, "state": state, "problems": problems, "not_exact": dict(_inexact(artifact))}
 
 
 def all_stages(chain: Chain) -> dict[str, Artifact]:
@@ -158,35 +178,6 @@ def changed_data(chain: Chain) -> list[str]:
         for name, sha256 in recorded.items()
         if not (chain.folder / name).is_file() or known_sha256(chain.folder / name) != sha256
     ]
-
-
-def _leaves(value: Any, place: str = "") -> dict[str, Any]:
-    """Flatten a recipe: {"ingredients.training.epochs": 12, "upstream.dataset": "3f…", "upstream.dataset 2": …}."""
-    if place == "upstream":
-        stages = [stage for stage, _ in value]
-        times = (stages[: n + 1].count(stage) for n, stage in enumerate(stages))
-        named = (f"{stage} {time}" if time > 1 else stage for stage, time in zip(stages, times, strict=True))
-        return {f"upstream.{name}": key for name, (_, key) in zip(named, value, strict=True)}
-    if isinstance(value, Mapping):
-        return {k: v for name, item in value.items() for k, v in _leaves(item, f"{place}.{name}".strip(".")).items()}
-    return {place: value}
-
-
-def _nearest(artifact: Artifact) -> tuple[str | None, dict[str, tuple[Any, Any]]]:
-    """Find the artefact of this stage that differs least: its key, or None, and the differences."""
-    others = [path.parent for path in artifact.path.parent.glob(f"[!.]*/{MANIFEST}")]
-    differences = {folder.name: _difference(artifact.recipe, read_manifest(folder)["recipe"]) for folder in others}
-    if not differences:
-        return None, {}
-    nearest = min(differences, key=lambda key: (len(differences[key]), key))
-    return nearest, dict(sorted(differences[nearest].items()))
-
-
-def _difference(recipe: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the places where two recipes differ, with both values."""
-    ours, theirs = _leaves(recipe), _leaves(other)
-    both = {place: (ours.get(place, "nothing"), theirs.get(place, "nothing")) for place in {*ours, *theirs}}
-    return {place: (here, there) for place, (here, there) in both.items() if here != there}
 
 
 def _problems(artifact: Artifact) -> list[str]:
@@ -226,7 +217,7 @@ def _other_inputs(artifact: Artifact) -> Iterator[str]:
         else:  # not read, or made before manifests named their inputs
             is_other = manifest["upstream_manifests"].get(name) != file_sha256(folder / MANIFEST)
         if is_other:
-            yield f"made from another copy of {name} than the one that is there"
+            yield f"made from another copy of {name} than the one that exists"
     for name, content in inputs.items():
         file = name.rpartition("/")[2]
         if name.startswith("data/") and content.removeprefix(SAMPLED) != data.get(file, content):

@@ -5,25 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 import numpy as np
 
-from aoq.pipeline.cli.options import COUNT, PATH, as_json, roots, with_default
+from aoq.pipeline.batches.lists import MeetingLists, meeting_lists
+from aoq.pipeline.cli.options import PATH, POSITIVE, with_default
 from aoq.pipeline.cli.output import counted, echo, echo_json, show_rows
-from aoq.pipeline.cli.table_options import NamedTable, RowFiles, row_options, takes_tables
-from aoq.pipeline.data.folder import Split
+from aoq.pipeline.cli.table_options import NamedTable, row_options, takes_tables
 from aoq.pipeline.digests import file_sha256
 from aoq.pipeline.tables.contents import TableRows
+from aoq.pipeline.tables.exchange.pictures import find_pictures
 from aoq.pipeline.tables.pairs import SIDES
 from aoq.pipeline.tables.table import NegativeTable, ScreenedTable
 from aoq.pipeline.tables.writing import made_whole
-
-if TYPE_CHECKING:
-    from aoq.pipeline.batches.lists import MeetingLists, Meetings
-
-Batches = Sequence[np.ndarray]
 
 
 def _ranks(_: click.Context, option: click.Parameter, text: str | None) -> tuple[int, int] | None:
@@ -35,34 +31,19 @@ def _ranks(_: click.Context, option: click.Parameter, text: str | None) -> tuple
     return int(start), int(stop)
 
 
-@click.command()
-@takes_tables("table")
-@click.argument("output", type=PATH)
+@click.command("batches")
 @click.option("--batch-size", required=True, type=click.IntRange(min=2), help="Pairs in a batch.")
-@with_default("--epochs", default=1, type=COUNT, help="How many epochs to write.")
+@with_default("--epochs", default=1, type=POSITIVE, help="How many epochs to write.")
 @with_default("--seed", default=0, type=click.IntRange(min=0))
 @with_default("--kind", default="mined", type=click.Choice(["mined", "triples", "random"]))
 @click.option("--ranks", callback=_ranks, help="START:STOP: link captions of these ranks; default: all listed.")
 @with_default("--community", default=32, type=click.IntRange(min=2), help="Number of pairs close to each other.")
 @click.option("--view", type=PATH, help="A view made by `aoq screen`; pairs that it flags share no batch.")
 @click.option("--write-shards", is_flag=True, help="Write webdataset's shards as well, with pictures and captions.")
-@row_options("data", "split", "texts or captions", "image_root")
-@as_json
-@roots
-def batches(
-    table: NamedTable,
-    output: Path,
-    batch_size: int,
-    epochs: int,
-    seed: int,
-    kind: str,
-    ranks: tuple[int, int] | None,
-    community: int,
-    view: Path | None,
-    write_shards: bool,
-    files: RowFiles,
-    as_json: bool,
-) -> None:
+@row_options("data", "split", "texts", "image_root", older_texts=("--captions",))
+@takes_tables("table", json=True)
+@click.argument("output", type=PATH)
+def batches_command(table: NamedTable, output: Path, view: Path | None, as_json: bool, **options: Any) -> None:
     """Write batches of hard negatives.
 
     TABLE is an experiment or a table's folder. Its true pairs go to the new folder OUTPUT: epoch-000.parquet and so on,
@@ -75,36 +56,35 @@ def batches(
     --data is compared with the table, with shards or without: other data, or another order, is refused.
     """
     from aoq.pipeline.batches import files as batch_files
-    from aoq.pipeline.batches.files import write_batches_manifest, write_epoch
-    from aoq.pipeline.batches.lists import measure_meetings, meeting_lists
+    from aoq.pipeline.batches.lists import measure_meetings
 
     read = table.read()
     if read.positives is None:
         raise ValueError(f"{table.folder} does not say which pairs are true; mine it with --pairs or --per-image.")
-    split = table.split_of(files) if files.data is not None or write_shards else None
+    epochs, write_shards = options.pop("epochs"), options.pop("write_shards")
+    if table.files.data is not None:
+        _ = table.split  # refuses data that are not the table's
     screen = table.read_view(view)
-    lists = meeting_lists(read, read.positives, view=screen, ranks=ranks)
+    lists = meeting_lists(read, read.positives, view=screen, ranks=options["ranks"])
     source = read if screen is None else ScreenedTable(read, screen)
-    make = _maker(kind, source, lists, batch_size, seed, community)
+    draw, draw_randomly = (_batches(kind, source, lists, options) for kind in (options["kind"], "random"))
     with made_whole(output) as made:
-        samples = _samples(table, read, files, split, made.parent / "pictures") if write_shards else None
+        samples = _samples(table, read, made.parent / "pictures") if write_shards else None
         made.mkdir()
-        first = make(0)
+        first = draw(0)
         for epoch in range(epochs):
-            drawn = make(epoch) if epoch else first
-            write_epoch(made, epoch, drawn, read.ids)
+            drawn = draw(epoch) if epoch else first
+            batch_files.write_epoch(made, epoch, drawn, read.ids)
             if samples is not None:
                 batch_files.write_shards(made / f"epoch-{epoch:03d}", drawn, *samples)
-        at_random = _maker("random", source, lists, batch_size, seed, community)(0)
         met = {
-            name: measure_meetings(read, lists, drawn, np.random.default_rng(seed))
-            for name, drawn in (("these", first), ("random", at_random))
+            name: measure_meetings(read, lists, drawn, np.random.default_rng(options["seed"]))
+            for name, drawn in (("these", first), ("random", draw_randomly(0)))
         }
         shown = {name: asdict(one) for name, one in met.items()}
         hashes = view and {direction: file_sha256(view / f"{direction}.parquet") for direction in read.directions}
-        options = {"kind": kind, "batch_size": batch_size, "seed": seed, "ranks": ranks, "community": community}
         made_from = {"table_sha256": read.sha256, "view_sha256": hashes}
-        write_batches_manifest(made, {**options, **made_from, "met": shown})
+        batch_files.write_batches_manifest(made, {**options, **made_from, "met": shown})
     if as_json:
         echo_json(shown)
     else:
@@ -112,50 +92,48 @@ def batches(
         _show(met)
 
 
-def _maker(
-    kind: str, table: NegativeTable | ScreenedTable, lists: MeetingLists, batch_size: int, seed: int, community: int
-) -> Callable[[int], Batches]:
+def _batches(
+    kind: str, table: NegativeTable | ScreenedTable, lists: MeetingLists, options: Mapping[str, Any]
+) -> Callable[[int], Sequence[np.ndarray]]:
     """Return a function from an epoch to its batches of pairs (image, caption)."""
     from aoq.pipeline.batches.order import MinedBatches
     from aoq.pipeline.data.batches import epoch_order
     from aoq.pipeline.training.batch_sampler import BatchSampler
 
+    batch_size, seed = options["batch_size"], options["seed"]
     if kind == "triples":
         sampler = BatchSampler(table, batch_size=batch_size, seed=seed, companions="anchors")
         return lambda epoch: [sampler.batch(epoch, step) for step in range(len(sampler))]
-    mined = MinedBatches(lists, batch_size, seed, community)
+    mined = MinedBatches(lists, batch_size, seed, options["community"])
 
-    def make(epoch: int) -> Batches:
+    def draw(epoch: int) -> Sequence[np.ndarray]:
         order = mined.order(epoch) if kind == "mined" else epoch_order(len(lists.pairs), seed=seed, epoch=epoch)
         return np.split(lists.pairs[order], range(batch_size, len(order), batch_size))
 
-    return make
+    return draw
 
 
-def _samples(
-    table: NamedTable, read: NegativeTable, files: RowFiles, split: Split | None, unpacked: Path
-) -> tuple[Sequence[str], Sequence[str]]:
+def _samples(table: NamedTable, read: NegativeTable, unpacked: Path) -> tuple[Sequence[str], Sequence[str]]:
     """Return the file of each picture, and the captions."""
-    from aoq.pipeline.tables.exchange.pictures import find_pictures
-
     if read.is_one_set:
         raise ValueError("shards are pictures with their captions, and the table is of one set; leave them out.")
-    if split is None and (files.texts is None or files.image_root is None):
+    files = table.files
+    if table.split is None and (files.texts is None or files.image_root is None):
         raise ValueError("--write-shards needs pictures and captions; give --data, or --image-root and --texts.")
-    names = files.read(split)
-    rows = TableRows(read, names.captions, names.image_ids)  # refuses names that are not one a row
+    captions, image_ids, _ = table.names
+    rows = TableRows(read, captions, image_ids)  # refuses names that are not one a row
     if files.image_root is not None:
         return find_pictures(files.image_root, rows.ids), rows.captions
-    if pictures := table.photographs(files, split, unpacked):
+    if pictures := table.photographs(unpacked):
         return pictures, rows.captions
-    folder = table.data_folder(files)
+    folder = table.data_folder
     where = f"{folder} names no pictures, as `aoq prepare` does" if folder else "a part of a split names no pictures"
     raise ValueError(f"{where}; give --image-root, where they lie.")
 
 
-def _show(met: Mapping[str, Meetings]) -> None:
+def _show(met: Mapping[str, Any]) -> None:
     rows: list[tuple[str, ...]] = []
-    for direction in next(iter(met.values())).directions:
+    for direction in met["these"].directions:
         anchor, candidate = (side.removesuffix("s") for side in SIDES[direction])
         figures = [one.directions[direction] for one in met.values()]
         ranks = (f"{one.hardest_rank:.0f}" if one.none_listed < 0.5 else "not listed" for one in figures)

@@ -34,8 +34,8 @@ It cannot mine: it compares fragments, and a search index needs one vector an im
 @click.option(
     "--model", "name", metavar="NAME", help="Which model it is, where the weights fit several: vsepp, scan, bfan, naaf."
 )
-@click.option("--force", is_flag=True, help="Replace OUTPUT if it is there.")
-def import_checkpoint(checkpoint: Path, output: Path, name: str | None, force: bool) -> None:
+@click.option("--force", is_flag=True, help="Replace OUTPUT if it exists.")
+def import_checkpoint_command(checkpoint: Path, output: Path, name: str | None, force: bool) -> None:
     """Convert an official checkpoint.
 
     OUTPUT is a .safetensors file with the model's weights and options.
@@ -65,8 +65,10 @@ def import_checkpoint(checkpoint: Path, output: Path, name: str | None, force: b
 
 
 def _report(models: Sequence[OfficialModel], paths: Sequence[Path]) -> str:
-    """Report the model that was recognised, the files, and the next step."""
-    model = models[0]
+    """Report the model that was recognised, the files, and what to write into an experiment."""
+    from aoq.pipeline.official import model_section
+
+    model, section = models[0], model_section(models[0])
     lines = [f"Recognised {model.name}: {model.evidence}."]
     lines += [f"  {key} = {value}" for key, value in model.options.items()]
     if model.assumed:
@@ -75,22 +77,14 @@ def _report(models: Sequence[OfficialModel], paths: Sequence[Path]) -> str:
     lines.append(f"Written to {' and '.join(map(str, paths))}.")
     if len(models) > 1:
         lines.append("These are NCR's two networks; its score is the mean of both (an ensemble experiment).")
-    return "\n".join([*lines, "", _next_step(model, paths[0])])
-
-
-def _next_step(model: OfficialModel, path: Path) -> str:
-    from aoq.pipeline.official import model_section
-
-    section = model_section(model)
-    mines = section.makes_embeddings
+    weights = "teacher_weights" if section.makes_embeddings else "weights"
     options = {"name": model.name, **section.model_dump(exclude_defaults=True, exclude={"name"})}
     written = [
-        f"{'teacher_weights' if mines else 'weights'} = {json.dumps(path.name)}  # on top; its path from the data root",
-        "",
-        "[dataset]",
+        f"{weights} = {json.dumps(paths[0].name)}  # on top; its path from the data root",
+        "\n[dataset]",
         f'vocabulary = "..."  # the one it was trained with, {model.options["vocabulary_size"]} words',
-        "",
-        "[model]",
+        "\n[model]",
         *(f"{key} = {json.dumps(value)}" for key, value in options.items()),
     ]
-    return (TO_MINE if mines else TO_EVALUATE).format(lines=indent("\n".join(written), "    "))
+    next_step = TO_MINE if section.makes_embeddings else TO_EVALUATE
+    return "\n".join([*lines, "", next_step.format(lines=indent("\n".join(written), "    "))])

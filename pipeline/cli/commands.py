@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import re
-import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,7 +18,7 @@ from aoq.pipeline.cli.options import EXPERIMENT
 from aoq.pipeline.cli.output import echo
 from aoq.pipeline.terminal import did_you_mean, escape_what_the_terminal_lacks, visible
 
-GROUPS = {
+COMMANDS = {
     "Make": {
         "run": "Make an experiment, or one stage.",
         "study": "Run a study: arms, models, seeds.",
@@ -59,43 +58,45 @@ GROUPS = {
 }
 """Each command's line fits 60 columns; a test compares it with the command's own."""
 
-MODULES = {"study": "run", "evaluate": "run", "list": "listing", "import-checkpoint": "checkpoint", "embed": "prepare"}
-MODULES |= {"status": "artifacts", "verify": "artifacts", "explain": "artifacts", "to-judge": "screen"}
-MODULES |= dict.fromkeys(("audit", "stats", "diff", "drift"), "tables") | {"browse": "pages", "report": "pages"}
-MODULES |= dict.fromkeys(("export", "import-table", "publish"), "exchange")
+_SHARED = {
+    "run": "list study evaluate",
+    "prepare": "embed data",
+    "checkpoint": "import-checkpoint",
+    "screen": "to-judge",
+    "artifacts": "status verify explain",
+    "tables": "audit stats diff drift inspect",
+    "exchange": "export import-table publish",
+    "pages": "browse report",
+}
+MODULE_OF = {name: module for module, names in _SHARED.items() for name in names.split()}
 """Modules of the commands that have none of their own name."""
-
-TYPED = "aoq.typed"
-"""Key of the words that were typed, from the command on."""
-NAMES = {name: group for group, commands in GROUPS.items() for name in commands}
+GROUP_OF = {name: group for group, commands in COMMANDS.items() for name in commands}
 
 
 class Commands(click.Group):
     """User errors print one line and exit with 1; bugs keep their traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(NAMES)
+        return list(GROUP_OF)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in NAMES:
+        if cmd_name not in GROUP_OF:
             return None
-        attribute = cmd_name.replace("-", "_")
-        module = import_module(f"aoq.pipeline.cli.{MODULES.get(cmd_name, attribute)}")
-        command: click.Command = getattr(module, "list_" if cmd_name == "list" else attribute)
+        module = import_module(f"aoq.pipeline.cli.{MODULE_OF.get(cmd_name, cmd_name)}")
+        command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            question = did_you_mean(args[0], NAMES) or "`aoq --help` lists all commands."
+            question = did_you_mean(args[0], GROUP_OF) or "`aoq --help` lists all commands."
             ctx.fail(f"there is no command {args[0]!r}; {question}")
-        ctx.meta[TYPED] = args
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        width = max(map(len, NAMES))
-        for group, commands in GROUPS.items():
+        width = max(map(len, GROUP_OF))
+        for group, commands in COMMANDS.items():
             with formatter.section(group):
                 formatter.write_dl([(name.ljust(width), line) for name, line in commands.items()])
 
@@ -119,25 +120,13 @@ def _visible_usage_errors() -> Iterator[None]:
     try:
         yield
     except click.ClickException as error:
-        if isinstance(error, click.NoSuchOption) and error.option_name == "--override":
-            _suggest_at_sign(error)
-        vars(error)["message"] = visible(error.message)  # click types it as final
+        message = visible(error.message)
+        command = error.cmd if isinstance(error, click.NoSuchOption) and error.option_name == "--override" else None
+        if command is not None and any(option.type is EXPERIMENT for option in command.params):
+            message = f"{command.name} has no --override; write its changes after the experiment, as in 'demo@seed=1'"
+            vars(error)["possibilities"] = None
+        vars(error)["message"] = message  # click types it as final
         raise
-
-
-def _suggest_at_sign(error: click.NoSuchOption) -> None:
-    """Show the command line with the override after the experiment's @, if the command takes an experiment."""
-    context = error.ctx
-    if context is None or not any(option.type is EXPERIMENT for option in context.command.params):
-        return
-    command, *words = context.meta[TYPED]
-    experiment = "EXPERIMENT" if words[0].startswith("-") else words[0]
-    place = next(n for n, word in enumerate(words) if word.startswith("--override"))
-    _, is_joined, change = words[place].partition("=")
-    change = change if is_joined else " ".join(words[place + 1 : place + 2]) or "seed=1"
-    line = shlex.join(["aoq", command, f"{experiment}{', ' if '@' in experiment else '@'}{change}"])
-    vars(error)["message"] = f"{command} has no --override; write it as {line}"
-    vars(error)["possibilities"] = None
 
 
 def _show_versions(context: click.Context, _: click.Parameter, is_wanted: bool) -> None:

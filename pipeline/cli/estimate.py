@@ -12,11 +12,10 @@ import click
 import numpy as np
 from jaxtyping import Integer
 
-from aoq.pipeline.cli.options import EXPERIMENT, as_json, roots, with_override
-from aoq.pipeline.cli.output import echo_json, say, show_rows, to_make
+from aoq.pipeline.cli.options import EXPERIMENT, as_json, override, roots, with_override
+from aoq.pipeline.cli.output import echo_json, is_typed, say, show_rows, to_make
 from aoq.pipeline.cli.vector_options import (
     has_unit_norms,
-    is_typed,
     mining_options,
     pair_vectors,
     read_ids_of_sides,
@@ -29,29 +28,27 @@ from aoq.pipeline.remote import fetch_given
 from aoq.pipeline.search.problem import Direction, Problem
 from aoq.pipeline.settings import configured_engine, configured_path
 from aoq.pipeline.stages.chain import Chain, table_depths, table_owner
-from aoq.pipeline.stages.plan import plan as plan_chain
+from aoq.pipeline.stages.plan import plan
+from aoq.pipeline.stages.splits import open_true_train_split
 from aoq.pipeline.vectors import open_vectors
 
 if TYPE_CHECKING:
-    from aoq.pipeline.config.training import Training
     from aoq.pipeline.mining.estimate import Estimate
 
 DEMO_CAPTIONS = 5
-ENGINE_KEYS = {"threads": "threads", "memory_mb": "mining_memory_mb"}
-"""Options that an experiment has in luigi.cfg; it has the others in its own file."""
 
 
-@click.command()
+@click.command("estimate")
 @click.argument("images", required=False)
 @click.argument("captions", required=False)
 @click.option(
-    "--experiment", type=EXPERIMENT, help="This experiment's mining and training, in place of IMAGES and CAPTIONS."
+    "--experiment", type=EXPERIMENT, help="This experiment's mining and training, instead of IMAGES and CAPTIONS."
 )
-@click.option("--override", default="", help="Changes to the experiment, such as: mining.h_captions=100")
+@override
 @roots
 @as_json
 @mining_options
-def estimate(
+def estimate_command(
     images: str | None,
     captions: str | None,
     experiment: str | None,
@@ -76,19 +73,17 @@ def estimate(
         raise click.UsageError("give IMAGES and CAPTIONS, or --experiment NAME")
     for name in ["override"] if experiment is None else options:
         if is_typed(name):
-            key = f"[engine] {ENGINE_KEYS[name]} in luigi.cfg" if name in ENGINE_KEYS else "[mining]"
-            whose = "an --experiment" if experiment is None else f"IMAGES and CAPTIONS; an experiment has {key}"
+            whose = "IMAGES and CAPTIONS; an experiment has its own, in its [mining] or in [engine] of luigi.cfg"
+            whose = "an --experiment" if experiment is None else whose
             raise click.UsageError(f"--{name.replace('_', '-')} is for {whose}.")
-    steps: dict[str, int] = {}
-    drawing: list[str] = []
-    mining: Estimate | None
+    mining, steps, drawing = None, dict[str, int](), list[str]()
     if experiment is None:
         files = {"images": images, "captions": captions}
-        mining = _of_vectors({side: file for side, file in files.items() if file is not None}, options)
+        mining = _estimate_vectors({side: file for side, file in files.items() if file is not None}, options)
     else:
         experiment, override = with_override(experiment, override)
-        chain = plan_chain(experiment, override=override, data_root=data_root, artifact_root=artifact_root)
-        mining, steps, drawing = _of_experiment(chain)
+        chain = plan(experiment, override=override, data_root=data_root, artifact_root=artifact_root)
+        mining, steps, drawing = _estimate_experiment(chain)
     if as_json:
         total = sum(mining.seconds.values()) if mining else 0
         about = asdict(mining) if mining else {}
@@ -102,49 +97,46 @@ def estimate(
         say(sentence)
 
 
-def _of_vectors(files: Mapping[str, str], options: Mapping[str, Any]) -> Estimate:
+def _estimate_vectors(files: Mapping[str, str], options: Mapping[str, Any]) -> Estimate:
     from aoq.pipeline.mining.estimate import estimate
 
     require_pairing(options, one_set="captions" not in files)
     Engine(device="cpu", threads=options["threads"]).torch_device()
-    copies = {side: fetch_given(file, configured_path("cache_root")) for side, file in files.items()}
-    with TemporaryDirectory() as folder:
-        sides = {
-            side: open_vectors(copy, Path(folder) / f"{side}.npy", normalise=has_unit_norms(options))
-            for side, copy in copies.items()
-        }
+    with TemporaryDirectory() as folder, show_progress("estimating") as report:
+        sides = {}
+        for side, file in files.items():
+            copy = fetch_given(file, configured_path("cache_root"))
+            sides[side] = open_vectors(copy, Path(folder) / f"{side}.npy", normalise=has_unit_norms(options))
         problem = pair_vectors(sides, options, read_ids_of_sides(options))
-        with show_progress("estimating") as report:
-            return estimate(problem, options["search"], progress=lambda done, total: report(done, total, "pieces"))
+        return estimate(problem, options["search"], progress=lambda done, total: report(done, total, "pieces"))
 
 
-def _of_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int], list[str]]:
+def _estimate_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int], list[str]]:
     """Estimate the mining, if the table is searched for, count the steps, and describe the draws."""
+    from aoq.pipeline.data.batches import steps_per_epoch
     from aoq.pipeline.stages.draws import forecast
 
-    experiment = chain.experiment
+    experiment, source = chain.experiment, table_owner(chain)
     if "second_round" not in chain.stages or experiment.weights is not None:
         makers = f" It is made of {_makers(chain)}; estimate these." if chain.members else ""
         raise ValueError(f"{experiment.name!r} mines and trains nothing, so there is nothing to estimate.{makers}")
-    source = table_owner(chain)
     images, captions, positives = _training_data(source or chain)
+    rounds = {"round one": source.experiment.first_round if source else None, "round two": experiment.student}
+    trained = {name: training for name, training in rounds.items() if training is not None}
+    steps = {name: one.epochs * steps_per_epoch(captions, one.batch_size) for name, one in trained.items()}
     if source is None:
-        steps = {"co-teaching, at most": 2 * _steps(experiment.student, captions)}
         note = "co-taught networks draw from no table; their steps after the warm-up are of pairs selected as clean"
-        return None, steps, [note]
-    rounds = {"round one": source.experiment.first_round, "round two": experiment.student}
-    steps = {name: _steps(training, captions) for name, training in rounds.items() if training is not None}
-    depths = table_depths(chain)
-    fitting, note = fit_depths(positives, images, captions, **depths.named("h"))
+        return None, {"co-teaching, at most": 2 * steps["round two"]}, [note]
+    depths, note = fit_depths(positives, images, captions, **table_depths(chain).named("h"))
     drawing = [note] if note else []
     mining = None
     if source.table is None:
-        mining = _of_mining(source, fitting, images, captions, positives)
+        mining = _estimate_mining(source, depths, images, captions, positives)
     else:
         steps.pop("round one", None)  # that of a member
         drawing.append(f"the table is made of {_makers(source)}, which is not counted here; estimate these too")
     if chain.trains_on_table and experiment.student.loss.draws_offline:
-        drawing += forecast(chain, (images, captions), fitting)
+        drawing += forecast(chain, (images, captions), depths)
     return mining, steps, drawing
 
 
@@ -152,16 +144,8 @@ def _makers(chain: Chain) -> str:
     return " and ".join(member.asked for member in chain.members)
 
 
-def _steps(training: Training, captions: int) -> int:
-    from aoq.pipeline.data.batches import steps_per_epoch
-
-    return training.epochs * steps_per_epoch(captions, training.batch_size)
-
-
 def _training_data(chain: Chain) -> tuple[int, int, Integer[np.ndarray, "*shape"]]:
     """Count the images and captions of the training split, and read its pairs."""
-    from aoq.pipeline.stages.splits import open_true_train_split
-
     data = chain.experiment.dataset
     if data.source is not None and not chain["prepared"].exists():
         raise ValueError(f"{data.source.path} is not prepared yet; run: {to_make('prepared')}")
@@ -172,39 +156,40 @@ def _training_data(chain: Chain) -> tuple[int, int, Integer[np.ndarray, "*shape"
     return images, DEMO_CAPTIONS * images, np.repeat(np.arange(images, dtype=np.int32), DEMO_CAPTIONS)
 
 
-def _of_mining(
+def _estimate_mining(
     source: Chain, depths: Mapping[Direction, int], images: int, captions: int, positives: Integer[np.ndarray, "*shape"]
 ) -> Estimate:
     from aoq.pipeline.mining.estimate import estimate, unknown_vectors
     from aoq.pipeline.prepare.encoders import open_encoder
 
-    settings, mining = configured_engine(), source.experiment.mining
+    engine, mining = configured_engine(), source.experiment.mining
     assert mining is not None  # it has a table
-    settings.torch_device()
+    engine.torch_device()
     encoder = source.experiment.teacher_encoder
     dimensions = open_encoder(encoder).images.dims if encoder else source.experiment.model.dimensions
     whole, piece = unknown_vectors(images, captions, dimensions)
-    memory = settings.mining_memory_mb * 1_000_000
-    problem = Problem(*whole, positives, depths["i2t"], depths["t2i"], memory, device=settings.device)
+    memory = engine.mining_memory_mb * 1_000_000
+    problem = Problem(*whole, positives, depths["i2t"], depths["t2i"], memory, device=engine.device)
     with show_progress("estimating") as report:
         return estimate(problem, mining.search, piece, lambda done, total: report(done, total, "pieces"))
 
 
 def _mining_rows(one: Estimate) -> list[tuple[str, str]]:
-    shape = one.shape
     vectors, lists = "{images:,} of one set, {dimensions} dimensions", "{h_captions} others for each"
-    if shape["h_images"]:
+    if one.shape["h_images"]:
         vectors = "{images:,} images, {captions:,} captions, {dimensions} dimensions"
         lists = "{h_captions} captions an image, {h_images} images a caption"
-    rows = [("vectors", vectors.format(**shape)), ("lists", lists.format(**shape))]
-    rows.append(("search", f"{one.search}: {one.why}"))
-    if one.operations is not None:
-        rows.append(("operations", f"{one.operations:.3g}"))
-    rows += [(f"  {name}", _duration(seconds)) for name, seconds in one.seconds.items()]
     total = _duration(sum(one.seconds.values())) if one.seconds else "not known; mine a part and see"
-    memory = f"at most {_size(one.memory_bytes)}, and {_size(one.vector_bytes)} of mapped vectors"
-    disk = f"{_size(one.work_bytes)} while it runs, {_size(one.table_bytes)} for the table"
-    return [*rows, ("time, about", total), ("memory", memory), ("disk", disk)]
+    return [
+        ("vectors", vectors.format(**one.shape)),
+        ("lists", lists.format(**one.shape)),
+        ("search", f"{one.search}: {one.why}"),
+        *([] if one.operations is None else [("operations", f"{one.operations:.3g}")]),
+        *((f"  {name}", _duration(seconds)) for name, seconds in one.seconds.items()),
+        ("time, about", total),
+        ("memory", f"at most {_size(one.memory_bytes)}, and {_size(one.vector_bytes)} of mapped vectors"),
+        ("disk", f"{_size(one.work_bytes)} while it runs, {_size(one.table_bytes)} for the table"),
+    ]
 
 
 def _duration(seconds: float) -> str:

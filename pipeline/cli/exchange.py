@@ -12,7 +12,7 @@ import click
 import numpy as np
 from jaxtyping import Integer
 
-from aoq.pipeline.cli.options import COUNT, PATH, roots
+from aoq.pipeline.cli.options import PATH, POSITIVE
 from aoq.pipeline.cli.output import counted, echo, echo_next
 from aoq.pipeline.cli.table_options import NamedTable, RowFiles, row_options, takes_tables
 from aoq.pipeline.cli.vector_options import normalise, open_sides, pair_in_order, pairing_options, require_true_pairs
@@ -20,42 +20,36 @@ from aoq.pipeline.console import show_progress
 from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.data.folder import open_split, split_fingerprint
 from aoq.pipeline.digests import file_sha256
-from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.files import directions_of, read_manifest
-from aoq.pipeline.tables.pairs import Known, read_pairs
+from aoq.pipeline.tables.pairs import TWO_SIDES, Known, read_pairs
 from aoq.pipeline.tables.writing import made_whole, write_ids
 from aoq.pipeline.vector_files import Given
 
-SCORES = {"exact": "exact scores", "source": "the source's scores", "none": "no scores"}
+SCORES_ARE = {"exact": "exact scores", "source": "the source's scores", "none": "no scores"}
 
 
-@click.command()
-@takes_tables("table")
-@click.argument("output", type=PATH)
+@click.command("export")
 @click.option("--format", "name", required=True, metavar="FORMAT", help="One of the formats above.")
 @click.option("--direction", type=click.Choice(["i2t", "t2i"]), help="Anchors are images (i2t) or captions (t2i).")
-@click.option("--num-negatives", type=COUNT, help="At most this many of each list; default: all.")
+@click.option("--num-negatives", type=POSITIVE, help="At most this many of each list; default: all.")
 @click.option("--scores", is_flag=True, help="Write scores, if the format has a place for them.")
-@row_options("data", "split", "texts or captions", "image_ids", "caption_ids", "image_root")
+@row_options("data", "split", "texts", "image_ids", "caption_ids", "image_root", older_texts=("--captions",))
 @click.option("--caption-root", type=PATH, help="Pictures in the captions' place, where both sides are images.")
 @click.option("--pack", is_flag=True, help="Put the pictures into the export, not their paths.")
-@click.option("--image-texts", type=PATH, help="A text file with a line in place of each image.")
+@click.option("--image-texts", type=PATH, help="A text file with a line instead of each image.")
 @click.option("--vectors", nargs=2, metavar="IMAGES CAPTIONS", help="The vectors that the table was mined from.")
 @click.option("--view", type=PATH, help="A view made by `aoq screen`; leave out what it flags.")
-@roots
-def export(
+@takes_tables("table")
+@click.argument("output", type=PATH)
+def export_command(
     table: NamedTable,
     output: Path,
-    name: str,
-    direction: Direction | None,
-    num_negatives: int | None,
-    scores: bool,
-    files: RowFiles,
     caption_root: Path | None,
     pack: bool,
     image_texts: Path | None,
     vectors: tuple[str, str] | None,
     view: Path | None,
+    **options: Any,
 ) -> None:
     """Write a table for another trainer.
 
@@ -80,8 +74,8 @@ def export(
 
     Captions are written as texts, images as pictures. A picture is the one that `aoq prepare` read for DATA (if it was
     packed, give --pack), or the file below --image-root whose name is the image's id, with or without an ending.
-    --image-texts puts texts in place of images, --caption-root pictures in place of captions. An id is never written in
-    place of either. Captions and ids come from the experiment, from a dataset folder (--data), or from text files
+    --image-texts puts texts instead of images, --caption-root pictures instead of captions. An id never replaces
+    either. Captions and ids come from the experiment, from a dataset folder (--data), or from text files
     (--texts, --image-ids, --caption-ids). Rows of one set are named by --image-ids, --image-texts or --image-root.
     --data is compared with the table: other data, or another order, is refused.
 
@@ -92,46 +86,39 @@ def export(
     from aoq.pipeline.tables.exchange.export import Content, export_table
     from aoq.pipeline.tables.exchange.formats import find_format
 
-    form, manifest = find_format(name), read_manifest(table.folder)
-    is_one_set = len(directions_of(manifest)) == 1
-    if form.directions != "one" and direction is not None:
+    name, manifest = options["name"], read_manifest(table.folder)
+    form, is_one_set = find_format(name), len(directions_of(manifest)) == 1
+    if form.directions != "one" and options["direction"] is not None:
         raise click.UsageError(f"{name} has both directions; leave out --direction")
-    if form.directions == "one" and direction is None and not is_one_set:
+    if form.directions == "one" and options["direction"] is None and not is_one_set:
         raise click.UsageError("say whose lists: --direction i2t (of images) or t2i (of captions)")
-    if scores and form.scores in ("never", "of negatives"):
+    if options["scores"] and form.scores in ("never", "of negatives"):
         raise click.UsageError(f"{name} has no place for positives' scores; leave out --scores")
-    if vectors and not (scores or form.scores == "always"):
+    if vectors and not (options["scores"] or form.scores == "always"):
         raise click.UsageError("--vectors give the positives' scores; ask for them with --scores")
-    files.require_either(**{"caption-root": caption_root})
-    if files.data is not None and is_one_set:
-        raise click.UsageError(
-            "--data has images and captions, and the table is of one set; give --image-texts, --image-ids or "
-            "--image-root instead"
-        )
-    split = table.split_of(files)
-    names, texts = files.read(split), None if image_texts is None else read_lines(image_texts)
-    with made_whole(output) as made:
-        pictures: Any = files.image_root
+    table.files.require_either(**{"caption-root": caption_root})
+    if table.files.data is not None and is_one_set:
+        instead = "give --image-texts, --image-ids or --image-root instead"
+        raise click.UsageError(f"--data has images and captions, and the table is of one set; {instead}")
+    captions, image_ids, caption_ids = table.names
+    texts = None if image_texts is None else read_lines(image_texts)
+    pictures: Any = table.files.image_root
+    teacher = manifest.get("teacher")
+    divided = (teacher.get("normalised") if isinstance(teacher, dict) else None) or False
+    with made_whole(output) as made, show_progress("exporting") as report:
         if pictures is None and texts is None and form.images in ("path", "lookup"):
-            pictures = table.photographs(files, split, made.parent / "pictures" if pack else None)
-        teacher = manifest.get("teacher")
-        divided = teacher.get("normalised") if isinstance(teacher, dict) else False
-        divided = divided if isinstance(divided, list) else bool(divided)
-        with show_progress("exporting") as report:
-            written = export_table(
-                table.folder,
-                made,
-                name,
-                images=Content(names.image_ids, texts, pictures),
-                captions=Content(names.caption_ids, names.captions, caption_root),
-                packed=pack,
-                direction=direction,
-                num_negatives=num_negatives,
-                scores=scores,
-                vectors=open_sides(*vectors, made.parent, normalise=divided) if vectors else None,
-                view=table.read_view(view),
-                progress=lambda done, total, part: report(done, total, f"anchors, {part}"),
-            )
+            pictures = table.photographs(made.parent / "pictures" if pack else None)
+        written = export_table(
+            table.folder,
+            made,
+            images=Content(image_ids, texts, pictures),
+            captions=Content(caption_ids, captions, caption_root),
+            packed=pack,
+            vectors=open_sides(*vectors, made.parent, normalise=divided) if vectors else None,
+            view=table.read_view(view),
+            progress=lambda done, total, part: report(done, total, f"anchors, {part}"),
+            **options,
+        )
     for part, (rows, left_out) in written.items():
         reason = "without a positive or with too few negatives"
         rest = f"; left out: {counted(left_out, 'anchor')} {reason}" if left_out else ""
@@ -143,18 +130,11 @@ def export(
 @click.argument("source", type=PATH)
 @click.argument("output", type=PATH)
 @pairing_options
-@click.option("--data", type=PATH, help="The dataset folder that has the true pairs.")
-@row_options("split", "image_ids", "caption_ids")
+@row_options("data", "split", "image_ids", "caption_ids")
 @click.option("--vectors", nargs=2, metavar="IMAGES CAPTIONS", help="To score every pair exactly, as `aoq mine` does.")
 @normalise
-def import_table(
-    source: Path,
-    output: Path,
-    data: Path | None,
-    files: RowFiles,
-    vectors: tuple[str, str] | None,
-    normalise: bool,
-    **pairing: Any,
+def import_table_command(
+    source: Path, output: Path, files: RowFiles, vectors: tuple[str, str] | None, normalise: bool, **pairing: Any
 ) -> None:
     """Make a table of others' lists.
 
@@ -168,14 +148,16 @@ def import_table(
     """
     from aoq.pipeline.tables.exchange.bare_lists import find_list_files, import_lists, open_lists_alone
 
-    require_true_pairs(pairing, **{"--data FOLDER": data})
+    require_true_pairs(pairing, **{"--data FOLDER": files.data})
     if normalise and not vectors:
         raise click.UsageError("--normalise is about --vectors; give them, or leave it out")
     lists, per_image = find_list_files(source), pairing["per_image"]
-    split = None if data is None else open_split(data, files.split)
-    names = files.read(split)
-    images = Known("image", None if names.image_ids is None else len(names.image_ids), names.image_ids)
-    captions = Known("caption", None if names.caption_ids is None else len(names.caption_ids), names.caption_ids)
+    split = None if files.data is None else open_split(files.data, files.split)
+    _, image_ids, caption_ids = files.read(split)
+    images, captions = (
+        Known(noun, None if ids is None else len(ids), ids)
+        for noun, ids in (("image", image_ids), ("caption", caption_ids))
+    )
     pairs: Integer[np.ndarray, "*shape"] | None = None if split is None else split.image_of
     if pairing["pairs"] is not None:
         pairs = read_pairs(pairing["pairs"], images, captions, pairing["min_grade"])
@@ -186,24 +168,20 @@ def import_table(
     # All that is known of the teacher is its lists.
     teacher: dict[str, Any] = {"lists_sha256": {direction: file_sha256(path) for direction, path in lists.items()}}
     if vectors:
-        hashes = [Given.of(file).sha256 for file in vectors]
-        teacher |= {"vectors_sha256": dict(zip(("images", "captions"), hashes, strict=True)), "normalised": normalise}
+        hashes = (Given.of(file).sha256 for file in vectors)
+        teacher |= {"vectors_sha256": dict(zip(TWO_SIDES, hashes, strict=True)), "normalised": normalise}
+    dataset = {} if files.data is None else {"dataset": split_fingerprint(files.data, files.split)}
     with made_whole(output) as made:
         raw = open_lists_alone(lists, images, captions, made.parent)
         if pairs is None:
             pairs = pair_in_order(len(raw["i2t"][1]), len(raw["t2i"][1]), per_image)
-        dataset = {} if data is None else {"dataset": split_fingerprint(data, files.split)}
-        manifest = import_lists(
-            raw,
-            pairs,
-            open_sides(*vectors, made.parent, normalise=normalise) if vectors else None,
-            provenance={**dataset, "teacher": teacher, "tool": "aoq", "tool_version": version("aoq")},
-            output=made,
-        )
-        ids = {"images": names.image_ids if files.image_ids else None, "captions": names.caption_ids}
+        opened = open_sides(*vectors, made.parent, normalise=normalise) if vectors else None
+        provenance = {**dataset, "teacher": teacher, "tool": "aoq", "tool_version": version("aoq")}
+        manifest = import_lists(raw, pairs, opened, provenance=provenance, output=made)
+        ids = {"images": image_ids if files.image_ids else None, "captions": caption_ids}
         write_ids(made, {side: own for side, own in ids.items() if own is not None})
     for direction, about in manifest["directions"].items():
-        line = f"{direction}: {about['anchors']} lists of {about['h']}, {SCORES[about['scores']]}"
+        line = f"{direction}: {about['anchors']} lists of {about['h']}, {SCORES_ARE[about['scores']]}"
         if own := about["own_positives_left_out"]:
             line += f"; left out: {counted(own, 'own positive')}"
         if empty := about["anchors_without_negatives"]:
@@ -212,14 +190,13 @@ def import_table(
     echo_next(shlex.join(["aoq", "inspect", str(output), "--image", "0"]))
 
 
-@click.command()
-@takes_tables("table")
-@click.argument("output", type=PATH)
+@click.command("publish")
 @click.option("--view", type=PATH, help="A view made by `aoq screen`, to go along.")
 @row_options("data", "split", "image_ids", "caption_ids")
 @click.option("--license", "licence", help="For the data card, as the hub names it: cc-by-4.0, mit, …")
-@roots
-def publish(table: NamedTable, output: Path, view: Path | None, files: RowFiles, licence: str | None) -> None:
+@takes_tables("table")
+@click.argument("output", type=PATH)
+def publish_command(table: NamedTable, output: Path, view: Path | None, licence: str | None) -> None:
     """Write a table with a data card.
 
     TABLE is an experiment or a table's folder. It is checked and written to the new folder OUTPUT, with flags (--view),
@@ -231,10 +208,10 @@ def publish(table: NamedTable, output: Path, view: Path | None, files: RowFiles,
     """
     from aoq.pipeline.tables.exchange.publishing import publish_table
 
-    files.require_either()
-    names = files.read(table.split_of(files))
-    ids = {"image_ids": names.image_ids, "caption_ids": names.caption_ids}
+    table.files.require_either()
+    _, image_ids, caption_ids = table.names
     with made_whole(output) as made:
+        ids = {"image_ids": image_ids, "caption_ids": caption_ids}
         written = publish_table(table.folder, made, view=view, licence=licence, **ids)
     echo(f"{output}: {', '.join(written)}")
     echo_next(f"hf upload YOU/NAME {shlex.quote(str(output))} --repo-type dataset")

@@ -13,8 +13,8 @@ from filelock import FileLock, Timeout
 
 from aoq.pipeline.build import UNITS, Build
 from aoq.pipeline.cli.artifacts import all_stages
-from aoq.pipeline.cli.options import as_json
-from aoq.pipeline.cli.output import counted, echo, echo_json, typed
+from aoq.pipeline.cli.options import as_json, roots_as_typed
+from aoq.pipeline.cli.output import command_line, counted, echo, echo_json
 from aoq.pipeline.config.load import names_in
 from aoq.pipeline.manifest import MANIFEST, read_manifest
 from aoq.pipeline.scratch import LOCK, reclaim, scratch_in, writing_in
@@ -22,13 +22,12 @@ from aoq.pipeline.settings import configured_path, runs_root
 from aoq.pipeline.stages.plan import plan
 
 
-@click.command()
+@click.command("gc")
 @click.option("--delete", is_flag=True, help="Delete what is listed; without --delete nothing is touched.")
 @click.option("--unfinished", is_flag=True, help="Include interrupted work; its run would start again.")
-@click.option("--data-root", default="")
-@click.option("--artifact-root", default="")
+@roots_as_typed
 @as_json
-def gc(delete: bool, unfinished: bool, data_root: str, artifact_root: str, as_json: bool) -> None:
+def gc_command(delete: bool, unfinished: bool, data_root: str, artifact_root: str, as_json: bool) -> None:
     """List or delete unused artefacts.
 
     Artefacts of the experiments in configs/, and those that links in runs/ lead to, are kept, with the indexes that
@@ -44,27 +43,23 @@ def gc(delete: bool, unfinished: bool, data_root: str, artifact_root: str, as_js
         interrupted = [*sorted(root.glob("*/.*.work")), *scratch]
     folders: list[dict[str, Any]] = []
     for path in (*unneeded, *interrupted):
-        size = _size(path)
-        state = "in use" if _is_in_use(path) else "there"
-        if delete and state == "there":
-            state = "deleted" if _delete(path) else "in use"
-        folders.append({"path": str(path), "finished": path in unneeded, "bytes": size, "state": state})
-        if as_json:
-            continue
-        if state == "in use":
-            echo(f"{path} is being worked on; left alone")
-        else:
-            echo(f"{'deleted ' if state == 'deleted' else ''}{path}  {size / 1e6:.1f} MB")
+        about = {"path": str(path), "finished": path in unneeded, "bytes": _size(path)}
+        folders.append({**about, "state": _state(path, delete=delete)})
     if as_json:
         echo_json({"artefacts": len(artefacts), "unneeded": folders})
         return
+    for one in folders:
+        if one["state"] == "in use":
+            echo(f"{one['path']} is being worked on; left alone")
+        else:
+            echo(f"{'deleted ' if one['state'] == 'deleted' else ''}{one['path']}  {one['bytes'] / 1e6:.1f} MB")
     free = [one for one in folders if one["state"] != "in use"]
     if not free:
         echo("nothing to free")
         return
     parts = sum(not one["finished"] for one in free)
     count = f"{len(free) - parts} of {counted(len(artefacts), 'artefact')}" + (f", {parts} unfinished" if parts else "")
-    command = typed("aoq", "gc", "--delete", *["--unfinished"] * unfinished)
+    command = command_line("aoq", "gc", "--delete", *["--unfinished"] * unfinished)
     outcome = "freed" if delete else f"could be freed: {command}"
     echo(f"{count}, {sum(one['bytes'] for one in free) / 1e6:.1f} MB {outcome}")
 
@@ -79,36 +74,39 @@ def _size(folder: Path) -> int:
     return size
 
 
-def _is_in_use(path: Path) -> bool:
-    """Return whether a run holds the lock of an artefact, a work directory or scratch."""
-    lock = _lock_of(path)
-    if not lock.exists():
-        return False
+def _state(path: Path, *, delete: bool) -> str:
+    """Delete an artefact, a work directory or scratch if asked to, unless a run holds its lock; return its state."""
+    is_scratch = (path / LOCK).exists()
+    name = path.name.removeprefix(".").removesuffix(".work")
+    lock = path / LOCK if is_scratch else path.with_name(f".{name}.lock")
+    if delete and is_scratch:
+        return "deleted" if reclaim(path) else "in use"
+    if not delete and not lock.exists():
+        return "there"
     try:
-        FileLock(lock).acquire(timeout=0).lock.release()
+        with writing_in(path.parent), FileLock(lock).acquire(timeout=0):
+            if delete:
+                (path / MANIFEST).unlink(missing_ok=True)  # first: a folder without a manifest is no artefact
+                Build(path).clear()
+                path.rmdir()
+                lock.unlink(missing_ok=True)
     except Timeout:
-        return True
-    except PermissionError:  # another user's: --delete says that it may not be deleted
-        return False
-    with suppress(FileNotFoundError):
-        lock.touch()  # some versions of filelock remove it, and scratch is recognised by it
-    return False
-
-
-def _lock_of(path: Path) -> Path:
-    if (path / LOCK).exists():
-        return path / LOCK
-    return path.with_name(f".{path.name.removeprefix('.').removesuffix('.work')}.lock")
+        return "in use"
+    except PermissionError:  # another user's
+        if delete:
+            raise
+    if is_scratch:
+        with suppress(OSError):
+            lock.touch()  # some versions of filelock remove it, and scratch is recognised by it
+    return "deleted" if delete else "there"
 
 
 def _needed(root: Path, data_root: Path, runs: Path) -> set[Path]:
     needed: set[Path] = set()
     for name in names_in():
-        try:
+        with suppress(ValueError, OSError):  # without its data nothing was made from it, unless a link leads there
             chain = plan(name, data_root=data_root, artifact_root=root)
-        except (ValueError, OSError):
-            continue  # without its data nothing was made from it, unless a link leads there
-        needed |= {artifact.path for artifact in all_stages(chain).values()}
+            needed |= {artifact.path for artifact in all_stages(chain).values()}
     linked = [link.resolve() for link in runs.glob("*/*") if link.is_symlink() and (link / MANIFEST).exists()]
     while linked:
         path = linked.pop()
@@ -127,19 +125,3 @@ def _indexes(root: Path, needed: Iterable[Path]) -> set[Path]:
     tables = (path / "table" for path in needed if path.parent.name == "hard_negatives" and (path / MANIFEST).exists())
     directions = (about for table in tables for about in read_table_manifest(table)["directions"].values())
     return {root / "index" / about["index"]["key"] for about in directions if "index" in about}
-
-
-def _delete(path: Path) -> bool:
-    """Delete an artefact, a work directory or scratch, unless a run holds its lock."""
-    if (path / LOCK).exists():
-        return reclaim(path)
-    lock = FileLock(_lock_of(path))
-    try:
-        with writing_in(path.parent), lock.acquire(timeout=0):
-            (path / MANIFEST).unlink(missing_ok=True)  # first: a folder without a manifest is no artefact
-            Build(path).clear()
-            path.rmdir()
-            Path(lock.lock_file).unlink(missing_ok=True)
-    except Timeout:
-        return False
-    return True

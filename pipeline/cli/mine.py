@@ -13,7 +13,7 @@ from functools import partial
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import numpy as np
@@ -29,35 +29,32 @@ from aoq.pipeline.cli.vector_options import (
 )
 from aoq.pipeline.console import show_progress
 from aoq.pipeline.digests import digest, file_sha256
+from aoq.pipeline.engine import Engine
 from aoq.pipeline.hub import is_of_hub
 from aoq.pipeline.remote import fetch_given, is_address
 from aoq.pipeline.scratch import scratch_beside, write_atomically
+from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.settings import configured_engine, configured_path
 from aoq.pipeline.tables.card import describe_guarantee
 from aoq.pipeline.tables.pairs import TWO_SIDES, pairing_sha256
+from aoq.pipeline.tables.writing import write_ids
+from aoq.pipeline.threads import plan_threads
 from aoq.pipeline.vector_files import READERS, Given
 from aoq.pipeline.vectors import read_vectors
 
-if TYPE_CHECKING:
-    from aoq.pipeline.engine import Engine
-    from aoq.pipeline.search.problem import Problem
+OF_THE_JOB = ("normalise", "per_image", "min_grade", "h_captions", "h_images", "metric", "search", "sides")
+"""Options that decide whether the lists of an interrupted run can be used."""
 
 
-@click.command()
+@click.command("mine")
 @click.argument("images")
 @click.argument("captions", nargs=-1, metavar="[CAPTIONS]")
 @click.argument("output", type=PATH)
 @mining_options
 @click.option("--sides", nargs=2, metavar="NAME NAME", help="Names of the two sides, if not images and captions.")
 @cluster_options("Who mines. With ray, --threads (0: one) and --memory-mb are for one unit, and many run at a time.")
-def mine(
-    images: str,
-    captions: tuple[str, ...],
-    output: Path,
-    threads: int,
-    backend: str,
-    ray_address: str,
-    **options: Any,
+def mine_command(
+    images: str, captions: tuple[str, ...], output: Path, threads: int, backend: str, ray_address: str, **options: Any
 ) -> None:
     """Mine a table from your vectors.
 
@@ -74,13 +71,18 @@ def mine(
 
     Give the same command again to resume a run that was cut short.
     """
-    _require_sides(captions, output, options)
+    if len(captions) > 1:
+        raise click.UsageError(f"give IMAGES, CAPTIONS and OUTPUT; {' '.join(captions[1:])} is one too many")
+    if not captions and (output.suffix in READERS or is_of_hub(str(output))):
+        raise click.UsageError(f"OUTPUT is missing after {output}: it is the folder to be, and the last argument")
+    if not captions and options["sides"]:
+        raise click.UsageError("--sides names two sides, and IMAGES alone are one set; leave it out")
     require_pairing(options, one_set=not captions)
     memory_mb = options["memory_mb"]
     engine = configured_engine(threads=threads, mining_memory_mb=memory_mb, backend=backend, ray_address=ray_address)
-    with scratch_beside(output, keep=_has_lists) as build:
+    with scratch_beside(output, keep=_can_resume) as build:
         if output.exists():
-            raise ValueError(f"{output} is there already; remove it or choose another folder.")
+            raise ValueError(f"{output} exists already; remove it or choose another folder.")
         _mine(dict(zip(TWO_SIDES, (images, *captions), strict=False)), build, engine, options)
         os.replace(build / "table", output)
     manifest = json.loads((output / "manifest.json").read_text(encoding="utf-8"))
@@ -93,17 +95,7 @@ def mine(
     echo_next(shlex.join(["aoq", "inspect", str(output), "--image", "0"]), shlex.join(["aoq", "stats", str(output)]))
 
 
-def _require_sides(captions: tuple[str, ...], output: Path, options: Mapping[str, Any]) -> None:
-    if len(captions) > 1:
-        raise click.UsageError(f"give IMAGES, CAPTIONS and OUTPUT; {' '.join(captions[1:])} is one too many")
-    if not captions and (output.suffix in READERS or is_of_hub(str(output))):
-        raise click.UsageError(f"OUTPUT is missing after {output}: it is the folder to be, and the last argument")
-    if not captions and options["sides"]:
-        raise click.UsageError("--sides names two sides, and IMAGES alone are one set; leave it out")
-
-
-def _has_lists(build: Path) -> bool:
-    """Return whether the next run can resume."""
+def _can_resume(build: Path) -> bool:
     return any(build.glob("shards/*.unit"))
 
 
@@ -120,10 +112,8 @@ def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mappin
             for side, matrix in matrices.items()
         }
         # Loading torch takes longer than the threads.
-        from aoq.pipeline.mining.mine import mine as mine_table
+        from aoq.pipeline.mining.mine import mine
         from aoq.pipeline.on_ray import choose_runner, ship_problem
-        from aoq.pipeline.tables.writing import write_ids
-        from aoq.pipeline.threads import plan_threads
 
     plan_threads(engine.threads or len(os.sched_getaffinity(0)))
     addresses = {
@@ -133,10 +123,9 @@ def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mappin
     vectors = {side: future.result() for side, future in reading.items()}
     problem = replace(pair_vectors(vectors, options, ids), device=engine.device)
     hashes = {side: future.result() for side, future in hashing.items()}
-    named = ("normalise", "per_image", "min_grade", "h_captions", "h_images", "metric", "search", "sides")
-    shaped = {**{key: options[key] for key in named}, "ids": {side: digest(names) for side, names in ids.items()}}
     pairs = options["pairs"] and file_sha256(options["pairs"])
-    job = json.dumps({"vectors": hashes, "given": files, "pairs": pairs, **shaped, "version": version("aoq")}).encode()
+    shape = {**{key: options[key] for key in OF_THE_JOB}, "ids": {side: digest(names) for side, names in ids.items()}}
+    job = json.dumps({"vectors": hashes, "given": files, "pairs": pairs, **shape, "version": version("aoq")}).encode()
     begun = build / "job.json"
     if not begun.is_file() or begun.read_bytes() != job:
         for old in (build / "shards", build / "table"):  # left by another command
@@ -152,7 +141,7 @@ def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mappin
         "tool_version": version("aoq"),
     }
     with show_progress("mining") as report:
-        mine_table(
+        mine(
             problem,
             search=options["search"],
             provenance=provenance,

@@ -10,23 +10,14 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from aoq.pipeline.cli.output import ROUNDS
+from aoq.pipeline.cli.output import SHORT_ROUNDS
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 STAGES = (
-    "world",
-    "prepared",
-    "dataset",
-    "first_round",
-    "embeddings",
-    "hard_negatives",
-    "screen",
-    "control",
-    "second_round",
-    "evaluation",
+    *("world", "prepared", "dataset", "first_round", "embeddings", "hard_negatives", "screen"),
+    *("control", "second_round", "evaluation"),
 )
-MANIFEST = "manifest.json"
 
 
 class Completed(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 alone
@@ -42,23 +33,17 @@ class Completed(click.ParamType):  # type: ignore[type-arg]  # generic since cli
         return fitting or [CompletionItem(incomplete, type="file")]
 
 
-def _experiments() -> Iterable[str]:
-    from aoq.pipeline.config.load import names_in
-
-    return names_in()
-
-
-def _studies() -> Iterable[str]:
+def _config_names(*, studies: bool = False) -> Iterable[str]:
     from aoq.pipeline.config.load import names_in
     from aoq.pipeline.config.study import STUDIES
 
-    return names_in(STUDIES)
+    return names_in(STUDIES) if studies else names_in()
 
 
-EXPERIMENT, STUDY, STAGE = Completed(_experiments), Completed(_studies), Completed(lambda: STAGES)
-ROUND = Completed(lambda: (*ROUNDS, *STAGES))
+EXPERIMENT, STUDY = Completed(_config_names), Completed(partial(_config_names, studies=True))
+STAGE, ROUND = Completed(lambda: STAGES), Completed(lambda: (*SHORT_ROUNDS, *STAGES))
 PATH = click.Path(path_type=Path)
-COUNT = click.IntRange(min=1)
+POSITIVE = click.IntRange(min=1)
 with_default = partial(click.option, show_default=True)
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -74,21 +59,23 @@ def together(*options: Decorator) -> Decorator:
     return lambda command: reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
-def _root(name: str, about: str) -> Decorator:
-    """A folder; by default the one in [paths] of luigi.cfg."""
+def _configured(_: click.Context, option: click.Parameter, chosen: str) -> Path:
+    from aoq.pipeline.settings import configured_path  # loads Luigi, which help does not need
 
-    def configured(_: click.Context, __: click.Parameter, chosen: str) -> Path:
-        from aoq.pipeline.settings import configured_path  # loads Luigi, which help does not need
-
-        return configured_path(name, chosen)
-
-    help_ = f"{about}; default: [paths] in luigi.cfg."
-    return click.option(f"--{name.replace('_', '-')}", default="", callback=configured, help=help_)
+    return configured_path(str(option.name), chosen)
 
 
-roots = together(
-    _root("data_root", "The folder of dataset folders"), _root("artifact_root", "Where artefacts are kept")
-)
+def _root_options(**more: Any) -> Decorator:
+    abouts = {"--data-root": "The folder of dataset folders", "--artifact-root": "Where artefacts are kept"}
+    help_ = "{}; default: [paths] in luigi.cfg."
+    return together(
+        *(click.option(name, default="", help=help_.format(about), **more) for name, about in abouts.items())
+    )
+
+
+roots = _root_options(callback=_configured)
+"""Two folders; by default those in [paths] of luigi.cfg."""
+roots_as_typed = _root_options()
 
 
 def cluster_options(who: str) -> Decorator:
@@ -111,7 +98,8 @@ def with_override(experiment: str, override: str) -> tuple[str, str]:
 
 def table_folder(named: str) -> Path | None:
     """Return the folder with that name, or its `table`, if a table is there."""
-    return next((folder for folder in (Path(named), Path(named) / "table") if (folder / MANIFEST).is_file()), None)
+    folders = (Path(named), Path(named) / "table")
+    return next((folder for folder in folders if (folder / "manifest.json").is_file()), None)
 
 
 def experiment_chain(command: Callable[..., Any]) -> Callable[..., Any]:

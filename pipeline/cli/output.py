@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import click
 import rich.console
 from click.core import ParameterSource
 from rich.cells import cell_len
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from aoq.pipeline.terminal import visible
 
-ROUNDS = {"one": "first_round", "two": "second_round"}
+SHORT_ROUNDS = {"one": "first_round", "two": "second_round"}
 """Short names of the trainings; other stages go by their own names."""
+_console = partial(rich.console.Console, highlight=False, markup=False, emoji=False)
 
 
 def echo(text: object, *, err: bool = False) -> None:
@@ -37,24 +39,28 @@ def echo_next(*commands: str, then: bool = False) -> None:
         echo(f"{lead} {command}", err=True)
 
 
-def typed(*words: str) -> str:
+def is_typed(option: str) -> bool:
+    """Return whether the user has given the option to the current command."""
+    return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
+
+
+def command_line(*words: str) -> str:
     """Return a command line, with the --override and the folders that the current command was given."""
-    context = click.get_current_context()
-    more = []
-    for name in ("override", "data_root", "artifact_root"):
-        value = context.params.get(name)
-        if value and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            more += [f"--{name.replace('_', '-')}", str(value)]
-    return shlex.join([*words, *more])
+    options = click.get_current_context().params
+    names = [name for name in ("override", "data_root", "artifact_root") if options.get(name) and is_typed(name)]
+    return shlex.join(
+        [*words, *(word for name in names for word in (f"--{name.replace('_', '-')}", str(options[name])))]
+    )
 
 
 def to_make(stage: str, experiment: str = "") -> str:
     """Return the command that makes a stage; by default of the experiment that the current command was given."""
     experiment = experiment or str(click.get_current_context().params["experiment"])
     if stage == "evaluation":
-        return typed("aoq", "evaluate", experiment)
-    rounds = {named: round_ for round_, named in ROUNDS.items()}
-    return typed("aoq", "run", experiment, *([] if stage == "second_round" else ["--round", rounds.get(stage, stage)]))
+        return command_line("aoq", "evaluate", experiment)
+    rounds = {stage: short for short, stage in SHORT_ROUNDS.items()}
+    choice = [] if stage == "second_round" else ["--round", rounds.get(stage, stage)]
+    return command_line("aoq", "run", experiment, *choice)
 
 
 def counted(count: int, one: str, many: str = "") -> str:
@@ -74,58 +80,46 @@ def styled(*parts: str | tuple[str, str]) -> Text:
 
 def say(*parts: str | tuple[str, str], style: str = "") -> None:
     """Print a line of parts, as long as it is."""
-    Console().print(styled(*parts), style=style, soft_wrap=True)
+    _console().print(styled(*parts), style=style, soft_wrap=True)
 
 
 def show_rows(
-    columns: Sequence[str | Column], rows: Iterable[Sequence[str | Text]], *, title: str = "", width: int | None = None
+    headers: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    *,
+    title: str = "",
+    right: Collection[str] = (),
+    width: int | None = None,
 ) -> None:
-    """Print rows under their columns' headers; columns without any header show none."""
-    is_headed = any(column if isinstance(column, str) else column.header for column in columns)
-    table = Table(*columns, title=title or None, box=None, pad_edge=False, show_header=is_headed)
-    table.title_justify, table.header_style = "left", "bold"
-    for row in rows:
+    """Print a table; one that is too wide wraps its widest column, or becomes a block of lines for each row.
+
+    The columns in `right` are aligned to the right. Headers that are all empty are not shown.
+    """
+    console = _console(width=width)
+    cells = [[cell if isinstance(cell, Text) else styled(cell) for cell in row] for row in (headers, *rows)]
+    columns = list(zip(*cells, strict=True))
+    widths = [max(cell_len(line) for cell in column for line in cell.plain.split("\n")) for column in columns]
+    gap = 2 if sum(widths) + 2 * (len(widths) - 1) <= console.width else 1
+    widest = widths.index(max(widths))
+    room = console.width - sum(widths) - gap * (len(widths) - 1) + widths[widest]
+    if room < max((cell_len(word) for cell in columns[widest] for word in cell.plain.split()), default=0):
+        _print_blocks(console, title, *cells)
+        return
+    widths[widest] = min(widths[widest], room)
+    table = Table(title=styled(title) if title else None, title_justify="left", box=None, header_style="bold")
+    table.pad_edge, table.padding, table.show_header = False, (0, gap, 0, 0), any(headers)
+    for header, column, column_width in zip(headers, columns, widths, strict=True):
+        table.add_column(column[0], width=column_width, justify="right" if header in right else "left")
+    for row in cells[1:]:
         table.add_row(*row)
-    Console(width=width).print_table(table)
+    console.print(table)
 
 
-class Console(rich.console.Console):
-    """Tables, and lines between them."""
-
-    def __init__(self, *, width: int | None = None) -> None:
-        super().__init__(width=width, highlight=False, markup=False, emoji=False)
-
-    def print_table(self, table: Table) -> None:
-        """Print a table; one that is too wide wraps its widest column, or becomes a block of lines for each row."""
-        texts = [[self._text(cell).plain for cell in (column.header, *column.cells)] for column in table.columns]
-        widths = [max(cell_len(line) for text in column for line in text.split("\n")) for column in texts]
-        gap = 2 if sum(widths) + 2 * (len(widths) - 1) <= self.width else 1
-        widest = widths.index(max(widths))
-        left = self.width - sum(widths) - gap * (len(widths) - 1) + widths[widest]
-        words = [word for text in texts[widest] for word in text.split()]
-        if left < max(map(cell_len, words), default=0):
-            self._print_blocks(table)
-            return
-        table.padding = (0, gap, 0, 0)
-        for column, width in zip(table.columns, widths, strict=True):
-            column.width = width
-        table.columns[widest].width = min(widths[widest], left)
-        table.columns[widest].no_wrap = False
-        self.print(table)
-
-    def _print_blocks(self, table: Table) -> None:
-        if table.title:
-            self.print(table.title, style="italic")
-        lead, *others = [(column.header, list(column.cells)) for column in table.columns]
-        for number, first in enumerate(lead[1]):
-            self.print(self._text(first), style="bold")
-            for header, cells in others:
-                if text := self._text(cells[number]):
-                    self.print(Text.assemble("  ", self._text(header), ": " if header else "", text))
-
-    def _text(self, cell: Any) -> Text:
-        return cell if isinstance(cell, Text) else self.render_str(str(cell))
-
-    def render_str(self, text: str, **options: Any) -> Text:
-        """Every text that is printed, and every cell, title and header of a table."""
-        return super().render_str(visible(text), **options)
+def _print_blocks(console: rich.console.Console, title: str, headers: Sequence[Text], *rows: Sequence[Text]) -> None:
+    if title:
+        console.print(styled(title), style="italic")
+    for first, *others in rows:
+        console.print(first, style="bold")
+        for header, cell in zip(headers[1:], others, strict=True):
+            if cell:
+                console.print(Text.assemble("  ", header, ": " if header else "", cell))

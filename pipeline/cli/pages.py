@@ -5,38 +5,37 @@ from __future__ import annotations
 from functools import partial
 from getpass import getuser
 from pathlib import Path
+from typing import Any
 
 import click
 
 from aoq.pipeline.cli.options import EXPERIMENT, roots, table_folder, with_default
-from aoq.pipeline.cli.output import echo, echo_next, typed
+from aoq.pipeline.cli.output import command_line, echo, echo_next
 from aoq.pipeline.cli.table_options import RowFiles, own_view, row_options
 from aoq.pipeline.config.load import split_member
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.scratch import write_atomically
 from aoq.pipeline.stages.plan import plan
-from aoq.pipeline.stages.report import SEPARATOR, plan_report
+from aoq.pipeline.stages.report import SEPARATOR, plan_report, render_report
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.command()
+@click.command("report")
 @click.argument("runs", nargs=-1, required=True, type=EXPERIMENT)
 @with_default("--output", "-o", default="report.html", type=FILE)
 @roots
-def report(runs: tuple[str, ...], output: Path, **folders: Path) -> None:
+def report_command(runs: tuple[str, ...], output: Path, **folders: Path) -> None:
     """Write one HTML page about runs.
 
     Each is an experiment, with an override after @ if need be, as in demo@seed=1; its control is taken along. Nothing
     is trained for the page: `aoq evaluate EXPERIMENT` makes what is missing.
     """
-    from aoq.pipeline.stages.report import render_report
-
     planned = plan_report(SEPARATOR.join(runs), **folders)
     if not output.parent.is_dir():
         raise FileNotFoundError(f"{output.parent} does not exist; make it, or choose another --output.")
-    evaluating = partial(typed, "aoq", "evaluate")
+    evaluating = partial(command_line, "aoq", "evaluate")
     write_atomically(output, render_report(planned, evaluating).encode())
     echo(output)
     if missing := [member for member in planned.members if not member.artifact.exists()]:
@@ -44,7 +43,7 @@ def report(runs: tuple[str, ...], output: Path, **folders: Path) -> None:
         echo_next(*(evaluating(member.asked) for member in missing), then=True)
 
 
-@click.command()
+@click.command("browse")
 @click.argument("runs", nargs=-1, required=True, type=EXPERIMENT, metavar="TABLE...")
 @with_default("--port", default=8765, type=click.IntRange(0, 65535), help="On 127.0.0.1; 0: any free one.")
 @with_default(
@@ -57,7 +56,7 @@ def report(runs: tuple[str, ...], output: Path, **folders: Path) -> None:
 @row_options("data", "split", "texts", "image_ids", "caption_ids", "image_root")
 @own_view
 @roots
-def browse(
+def browse_command(
     runs: tuple[str, ...],
     port: int,
     matches: Path,
@@ -78,22 +77,23 @@ def browse(
     """
     import_extra("flask", "browse", "aoq browse")
     from aoq.pipeline.browse.app import open_server
-    from aoq.pipeline.browse.folder import Given, open_folders
+    from aoq.pipeline.browse.folder import open_folders
     from aoq.pipeline.browse.marks import Marks, Matches
-    from aoq.pipeline.browse.source import open_source
+    from aoq.pipeline.browse.source import open_runs
 
     if len(set(runs)) < len(runs):
-        raise ValueError(f"an experiment stands twice among {list(runs)}; name each once.")
+        raise ValueError(f"{list(runs)} names an experiment twice; name each once.")
     if len(tables := [folder for run in runs if (folder := table_folder(run))]) == len(runs):
         split = None if files.data is None else open_split(files.data, files.split)
         texts, image_ids, caption_ids = files.read(None)
-        source = open_folders(tables, Given(files.data, split, texts or caption_ids, image_ids, files.image_root, view))
+        names: dict[str, Any] = {"split": split, "texts": texts or caption_ids, "image_ids": image_ids}
+        source = open_folders(tables, data=files.data, **names, image_root=files.image_root, view=view)
     elif tables or view or files != RowFiles():
         raise click.UsageError("name tables' folders alone, with texts, ids and pictures, or experiments alone")
     else:
         members = [split_member(run) for run in runs]
         chains = [plan(experiment, override=override, **folders) for experiment, override in members]
-        source = open_source(list(zip(runs, chains, strict=True)))
+        source = open_runs(list(zip(runs, chains, strict=True)))
     train = source.train.split if source.train else None
     marks = Marks(Matches(matches, train.image_count, train.caption_count), marker or _user()) if train else None
     server = open_server(source, marks, port)

@@ -1,25 +1,27 @@
-"""`aoq prepare` and `aoq embed`: photographs and captions as a dataset folder, and an encoder's vectors of them."""
+"""`aoq prepare`, `embed` and `data`: make a dataset folder of photographs, embed, check and annotate it."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import sys
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import click
 
-from aoq.pipeline.cli.options import COUNT, PATH, cluster_options, split, threads, with_default
-from aoq.pipeline.cli.output import echo, echo_next
+from aoq.pipeline.cli.options import PATH, POSITIVE, as_json, cluster_options, split, threads, with_default
+from aoq.pipeline.cli.output import counted, echo, echo_json, echo_next
 from aoq.pipeline.console import show_progress
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.scratch import publish, scratch_beside, writing_in
 
-ABOUT, BLOCKS = "prepared.json", "blocks"
+_BLOCKS = "blocks"
+_test_split = with_default("--split", default="testall", help="The split with COCO's test images.")
 
 
-@click.command()
+@click.command("prepare")
 @click.argument("source")
 @click.argument("folder", type=PATH)
 @click.option("--images", type=PATH, help="Where image paths start; default: SOURCE's folder.")
@@ -38,26 +40,12 @@ ABOUT, BLOCKS = "prepared.json", "blocks"
 @click.option("--pack", is_flag=True, help="Keep the encoded images in the folder, too.")
 @with_default("--thumbnails/--no-thumbnails", default=True, help="Small pictures, for pages.")
 @with_default("--device", default="auto", help="auto, cpu or cuda.")
-@with_default("--batch-size", default=32, type=COUNT, help="Images at a time.")
+@with_default("--batch-size", default=32, type=POSITIVE, help="Images at a time.")
 @threads
 @cluster_options("Who extracts. With ray, --threads (0: one) is for one unit, and many run at a time.")
 @click.option("--overwrite", is_flag=True, help="Replace FOLDER, if it was prepared before.")
-def prepare(
-    source: str,
-    folder: Path,
-    image_column: str | None,
-    caption_column: tuple[str, ...],
-    id_column: str | None,
-    split_column: str | None,
-    split_sizes: str,
-    device: str,
-    threads: int,
-    batch_size: int,
-    backend: str,
-    ray_address: str,
-    overwrite: bool,
-    thumbnails: bool,
-    **options: object,
+def prepare_command(
+    source: str, folder: Path, split_sizes: str, batch_size: int, overwrite: bool, **options: Any
 ) -> None:
     """Make a dataset of photographs.
 
@@ -73,14 +61,17 @@ def prepare(
     from aoq.pipeline.prepare.sources.records import Fields
     from aoq.pipeline.prepare.splits import read_sizes
 
-    engine = Engine(device, threads, backend=backend, ray_address=ray_address)
-    fields = Fields(image_column, caption_column, id_column, split_column)
-    request = Request(source, fields=fields, sizes=read_sizes(split_sizes), thumbnails=thumbnails, **options)  # type: ignore[arg-type]
-    with _parent_of(folder), scratch_beside(folder, keep=lambda scratch: _has_features(scratch, folder)) as scratch:
+    engine = Engine(**{name: options.pop(name) for name in ("device", "threads", "backend", "ray_address")})
+    fields = Fields(*(options.pop(f"{one}_column") for one in ("image", "caption", "id", "split")))
+    request = Request(source, fields=fields, sizes=read_sizes(split_sizes), **options)
+    if (above := folder.parent.parent).is_dir():  # so that data/mine needs no data/
+        with writing_in(above):
+            folder.parent.mkdir(exist_ok=True)
+    with scratch_beside(folder, keep=lambda scratch: _has_features(scratch, folder)) as scratch:
         made = scratch / folder.name
         if folder.exists() and not overwrite:
-            raise ValueError(f"{folder} is there already; choose another name, or replace it by --overwrite.")
-        if folder.exists() and not (folder / ABOUT).is_file():
+            raise ValueError(f"{folder} exists already; choose another name, or replace it with --overwrite.")
+        if folder.exists() and not (folder / "prepared.json").is_file():
             raise ValueError(f"{folder} was not made by aoq prepare, and is not replaced; choose another name.")
         with show_progress("preparing") as report:
             extractor, splits = prepare_folder(request, made, scratch / "work", engine, batch=batch_size, report=report)
@@ -91,28 +82,12 @@ def prepare(
     echo_next(shlex.join(["aoq", "data", "check", str(folder)]))
 
 
-@contextmanager
-def _parent_of(folder: Path) -> Iterator[None]:
-    """Make the folder's parent, such as data/, and remove it if it stays empty."""
-    parent = folder.parent
-    is_new = not parent.is_dir() and parent.parent.is_dir()
-    if is_new:
-        with writing_in(parent.parent):
-            parent.mkdir()
-    try:
-        yield
-    finally:
-        if is_new:
-            with suppress(OSError):  # not empty
-                parent.rmdir()
-
-
 def _has_features(scratch: Path, folder: Path) -> bool:
     """Return whether the next run can resume: the folder is not published yet."""
     return (scratch / "work").exists() and (scratch / folder.name).exists()
 
 
-@click.command()
+@click.command("embed")
 @click.argument("folder", type=PATH)
 @click.argument("output", type=PATH)
 @click.option("--encoder", "name", required=True, help="Such as transformers:openai/clip-vit-base-patch32.")
@@ -120,9 +95,7 @@ def _has_features(scratch: Path, folder: Path) -> bool:
 @with_default("--device", default="auto", help="auto, cpu or cuda.")
 @threads
 @cluster_options("Who encodes. With ray, --threads (0: one) is for one unit, and many run at a time.")
-def embed(
-    folder: Path, output: Path, name: str, split: str, device: str, threads: int, backend: str, ray_address: str
-) -> None:
+def embed_command(folder: Path, output: Path, name: str, split: str, **options: Any) -> None:
     """Embed images and captions.
 
     FOLDER is a dataset folder of `aoq prepare`; the new folder OUTPUT gets images.npy and captions.npy: unit vectors
@@ -134,22 +107,22 @@ def embed(
       [teacher]
       encoder = "transformers:NAME"
 
-    does the same inside an experiment, in place of a first round. A run that was cut short goes on where it was.
+    does the same inside an experiment, instead of a first round. A run that was cut short resumes.
     """
     from aoq.pipeline.embedding_blocks import finish_embeddings
     from aoq.pipeline.stages.encoding import Encoding, write_encoded
 
-    engine = Engine(device, threads, backend=backend, ray_address=ray_address)
+    engine = Engine(**options)
     if output.exists():
-        raise ValueError(f"{output} is there already; choose another name.")
+        raise ValueError(f"{output} exists already; choose another name.")
     opened = open_split(folder, split)
     encoding = Encoding(name, folder, split, opened.image_count, opened.image_count, opened.captions)
     engine.torch_device()
-    with scratch_beside(output, keep=_has_blocks) as scratch:
+    with scratch_beside(output, keep=_has_encoded) as scratch:
         made = scratch / encoding.key / output.name
         made.mkdir(parents=True, exist_ok=True)
         with show_progress("embedding") as report:
-            write_encoded(encoding, made, scratch / BLOCKS, engine, report)
+            write_encoded(encoding, made, scratch / _BLOCKS, engine, report)
         finish_embeddings(made)
         publish(made, output)
     sizes = f"{opened.image_count:,} images and {opened.caption_count:,} captions"
@@ -158,6 +131,72 @@ def embed(
     echo_next(f"{shlex.join(['aoq', 'mine', *vectors])} TABLE --pairs PAIRS, or --per-image K")
 
 
-def _has_blocks(scratch: Path) -> bool:
+def _has_encoded(scratch: Path) -> bool:
     """Return whether the next run can resume."""
-    return any(scratch.glob("*/*/*.progress.json")) or any(scratch.glob(f"{BLOCKS}/*.unit"))
+    return any(scratch.glob("*/*/*.progress.json")) or any(scratch.glob(f"{_BLOCKS}/*.unit"))
+
+
+@click.group("data")
+def data_command() -> None:
+    """Check or annotate dataset folders."""
+
+
+@data_command.command("check")
+@click.argument("folder", type=PATH)
+@as_json
+def _check(folder: Path, as_json: bool) -> None:
+    """Check every split of a folder.
+
+    Prints what each split of FOLDER holds, then everything that is wrong with it, at once. The exit code is 1 if
+    anything is an error.
+    """
+    from aoq.pipeline.data.check import examine_folder
+    from aoq.pipeline.data.findings import check_defaults, total
+
+    examined, by_default = examine_folder(folder), [*check_defaults(folder)]
+    flaws = [*examined.flaws, *(replace(flaw, severity="warning") for flaw in by_default)]
+    errors, warnings = total(flaws, "error"), total(flaws, "warning")
+    if as_json:
+        echo_json({"folder": str(folder), "splits": [*map(asdict, examined.facts)], "flaws": [*map(asdict, flaws)]})
+        sys.exit(bool(errors))
+    for line in [*examined.facts, *flaws]:
+        echo(line)
+    if errors:
+        echo(f"{counted(errors, 'error')}, {counted(warnings, 'warning')}", err=True)
+        sys.exit(1)
+    echo(f"{folder} is sound" + (f", with {counted(warnings, 'warning')}" if flaws else ""))
+    if not total(by_default, "error"):
+        echo_next(f'aoq run EXPERIMENT, a file with folder = "{folder.name}" in its [dataset]')
+
+
+@data_command.command("relevance")
+@click.argument("folder", type=PATH)
+@_test_split
+def _relevance(folder: Path, split: str) -> None:
+    """Add what ECCV Caption and CxC call right.
+
+    Their matches are written beside a split of FOLDER. Evaluations then measure by them.
+
+    Needs the extra: pip install "aoq[eccv]".
+    """
+    from aoq.pipeline.data.annotations import write_coco_relevance
+
+    for path in write_coco_relevance(folder, open_split(folder, split)):
+        echo(path)
+
+
+@data_command.command("classes")
+@click.argument("folder", type=PATH)
+@click.argument("instances", type=PATH)
+@_test_split
+def _classes(folder: Path, instances: Path, split: str) -> None:
+    """Add the objects of COCO's images.
+
+    The objects in INSTANCES (COCO's instances_val2014.json) are written beside a split of FOLDER. Evaluations then give
+    PMRP.
+
+    Needs the extra: pip install "aoq[eccv]".
+    """
+    from aoq.pipeline.data.annotations import write_coco_classes
+
+    echo(write_coco_classes(folder, open_split(folder, split), instances))

@@ -3,46 +3,44 @@
 from __future__ import annotations
 
 import math
-import shlex
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 import pyarrow.parquet as pq
-from rich.table import Column
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.cli.options import EXPERIMENT, STUDY, as_json, override, roots, with_override
-from aoq.pipeline.cli.output import Console, echo_json, echo_next, say, show_rows, to_make
+from aoq.pipeline.cli.output import command_line, echo_json, echo_next, say, show_rows, to_make
 from aoq.pipeline.config.dataset import Evaluation
 from aoq.pipeline.evaluation.attention import SCORES
 from aoq.pipeline.evaluation.retrieval import K
 from aoq.pipeline.report.study import read_cell, summarise_study, table_of
 from aoq.pipeline.report.verdict import gain_on_control
-from aoq.pipeline.settings import configured_path
 from aoq.pipeline.stages.chain import Chain, Member, teacher_of
 from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.stages.study import PlannedStudy, plan_study
 
-ROUND_TWO, CO_TAUGHT = "round two", "co-taught"
-RECALLS = {f"{direction}_r{k}": f"{direction}@{k}" for direction in ("i2t", "t2i") for k in K} | {"rsum": "rsum"}
-RELEVANCE = {"r_precision": "R-P", "map_r": "mAP@R", "r1": "@1", "r5": "@5", "r10": "@10"}
+RECALL_COLUMNS = {f"{way}_r{k}": f"{way}@{k}" for way in ("i2t", "t2i") for k in K} | {"rsum": "rsum"}
+RELEVANCE_COLUMNS = {"r_precision": "R-P", "map_r": "mAP@R", "r1": "@1", "r5": "@5", "r10": "@10"}
+MEASURES = ("metrics", "member_metrics", "attention", "relevance", "plausible", "judgements")
 STUDY_WIDTH = 200
 """Width without a terminal: a study's rows are not folded."""
 MOST_NAMED = 8
 """Trainings that are missing are named up to this many."""
 
 
-@click.command()
+@click.command("results")
 @click.argument("experiment", required=False, type=EXPERIMENT)
 @override
-@click.option("--study", default="", type=STUDY, help="A study, in place of EXPERIMENT.")
+@click.option("--study", default="", type=STUDY, help="A study, instead of EXPERIMENT.")
 @click.option("--model", "models", multiple=True, help="Show only this model of the study; may be repeated.")
 @click.option("--arm", "arms", multiple=True, help="Show only this arm of the study; may be repeated.")
 @as_json
 @roots
-def results(
+def results_command(
     experiment: str | None,
     override: str,
     study: str,
@@ -68,60 +66,52 @@ def results(
     if not study and (models or arms):
         raise click.UsageError("--model and --arm are for a --study.")
     if study:
-        planned = plan_study(study, **folders)
-        _show_study(planned, models, arms, as_json=as_json)
+        _show_study(plan_study(study, **folders), models, arms, as_json=as_json)
         return
     name, override = with_override(str(experiment), override)
     chain = plan(name, override=override, **folders)
-    if as_json:
-        echo_json({"experiment": chain.experiment.name, "override": override, **_metrics(chain)})
-    else:
-        _show_experiment(chain)
-
-
-def _metrics(chain: Chain) -> dict[str, Any]:
-    """Collect the metrics of each training, and everything that the evaluation measured."""
-    metrics: dict[str, Any] = {"rounds": {}}
-    for stage, _, training in _trainings(chain):
-        if training.artifact.exists():
-            metrics["rounds"][stage] = {"key": training.artifact.key, **training.artifact.manifest()["metrics"]}
-    evaluation = chain.stages.get("evaluation")
-    if evaluation is not None and evaluation.exists():
-        known = ("metrics", "member_metrics", "attention", "relevance", "plausible", "judgements")
-        manifest = evaluation.manifest()
-        about = {name: manifest[name] for name in known if name in manifest}
-        metrics["evaluation"] = {"split": chain.experiment.evaluation.split, **about}
-    return {**metrics, "verdict": gain_on_control(chain)}
-
-
-def _show_experiment(chain: Chain) -> None:
-    """Print the recalls of each training, the verdict, and the evaluation's other metrics."""
     made = chain.stages.get("evaluation")
     evaluation = made.manifest() if made and made.exists() else {}
+    if as_json:
+        trainings = {stage: training.artifact for stage, _, training in _trainings(chain) if training.artifact.exists()}
+        rounds = {stage: {"key": one.key, **one.manifest()["metrics"]} for stage, one in trainings.items()}
+        measured = {name: evaluation[name] for name in MEASURES if name in evaluation}
+        known = {"evaluation": {"split": chain.experiment.evaluation.split, **measured}} if evaluation else {}
+        about = {"experiment": chain.experiment.name, "override": override, "rounds": rounds, **known}
+        echo_json({**about, "verdict": gain_on_control(chain)})
+        return
     rows = _ensemble_rows(chain, evaluation) if chain.is_ensemble else _round_rows(chain, evaluation)
-    show_rows(_columns("", RECALLS.values(), ("model", "loss")), rows)
+    _show_figures("", RECALL_COLUMNS.values(), rows, "model", "loss")
     if verdict := gain_on_control(chain):
         say(f"\n{verdict}")
     _show_annotations(chain, evaluation)
-    last = chain["evaluation" if chain.is_ensemble else "second_round"]
-    if last.exists():
-        say(f"\nartefacts: {last.root}")
-    missing = [stage for stage in ("second_round", "control") if stage in chain.stages and not chain[stage].exists()]
-    if chain.is_ensemble and not last.exists():
-        missing = ["evaluation"]
-    if missing:
+    _show_artefacts(chain)
+
+
+def _show_figures(first: str, figures: Iterable[str], rows: Iterable[Sequence[str]], *words: str, **more: Any) -> None:
+    """Print a table of names, figures and words."""
+    show_rows((first, *figures, *words), rows, right={*figures}, **more)
+
+
+def _show_artefacts(chain: Chain) -> None:
+    """Print where the artefacts are, and the command that makes what is missing."""
+    last = "evaluation" if chain.is_ensemble else "second_round"
+    if chain[last].exists():
+        say(f"\nartefacts: {chain[last].root}")
+    wanted = (last,) if chain.is_ensemble else ("second_round", "control")
+    if missing := [stage for stage in wanted if stage in chain.stages and not chain[stage].exists()]:
         echo_next(to_make(missing[0]))
 
 
 def _trainings(chain: Chain) -> Iterator[tuple[str, str, Member]]:
     """Yield stage, title and training: teacher, control, round two; a student with one refresh less is a `teacher`."""
-    imported, co_taught = chain.experiment.weights is not None, chain.experiment.co_teaching is not None
     if (teacher := teacher_of(chain)) is not None:
         yield "first_round" if teacher.stage == "first_round" else "teacher", "teacher", teacher
-    titles = {"control": "control", "second_round": "imported" if imported else CO_TAUGHT if co_taught else ROUND_TWO}
-    for stage, title in titles.items():
+    experiment = chain.experiment
+    student = "imported" if experiment.weights else "co-taught" if experiment.co_teaching else "round two"
+    for stage, title in (("control", "control"), ("second_round", student)):
         if stage in chain.stages:
-            yield stage, title, Member(chain.experiment.name, chain, stage)
+            yield stage, title, Member(experiment.name, chain, stage)
 
 
 def _round_rows(chain: Chain, evaluation: Mapping[str, Any]) -> Iterator[list[str]]:
@@ -146,8 +136,8 @@ def _ensemble_rows(chain: Chain, evaluation: Mapping[str, Any]) -> Iterator[list
 
 def _row(title: str, metrics: Mapping[str, float] | None, model: str, loss: str = "") -> list[str]:
     if metrics is None:
-        return [f"{title} (missing)", *("" for _ in RECALLS), "", ""]
-    return [title, *(f"{metrics.get(metric, math.nan):.1f}" for metric in RECALLS), model, loss]
+        return [f"{title} (missing)", *("" for _ in RECALL_COLUMNS), "", ""]
+    return [title, *(f"{metrics.get(metric, math.nan):.1f}" for metric in RECALL_COLUMNS), model, loss]
 
 
 def _how(artifact: Artifact) -> tuple[str, str]:
@@ -168,11 +158,11 @@ def _show_annotations(chain: Chain, evaluation: Mapping[str, Any]) -> None:
     if relevance := evaluation.get("relevance"):
         say()
         rows = (
-            [f"{name} {direction}", *(f"{metrics[metric]:.1f}" for metric in RELEVANCE)]
+            [f"{name} {direction}", *(f"{metrics[metric]:.1f}" for metric in RELEVANCE_COLUMNS)]
             for name, by_direction in relevance.items()
             for direction, metrics in by_direction.items()
         )
-        show_rows(_columns(f"{split}, all that is right", RELEVANCE.values()), rows)
+        _show_figures(f"{split}, all that is right", RELEVANCE_COLUMNS.values(), rows)
     if plausible := evaluation.get("plausible"):
         say(f"\nPMRP: i2t {plausible['i2t_pmrp']:.1f}  t2i {plausible['t2i_pmrp']:.1f}")
     for name, one in evaluation.get("judgements", {}).items():
@@ -182,14 +172,8 @@ def _show_annotations(chain: Chain, evaluation: Mapping[str, Any]) -> None:
         say(f"\n{name}: {line}")
 
 
-def _columns(first: str, numbers: Iterable[str], words: Iterable[str] = ()) -> list[Column]:
-    """A column of names, which may be long, columns of numbers, and columns of words."""
-    right = (Column(name, justify="right", no_wrap=True) for name in numbers)
-    return [Column(first, overflow="fold"), *right, *(Column(name, no_wrap=True) for name in words)]
-
-
 def _show_study(planned: PlannedStudy, models: Sequence[str], arms: Sequence[str], *, as_json: bool) -> None:
-    """Print a table for each model, of the models and arms named or of all; then how to go on."""
+    """Print a table for each model, of the named models and arms or all of them; then the next step."""
     study = planned.study
     for named, known, option in ((models, study.models, "--model"), (arms, study.arms, "--arm")):
         if unknown := [name for name in named if name not in known]:
@@ -205,13 +189,13 @@ def _show_study(planned: PlannedStudy, models: Sequence[str], arms: Sequence[str
     if as_json:
         echo_json(lines)
         return
-    width = None if Console().is_terminal else STUDY_WIDTH
+    width = None if sys.stdout.isatty() else STUDY_WIDTH
     for model in dict.fromkeys(line["model"] for line in lines):
         (first, *numbers), *rows = table_of(study, model, lines)
-        show_rows(_columns(first, numbers), rows, title=f"{model} ({study.models[model]})", width=width)
+        _show_figures(first, numbers, rows, title=f"{model} ({study.models[model]})", width=width)
         say()
     if not lines:
-        say("none of these trainings is there yet.\n")
+        say("none of these trainings exists yet.\n")
     say(state)
 
 
@@ -219,11 +203,8 @@ def _what_is_missing(planned: PlannedStudy) -> str:
     """Count the trainings of an unfinished study, and name the command that makes the rest in the same folders."""
     missing = [f"{cell.model}/{cell.arm}/{cell.seed}" for cell in planned.cells if not cell.is_there]
     named = ", ".join(missing[:MOST_NAMED]) + (", ..." if len(missing) > MOST_NAMED else "")
-    count, command = len(planned.cells), ["aoq", "study", planned.asked]
-    for option, folder in (("data_root", planned.cells[0].chain.data_root), ("artifact_root", planned.artifact.root)):
-        if folder != configured_path(option):
-            command += [f"--{option.replace('_', '-')}", str(folder)]
+    count, command = len(planned.cells), command_line("aoq", "study", planned.asked)
     if not missing:
-        return f"all {count} trainings are there, but not the study; for intervals: {shlex.join(command)}"
-    there = f"{count - len(missing)} of {count} trainings are there, so without intervals"
-    return f"{there}; missing: {named}; the rest: {shlex.join(command)}"
+        return f"all {count} trainings exist, but not the study; for intervals: {command}"
+    existing = f"{count - len(missing)} of {count} trainings exist, so without intervals"
+    return f"{existing}; missing: {named}; the rest: {command}"

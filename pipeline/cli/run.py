@@ -1,44 +1,46 @@
-"""`aoq run`, `study` and `evaluate`: Luigi's tasks, with its exit codes."""
+"""`aoq run`, `study` and `evaluate`: Luigi's tasks, with its exit codes; and `aoq list`: what they take."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import click
 
 from aoq.pipeline.cli.options import (
-    COUNT,
     EXPERIMENT,
+    POSITIVE,
     ROUND,
     STAGES,
     STUDY,
+    as_json,
     override,
+    roots_as_typed,
     together,
     with_default,
     with_override,
 )
-from aoq.pipeline.cli.output import ROUNDS, echo, echo_next, typed
+from aoq.pipeline.cli.output import SHORT_ROUNDS, command_line, echo, echo_json, echo_next, say, show_rows, to_make
+from aoq.pipeline.config.experiment import Experiment
+from aoq.pipeline.config.load import load_experiment, names_in, split_member
+from aoq.pipeline.config.study import STUDIES, load_study
 from aoq.pipeline.settings import configured_path, set_engine
 from aoq.pipeline.stages.chain import Chain
 from aoq.pipeline.stages.plan import plan
-
-if TYPE_CHECKING:
-    from aoq.tasks.base import MakingTask
-
-COMPARED = {"second_round": (), "control": ("--round", "control")}
-"""Options of `aoq run` for the two trainings that `aoq results` compares."""
+from aoq.tasks import Ablation, Evaluation
+from aoq.tasks.base import MakingTask
+from aoq.tasks.stages import TASKS
 
 task_options = together(
-    click.option("--data-root", default="", help="The folder of dataset folders; default: [paths] in luigi.cfg."),
-    click.option("--artifact-root", default="", help="Where artefacts are kept; default: [paths] in luigi.cfg."),
-    with_default("--workers", default=1, type=COUNT, help="Tasks at a time."),
+    roots_as_typed,
+    with_default("--workers", default=1, type=POSITIVE, help="Tasks at a time."),
     click.option("--threads", type=click.IntRange(min=0), help="Default: [engine] in luigi.cfg; 0 takes all cores."),
     click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="Default: [engine] in luigi.cfg."),
 )
 
 
-@click.command()
+@click.command("run")
 @click.argument("experiment", type=EXPERIMENT)
 @click.option(
     "--round",
@@ -50,58 +52,53 @@ task_options = together(
 )
 @override
 @task_options
-def run(experiment: str, stage: str | None, override: str, data_root: str, artifact_root: str, **engine: Any) -> None:
+def run_command(
+    experiment: str, stage: str | None, override: str, data_root: str, artifact_root: str, **engine: Any
+) -> None:
     """Make an experiment, or one stage.
 
     EXPERIMENT is a name that `aoq list` shows, or a .toml file; changes may follow after @, as in demo@seed=1. Stages
-    that are missing are made first. What is there is kept: a second run has nothing to do.
+    that are missing are made first. Existing artefacts are kept, so a second run has nothing to do.
 
     Luigi runs the tasks, as `luigi --module tasks SecondRound --experiment EXPERIMENT` does, and the exit code is its
-    own: 0 where all is made, 30 where a task failed. An interrupted run goes on where it was.
+    own: 0 if everything was made, 30 if a task failed. An interrupted run resumes.
     """
-    from aoq.tasks.stages import TASKS
-
     name, override = with_override(experiment, override)
     roots = {"data_root": data_root, "artifact_root": artifact_root}
     chain = plan(name, override=override, **{root: configured_path(root, folder) for root, folder in roots.items()})
-    stage = (
-        ROUNDS.get(stage, stage) if stage else "second_round" if "second_round" in chain.stages else [*chain.stages][-1]
-    )
+    stage = stage or ("two" if "second_round" in chain.stages else [*chain.stages][-1])
+    stage = SHORT_ROUNDS.get(stage, stage)
     chain.owner(stage)  # refuses a stage that the experiment lacks
     _make(TASKS[stage](experiment=name, override=override, **roots), **engine)
     _suggest_next(experiment, stage, chain)
 
 
-@click.command()
+@click.command("evaluate")
 @click.argument("experiment", type=EXPERIMENT)
 @override
 @task_options
-def evaluate(experiment: str, override: str, data_root: str, artifact_root: str, **engine: Any) -> None:
+def evaluate_command(experiment: str, override: str, data_root: str, artifact_root: str, **engine: Any) -> None:
     """Evaluate an experiment's student.
 
     The metrics are those of its second round, on the split that [evaluation] of EXPERIMENT names; for an ensemble,
     those of its members together. Stages that are missing are made first, as `aoq run` does.
     """
-    from aoq.tasks import Evaluation
-
     name, override = with_override(experiment, override)
     _make(Evaluation(experiment=name, override=override, data_root=data_root, artifact_root=artifact_root), **engine)
-    echo_next(typed("aoq", "results", experiment))
+    echo_next(command_line("aoq", "results", experiment))
 
 
-@click.command()
+@click.command("study")
 @click.argument("study", type=STUDY)
 @task_options
-def study(study: str, data_root: str, artifact_root: str, **engine: Any) -> None:
+def study_command(study: str, data_root: str, artifact_root: str, **engine: Any) -> None:
     """Run a study: arms, models, seeds.
 
     Every arm of STUDY is trained on every model with every seed, and evaluated; then the tables of it all are made.
     STUDY is a name that `aoq list studies` shows, or a .toml file.
     """
-    from aoq.tasks import Ablation
-
     _make(Ablation(study=study, data_root=data_root, artifact_root=artifact_root), **engine)
-    echo_next(typed("aoq", "results", "--study", study))
+    echo_next(command_line("aoq", "results", "--study", study))
 
 
 def _make(task: MakingTask, workers: int, **engine: Any) -> None:
@@ -120,26 +117,91 @@ def _exit_code(status: str) -> int:
     """The code of [retcode] in luigi.cfg that `luigi` would end with."""
     from luigi.retcodes import retcode
 
-    codes: dict[str, int] = {
-        "FAILED": retcode().task_failed,
-        "SCHEDULING_FAILED": retcode().scheduling_error,
-        "FAILED_AND_SCHEDULING_FAILED": max(retcode().task_failed, retcode().scheduling_error),
-        "NOT_RUN": retcode().not_run,
-        "MISSING_EXT": retcode().missing_data,
+    codes = retcode()
+    of_status: dict[str, int] = {
+        "FAILED": codes.task_failed,
+        "SCHEDULING_FAILED": codes.scheduling_error,
+        "FAILED_AND_SCHEDULING_FAILED": max(codes.task_failed, codes.scheduling_error),
+        "NOT_RUN": codes.not_run,
+        "MISSING_EXT": codes.missing_data,
     }
-    return codes.get(status, 0)
+    return of_status.get(status, 0)
 
 
 def _suggest_next(experiment: str, stage: str, chain: Chain) -> None:
+    results = command_line("aoq", "results", experiment)
     if stage == "first_round":
-        echo_next(typed("aoq", "run", experiment, "--round", "hard_negatives"))
+        echo_next(command_line("aoq", "run", experiment, "--round", "hard_negatives"))
     elif stage in ("hard_negatives", "screen"):
-        echo_next(typed("aoq", "inspect", experiment, "--image", "0"))
-    elif stage in COMPARED:
-        missing = [name for name in COMPARED if name in chain.stages and not chain[name].exists()]
-        commands = [typed("aoq", "run", experiment, *COMPARED[name]) for name in missing]
-        echo_next(*commands, typed("aoq", "results", experiment))
+        echo_next(command_line("aoq", "inspect", experiment, "--image", "0"))
+    elif stage in ("second_round", "control"):  # which `aoq results` compares
+        missing = [one for one in ("second_round", "control") if one in chain.stages and not chain[one].exists()]
+        echo_next(*(to_make(one, experiment) for one in missing), results)
     elif stage == "evaluation":
-        echo_next(typed("aoq", "results", experiment))
+        echo_next(results)
     elif "evaluation" in chain.stages:
-        echo_next(typed("aoq", "run", experiment))
+        echo_next(command_line("aoq", "run", experiment))
+
+
+@click.command("list")
+@click.argument("kind", required=False, type=click.Choice(["experiments", "studies", "stages", "searches"]))
+@as_json
+def list_command(kind: str | None, as_json: bool) -> None:
+    """List experiments, studies, stages.
+
+    Listed are those of ./configs and those that aoq brings, or those of one KIND. `aoq list searches` describes the
+    searches that `aoq mine --search` and [mining] take.
+    """
+    listings = {"experiments": _experiments, "studies": _studies, "stages": _stages, "searches": _searches}
+    lists = {name: list(listings[name]()) for name in ([kind] if kind else ["experiments", "studies", "stages"])}
+    if as_json:
+        echo_json(lists)
+        return
+    for name, rows in lists.items():
+        show_rows(tuple(rows[0]) if rows else (name,), [tuple(row.values()) for row in rows])
+        say()
+    if kind is None:
+        echo_next("aoq run EXPERIMENT", "aoq study STUDY")
+
+
+def _experiments() -> Iterator[dict[str, str]]:
+    for name in names_in():
+        data, model = "", ""
+        try:
+            experiment = load_experiment(name)
+        except (ValueError, OSError) as error:  # a broken file hides no other
+            table = str(error)
+        else:
+            if isinstance(experiment, Experiment):
+                dataset, model = experiment.dataset, experiment.model.name
+                data = "generated" if dataset.demo else dataset.folder or str(dataset.source and dataset.source.path)
+                teacher = split_member(experiment.teacher)[0] if experiment.teacher else ""
+                table = teacher or ("its own" if experiment.mining else "none")
+            else:
+                table = type(experiment).__name__.lower()
+        yield {"experiment": name, "data": data, "model": model, "table": table}
+
+
+def _studies() -> Iterator[dict[str, str]]:
+    for name in names_in(STUDIES):
+        try:
+            study = load_study(name)
+        except (ValueError, OSError) as error:
+            yield {"study": name, "size": "", "title": str(error)}
+        else:
+            sizes = f"{len(study.arms)} arms, {len(study.models)} models, {len(study.seeds)} seeds"
+            yield {"study": name, "size": sizes, "title": study.title}
+
+
+def _stages() -> Iterator[dict[str, str]]:
+    for stage, task in TASKS.items():
+        about = (task.__doc__ or "").strip().splitlines()[0]
+        yield {"stage": stage, "what it is": about, "Luigi's task": task.__name__}
+
+
+def _searches() -> Iterator[dict[str, str]]:
+    from aoq.pipeline.search.backends import BACKENDS
+
+    yield {"search": "auto", "about": "the fastest exact one on this machine"}
+    for name, backend in BACKENDS.items():
+        yield {"search": name, "about": backend.about}

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import click
 
-from aoq.pipeline.cli.options import COUNT, PATH, as_json, roots, with_default
-from aoq.pipeline.cli.output import counted, echo, echo_json, echo_next, say, show_rows, typed
-from aoq.pipeline.cli.table_options import NamedTable, RowFiles, row_options, takes_tables
+from aoq.pipeline.cli.options import PATH, POSITIVE, with_default
+from aoq.pipeline.cli.output import command_line, counted, echo, echo_json, echo_next, say, show_rows
+from aoq.pipeline.cli.table_options import NamedTable, row_options, takes_tables
 from aoq.pipeline.cli.vector_options import open_sides
 from aoq.pipeline.config.screen import OF_VECTORS, RULES, Screen
 from aoq.pipeline.tables.contents import TableRows
+from aoq.pipeline.tables.screens.view import View, write_view
 from aoq.pipeline.tables.writing import made_whole
-
-if TYPE_CHECKING:
-    from aoq.pipeline.tables.screens.view import View
 
 
 def _rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -32,20 +30,17 @@ def _rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.command()
-@takes_tables("table")
-@click.argument("output", type=PATH)
+@click.command("screen")
 @_rule_options
 @row_options("texts")
 @click.option("--image-vectors", "--images", "images", help="The images' vectors, as for `aoq mine`.")
 @click.option("--caption-vectors", "--captions", "captions", help="The captions' vectors.")
 @click.option("--allow-empty", is_flag=True, help="Write the view even if its rules empty every list.")
-@as_json
-@roots
-def screen(
+@takes_tables("table", json=True)
+@click.argument("output", type=PATH)
+def screen_command(
     table: NamedTable,
     output: Path,
-    files: RowFiles,
     images: str | None,
     captions: str | None,
     allow_empty: bool,
@@ -61,14 +56,14 @@ def screen(
     Rules that need texts or vectors take an experiment's own, or those that are given. To train on a screened table,
     give an experiment a section [screen] with the same rules.
     """
-    from aoq.pipeline.tables.screens.view import write_view
-
     if all(value is None or value is False for value in rules.values()):
         known = ", ".join(f"--{rule.replace('_', '-')}" for rule in (*RULES, "match_prior"))
         raise ValueError(f"no rule is given; give at least one of {known}, such as --mutual-rank 5.")
     with made_whole(output) as made:
-        vectors = _own_vectors(table, rules) | open_sides(images, captions, made.parent)
-        view = table.read().screen(texts=files.read(table.split()).captions, **vectors, **rules).view
+        store = table.embeddings() if any(rules[rule] for rule in OF_VECTORS) else None
+        own = {} if store is None else {"images": store.images, "captions": store.captions}
+        (texts, *_), vectors = table.names, own | open_sides(images, captions, made.parent)
+        view = table.read().screen(texts=texts, **vectors, **rules).view
         counts = view.manifest["directions"].values()
         if not allow_empty and any(one["listed"] for one in counts) and not any(one["left"] for one in counts):
             raise ValueError(
@@ -81,13 +76,7 @@ def screen(
         return
     show_counts(view)
     echo(output)
-    echo_next(typed("aoq", "stats", table.name, "--view", str(output)))
-
-
-def _own_vectors(table: NamedTable, rules: Mapping[str, Any]) -> dict[str, Any]:
-    """Open the vectors of an experiment's teacher if a rule needs vectors."""
-    store = table.embeddings() if any(rules[rule] for rule in OF_VECTORS) else None
-    return {} if store is None else {"images": store.images, "captions": store.captions}
+    echo_next(command_line("aoq", "stats", table.name, "--view", str(output)))
 
 
 def show_counts(view: View) -> None:
@@ -103,13 +92,12 @@ def show_counts(view: View) -> None:
 
 
 @click.command("to-judge")
-@takes_tables("table")
-@click.argument("output", type=PATH)
-@with_default("--top", default=10, type=COUNT, help="Ask about this many of each list.")
+@with_default("--top", default=10, type=POSITIVE, help="Ask about this many of each list.")
 @click.option("--view", type=PATH, help="A view made by `aoq screen`; ask only about what its rules suspect.")
 @row_options("data", "split", "texts", "image_ids")
-@roots
-def to_judge(table: NamedTable, output: Path, top: int, view: Path | None, files: RowFiles) -> None:
+@takes_tables("table")
+@click.argument("output", type=PATH)
+def to_judge_command(table: NamedTable, output: Path, top: int, view: Path | None) -> None:
     """Write pairs for a judge to fill in.
 
     TABLE is an experiment or a table's folder. The new file OUTPUT (.csv, .tsv, .jsonl or .parquet) has each of its
@@ -126,18 +114,18 @@ def to_judge(table: NamedTable, output: Path, top: int, view: Path | None, files
     """
     from aoq.pipeline.tables.screens.judgements import check_format, pairs_to_judge, write_pairs
 
-    files.require_either()
+    table.files.require_either()
     check_format(output)
     read = table.read()
-    if read.is_one_set and (files.data is not None or (files.texts and files.image_ids)):
-        raise click.UsageError("the table is of one set, whose rows go by --texts or by --image-ids; give one of these")
-    names = files.read(table.split_of(files))
-    TableRows(read, names.captions, names.image_ids)  # refuses names that are not one a row
-    images, captions = names.image_ids or read.ids.get("images"), names.captions or read.ids.get("captions")
+    if read.is_one_set and (table.files.data is not None or (table.files.texts and table.files.image_ids)):
+        raise click.UsageError("a table of one set names its rows by --texts or by --image-ids; give one of these")
+    captions, image_ids, _ = table.names
+    TableRows(read, captions, image_ids)  # refuses names that are not one a row
+    images, captions = image_ids or read.ids.get("images"), captions or read.ids.get("captions")
     if read.is_one_set:
-        images = captions = names.captions or images
+        images = captions = captions or images
     with made_whole(output) as made:
         pairs = pairs_to_judge(read, top=top, view=table.read_view(view))
         write_pairs(made, pairs, images=images, captions=captions)
     echo(f"{output}: {counted(len(pairs), 'pair')}")
-    echo_next(typed("aoq", "screen", table.name, "VIEW", "--judgements", str(output)))
+    echo_next(command_line("aoq", "screen", table.name, "VIEW", "--judgements", str(output)))

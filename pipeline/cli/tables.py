@@ -1,49 +1,136 @@
-"""`aoq audit`, `stats`, `diff` and `drift`: tables as a whole."""
+"""`aoq inspect`, `audit`, `stats`, `diff` and `drift`: one anchor's list, and tables as a whole."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from aoq.pipeline.cli.options import COUNT, PATH, as_json, experiment_chain, roots, with_default
-from aoq.pipeline.cli.output import counted, echo, echo_json, echo_next, say, show_rows, to_make, typed
+from aoq.pipeline.cli.options import PATH, POSITIVE, as_json, experiment_chain, with_default
+from aoq.pipeline.cli.output import command_line, counted, echo, echo_json, echo_next, say, show_rows, styled, to_make
 from aoq.pipeline.cli.screen import show_counts
-from aoq.pipeline.cli.table_options import NamedTable, own_view, takes_tables
+from aoq.pipeline.cli.table_options import NamedTable, own_view, row_options, takes_tables
+from aoq.pipeline.config.screen import RULES
 from aoq.pipeline.console import show_progress
-from aoq.pipeline.search.problem import OTHER
+from aoq.pipeline.search.problem import OTHER, Direction
 from aoq.pipeline.settings import configured_engine
 from aoq.pipeline.stages.chain import Chain
-from aoq.pipeline.tables.audit import audit as find_all
+from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.card import describe_guarantee
+from aoq.pipeline.tables.contents import ShownRows, TableRows
 from aoq.pipeline.tables.files import directions_of, read_manifest, search_facts
 from aoq.pipeline.tables.statistics import QUANTILES, Description, Difference, compare, data_differ, describe
 from aoq.pipeline.tables.table import read_table
 
-STAGES = click.Choice(["second_round", "control", "first_round"])
+if TYPE_CHECKING:
+    from aoq.pipeline.tables.inspection import Inspection
 
 
-@click.command()
-@takes_tables("table")
-@as_json
-@roots
-def audit(table: NamedTable, as_json: bool) -> None:
+@click.command("inspect")
+@click.option("--image", help="An image, by row or by id; in one set, an item.")
+@click.option("--caption", help="A caption, by row (0 is the first line) or by id.")
+@with_default("--top", default=10, type=POSITIVE, help="How many negatives.")
+@own_view
+@click.option(
+    "--only",
+    default="",
+    type=click.Choice(["", "left", *RULES]),
+    metavar="RULE",
+    help="Negatives that this rule of the view flags, such as same_text; left: those that no rule flags.",
+)
+@row_options("texts", "image_ids", "caption_ids")
+@takes_tables("table", json=True)
+def inspect_command(
+    table: NamedTable, image: str | None, caption: str | None, top: int, view: Path | None, only: str, as_json: bool
+) -> None:
+    """Show an anchor's hardest negatives.
+
+    TABLE is an experiment or a table's folder. Shown is the list of an image or a caption, and its own positives. Texts
+    and ids are the experiment's; for a folder they are those that are given, or the ids that are kept beside it.
+    """
+    from aoq.pipeline.tables.inspection import inspect_anchor
+
+    if (image is None) == (caption is None):
+        raise click.UsageError("name one anchor: --image ROW_OR_ID or --caption ROW_OR_ID")
+    read = table.read()
+    if read.is_one_set and caption is not None:
+        raise click.UsageError("a table of one set has only items; name one by --image ROW_OR_ID")
+    known = TableRows(read, *table.names)
+    rows: ShownRows = table.split or known
+    screened = table.read_view(view, or_own=True)
+    if only and screened is None:
+        raise ValueError("--only needs a view: the experiment's own screen, if it was made, or --view FOLDER")
+    direction: Direction = "i2t" if caption is None else "t2i"
+    if image is not None:
+        row = _find_row("image", image, rows.ids, len(read.i2t))
+    else:
+        row = _find_row("caption", str(caption), known.named, len(read.t2i))
+    found = inspect_anchor(read, rows, direction, row, top, table.embeddings(), screened, only, known.named)
+    if as_json:
+        echo_json([asdict(found)])
+    else:
+        _show_list(found, is_one_set=read.is_one_set)
+
+
+def _find_row(noun: str, named: str, ids: Sequence[str], count: int) -> int:
+    if named in ids:
+        return ids.index(named)
+    if not named.isdecimal() or int(named) >= count:
+        like = f"ids look like {ids[0]!r}" if ids else f"{noun}s have no ids here; give them as --{noun}-ids"
+        raise ValueError(f"{noun} {named!r} is neither an id nor a row; rows are 0 to {count - 1}, {like}.")
+    return int(named)
+
+
+def _show_list(one: Inspection, *, is_one_set: bool) -> None:
+    item = "item" if is_one_set else "image"
+    anchor = f"{item} {one.anchor} ({one.image_id})"
+    if one.direction == "t2i":
+        parts = (f"caption {one.anchor}", one.caption_id and f"({one.caption_id})", one.text and f"“{one.text}”")
+        anchor = " ".join(filter(None, parts)) + (f", of image {one.image_id}" if one.image_id else ", of no image")
+    say((anchor, "bold"), f", {one.direction}")
+    say("its own:" if one.positives else "it has none of its own", style="green")
+    for positive in one.positives:
+        name = positive.text or positive.caption_id or f"row {positive.row}"
+        place = f"would be rank {positive.rank}" if positive.rank else f"would be beyond rank {one.h}"
+        score = "" if positive.score is None else f"{positive.score:.4f}  {place}  "
+        say(f"  {score}{'image ' if one.direction == 't2i' else ''}{name}", style="green")
+    if one.positives and one.positives[0].score is None and one.lowest_positive_score is not None:
+        say(f"  the least similar of them scores {one.lowest_positive_score:.4f}", style="green")
+    has_ids = not is_one_set and any(each.caption_id for each in one.negatives)
+    is_fused = any(each.sources for each in one.negatives)
+    text = ("text" if is_one_set else "caption") if any(each.text for each in one.negatives) else ""
+    rows: list[tuple[Any, ...]] = []
+    for each in one.negatives:
+        marks = ", ".join(filter(None, (each.duplicate, *each.flags)))
+        shown = styled(f"{each.score:.4f}", ("▲", "red") if each.above_positive else " ")
+        more = [*[each.caption_id] * has_ids, *[" ".join(each.sources)] * is_fused]
+        marked = styled((f"({marks}) " if marks else "", "yellow"), each.text)
+        rows.append((str(each.rank), shown, str(each.row), each.image_id, *more, marked))
+    show_rows(("rank", "score", "row", item, *["caption id"] * has_ids, *["listed by"] * is_fused, text), rows)
+    if any(each.above_positive for each in one.negatives):
+        say("▲ at least as similar as one of its own", style="dim")
+    say()
+
+
+@click.command("audit")
+@takes_tables("table", json=True)
+def audit_command(table: NamedTable, as_json: bool) -> None:
     """Check that a table is sound.
 
     TABLE is an experiment or a table's folder. The exit code is 1 if anything is wrong. Checked are: ids in range, no
     own positive, no repeats, order, finite scores, padding, lengths, the two directions against each other,
     certificates, and footer, manifest and content against each other.
     """
-    findings, manifest = find_all(table.folder), read_manifest(table.folder)
+    findings, manifest = audit(table.folder), read_manifest(table.folder)
     guarantees = {direction: search_facts(manifest, direction) for direction in directions_of(manifest)}
     described = {direction: describe_guarantee(about) for direction, about in guarantees.items()}
     if as_json:
-        errors = [str(finding) for finding in findings]
-        echo_json({"table": str(table.folder), "errors": errors, "guarantees": described})
+        echo_json({"table": str(table.folder), "errors": [*map(str, findings)], "guarantees": described})
         sys.exit(bool(findings))
     for finding in findings:
         echo(f"error: {finding}")
@@ -56,23 +143,17 @@ def audit(table: NamedTable, as_json: bool) -> None:
             echo(f"{direction}: {sentence}")
 
 
-@click.command()
-@takes_tables("table")
+@click.command("stats")
 @own_view
-@as_json
-@roots
-def stats(table: NamedTable, view: Path | None, as_json: bool) -> None:
+@takes_tables("table", json=True)
+def stats_command(table: NamedTable, view: Path | None, as_json: bool) -> None:
     """Describe a table's scores and hubs.
 
     TABLE is an experiment or a table's folder. Shown are its scores, the ranks that positives would have, and hubs;
     with a view, which `aoq screen` makes, also how many negatives each rule flags.
     """
-    with show_progress("describing") as report:
-        report(0, 3, "reading the table")
-        read, described = table.read(), {}
-        for done, direction in enumerate(read.directions, start=1):
-            report(done, 3, direction)
-            described[direction] = describe(read[direction], len(read[OTHER[direction]]))
+    read = table.read()
+    described = {direction: describe(read[direction], len(read[OTHER[direction]])) for direction in read.directions}
     screened = table.read_view(view, or_own=True)
     guarantees = {direction: describe_guarantee(search_facts(read.manifest, direction)) for direction in described}
     if as_json:
@@ -88,19 +169,21 @@ def stats(table: NamedTable, view: Path | None, as_json: bool) -> None:
     if screened is not None:
         show_counts(screened)
     elif not any(one.exceeds_false_negatives for one in described.values()):
-        echo_next(typed("aoq", "screen", table.name, "VIEW", "--mutual-rank", "5"))
+        echo_next(command_line("aoq", "screen", table.name, "VIEW", "--mutual-rank", "5"))
 
 
 def _show_statistics(one: Description) -> None:
-    rows = [
-        (name, *([_quantile(value, beyond) for value in values or ()] or ["-"]))
-        for name, values, beyond in (
-            ("first score", one.first_score, math.inf),
-            ("last score", one.last_score, math.inf),
-            ("lowest positive's score", one.positive_score, math.inf),
-            ("lowest positive's rank", one.positive_rank, float(one.h)),
-        )
-    ]
+    figures = {
+        "first score": one.first_score,
+        "last score": one.last_score,
+        "lowest positive's score": one.positive_score,
+        "lowest positive's rank": one.positive_rank,
+    }
+    rows = []
+    for name, values in figures.items():
+        most = one.h if values is one.positive_rank else math.inf
+        shown = (f"{value:.4g}" if value <= most else f">{most}" for value in values or ())
+        rows.append((name, *(shown if values else ["-"])))
     show_rows(("", *(f"{quantile:.0%}" for quantile in QUANTILES)), rows)
     line = f"{one.never_listed:.2%} of the candidates are in no list"
     if one.above_positive is not None:
@@ -111,21 +194,10 @@ def _show_statistics(one: Description) -> None:
     say(f"{line}\nin most lists: {hubs}\n")
 
 
-def _quantile(value: float, beyond: float) -> str:
-    """A number, or that it lies beyond the list.
-
-    >>> _quantile(12.0, 300.0), _quantile(301.0, 300.0)
-    ('12', '>300')
-    """
-    return f"{value:.4g}" if value <= beyond else f">{beyond:.0f}"
-
-
-@click.command()
-@takes_tables("table", "other")
+@click.command("diff")
 @click.option("--depth", type=int, help="Compare up to this rank; default: as far as both go.")
-@as_json
-@roots
-def diff(table: NamedTable, other: NamedTable, depth: int | None, as_json: bool) -> None:
+@takes_tables("table", "other", json=True)
+def diff_command(table: NamedTable, other: NamedTable, depth: int | None, as_json: bool) -> None:
     """Compare the lists of two tables.
 
     TABLE and OTHER are experiments or tables' folders. Both must be of the same data: row n of one is row n of the
@@ -138,19 +210,25 @@ def diff(table: NamedTable, other: NamedTable, depth: int | None, as_json: bool)
     if as_json:
         echo_json({direction: asdict(one) for direction, one in differences.items()})
         return
-    rows = ((d, str(one.depth), *_figures(one), f"{one.same_order:.4f}") for d, one in differences.items())
+    rows = ((d, str(one.depth), *_overlaps(one), f"{one.same_order:.4f}") for d, one in differences.items())
     show_rows(("", "depth", "overlap", "rank-biased overlap", "same order"), rows)
     _show_most_changed(differences)
 
 
-@click.command()
+@click.command("drift")
 @experiment_chain
-@with_default("--of", "stage", default="second_round", type=STAGES, help="The stage whose model searches.")
-@click.option("--weights", type=PATH, help="A model.safetensors in place of a stage's.")
-@with_default("--anchors", default=256, type=COUNT, help="Number of anchors, in each direction.")
+@with_default(
+    "--of",
+    "stage",
+    default="second_round",
+    type=click.Choice(["second_round", "control", "first_round"]),
+    help="The stage whose model searches.",
+)
+@click.option("--weights", type=PATH, help="A model.safetensors instead of a stage's.")
+@with_default("--anchors", default=256, type=POSITIVE, help="Number of anchors, in each direction.")
 @click.option("--depth", type=int, help="Compare up to this rank; default: all.")
 @as_json
-def drift(chain: Chain, stage: str, weights: Path | None, anchors: int, depth: int | None, as_json: bool) -> None:
+def drift_command(chain: Chain, stage: str, weights: Path | None, as_json: bool, **options: Any) -> None:
     """Compare a model with its table.
 
     A model of EXPERIMENT searches sampled anchors of the training set, and its lists are compared with the experiment's
@@ -168,31 +246,24 @@ def drift(chain: Chain, stage: str, weights: Path | None, anchors: int, depth: i
     model = load_model(weights or chain[stage].opened() / "model.safetensors").to(device)
     table = read_table(chain["hard_negatives"].opened() / "table")
     with show_progress("searching") as report:
-        drifts = measure_drift(
-            model,
-            open_pairs(owner, "train"),
-            table,
-            device,
-            anchors=anchors,
-            depth=depth,
-            progress=lambda direction, done, total: report(done, total, f"candidates, {direction}"),
-        )
+        options["progress"] = lambda direction, done, total: report(done, total, f"candidates, {direction}")
+        drifts = measure_drift(model, open_pairs(owner, "train"), table, device, **options)
     if as_json:
         echo_json({direction: asdict(one) for direction, one in drifts.items()})
         return
     rows = []
     for direction, one in drifts.items():
         shares = ("-" if share is None else f"{share:.2%}" for share in (one.above_positive, one.above_positive_then))
-        rows.append((direction, str(one.anchors), str(one.lists.depth), *_figures(one.lists), *shares))
+        rows.append((direction, str(one.anchors), str(one.lists.depth), *_overlaps(one.lists), *shares))
     show_rows(("", "anchors", "depth", "overlap", "rank-biased", "above positive", "by the table"), rows)
     _show_most_changed({direction: one.lists for direction, one in drifts.items()})
 
 
-def _figures(one: Difference) -> tuple[str, str]:
+def _overlaps(one: Difference) -> tuple[str, str]:
     return f"{one.overlap:.4f}", f"{one.rank_biased_overlap:.4f}"
 
 
-def _show_most_changed(differences: Mapping[str, Difference]) -> None:
+def _show_most_changed(differences: Mapping[Any, Difference]) -> None:
     for direction, one in differences.items():
         changed = ", ".join(f"row {row} ({overlap:.2f})" for row, overlap in one.most_changed if overlap < 1)
         say(f"{direction}, least in common: {changed or 'none, all lists hold the same'}")

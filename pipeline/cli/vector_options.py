@@ -8,14 +8,13 @@ from typing import Any
 
 import click
 import numpy as np
-from click.core import ParameterSource
 from jaxtyping import Float32, Int32, Integer
 
-from aoq.pipeline.cli.options import COUNT, PATH, threads, together, with_default
-from aoq.pipeline.cli.output import echo
-from aoq.pipeline.cli.table_options import ROW_OPTIONS, read_ids
+from aoq.pipeline.cli.options import PATH, POSITIVE, threads, together, with_default
+from aoq.pipeline.cli.output import echo, is_typed
+from aoq.pipeline.cli.table_options import ID_OPTIONS, read_id_file
 from aoq.pipeline.search.problem import Problem, longest_lists
-from aoq.pipeline.tables.pairs import Known, read_pairs, rows_by_id
+from aoq.pipeline.tables.pairs import TWO_SIDES, Known, read_pairs, rows_by_id
 from aoq.pipeline.vectors import Vectors, open_vectors
 
 normalise = click.option("--normalise", is_flag=True, help="Divide every vector by its norm, as a cosine does.")
@@ -31,15 +30,14 @@ pairing_options = together(
         type=float,
         help="Graded pairs of at least this grade are positives, the others are candidates; default: 1.",
     ),
-    click.option("--per-image", type=COUNT, help="Consecutive captions that belong to each image."),
+    click.option("--per-image", type=POSITIVE, help="Consecutive captions that belong to each image."),
     click.option("--unpaired", is_flag=True, help="No caption belongs to any image."),
 )
 mining_options = together(
     pairing_options,
-    ROW_OPTIONS["image_ids"],
-    ROW_OPTIONS["caption_ids"],
-    with_default("--h-captions", default=300, type=COUNT, help="Negatives per image; in one set, per item."),
-    with_default("--h-images", default=60, type=COUNT, help="Negatives per caption."),
+    *ID_OPTIONS.values(),
+    with_default("--h-captions", default=300, type=POSITIVE, help="Negatives per image; in one set, per item."),
+    with_default("--h-images", default=60, type=POSITIVE, help="Negatives per caption."),
     with_default(
         "--metric",
         default="cosine",
@@ -64,11 +62,6 @@ mining_options = together(
 """Options of `aoq mine` and `aoq estimate`: pairs, lengths of lists, metric, search, memory, threads."""
 
 
-def is_typed(option: str) -> bool:
-    """Return whether the user has given the option to the current command."""
-    return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
-
-
 def require_pairing(options: Mapping[str, Any], *, one_set: bool) -> None:
     """Refuse options of the other kind of problem, and anything but one way of pairing."""
     if one_set and (options["per_image"] is not None or options["caption_ids"] is not None):
@@ -80,8 +73,8 @@ def require_pairing(options: Mapping[str, Any], *, one_set: bool) -> None:
 
 def require_true_pairs(options: Mapping[str, Any], **others: object) -> None:
     """Require one of the options that give the true pairs; `others` are a command's own, as they are typed."""
-    pairs, per_image, unpaired = options["pairs"], options["per_image"], options["unpaired"] or None
-    ways = {"--pairs FILE": pairs, "--per-image K": per_image, **others, "--unpaired": unpaired}
+    pairs, unpaired = options["pairs"], options["unpaired"] or None
+    ways = {"--pairs FILE": pairs, "--per-image K": options["per_image"], **others, "--unpaired": unpaired}
     if sum(value is not None for value in ways.values()) != 1:
         *first, last = ways
         raise click.UsageError(f"give the true pairs: {', '.join(first)} or {last}")
@@ -91,10 +84,10 @@ def require_true_pairs(options: Mapping[str, Any], **others: object) -> None:
 
 def read_ids_of_sides(options: Mapping[str, Any]) -> dict[str, list[str]]:
     """Read the ids of the sides that have them, one for each row and all different."""
-    files = {"images": options["image_ids"], "captions": options["caption_ids"]}
-    ids = {side: read_ids(file) for side, file in files.items() if file is not None}
+    files = {side: options[f"{side[:-1]}_ids"] for side in TWO_SIDES}
+    ids = {side: read_id_file(file) for side, file in files.items() if file is not None}
     for side, names in ids.items():
-        rows_by_id(names, side.removesuffix("s"))
+        rows_by_id(names, side[:-1])
     return ids
 
 
@@ -105,23 +98,22 @@ def has_unit_norms(options: Mapping[str, Any]) -> bool:
 
 def pair_vectors(sides: Mapping[str, Vectors], options: Mapping[str, Any], ids: Mapping[str, Sequence[str]]) -> Problem:
     """Pair images with captions; images alone are one set. `ids` are those by which --pairs may name rows."""
-    one_set, ((images, norms), *_, (captions, other_norms)) = len(sides) == 1, [*sides.values()] * 2
-    known = [
-        Known(noun, len(vectors), ids.get(side))
-        for side, noun, vectors in (("images", "image", images), ("captions", "caption", captions))
-    ]
+    one_set, images = len(sides) == 1, sides["images"]
+    captions = sides.get("captions", images)
+    counts = {"images": len(images.rows), "captions": len(captions.rows)}
+    known = [Known(side[:-1], count, ids.get(side)) for side, count in counts.items()]
     for side in known:
         if side.ids is not None and len(side.ids) != side.count:
             raise ValueError(f"{len(side.ids)} {side.noun} ids are given for {side.count} vectors; give one each.")
     if options["pairs"] is None:
-        pairs: Integer[np.ndarray, "*shape"] = pair_in_order(len(images), len(captions), options["per_image"])
+        pairs: Integer[np.ndarray, "*shape"] = pair_in_order(counts["images"], counts["captions"], options["per_image"])
     else:
         pairs = read_pairs(options["pairs"], known[0], known[0] if one_set else known[1], options["min_grade"])
-    longest = longest_lists(pairs, len(images), len(captions), one_set=one_set)
+    longest = longest_lists(pairs, *counts.values(), one_set=one_set)
     h_captions = _depth("h_captions", options, longest["i2t"])
     h_images = 0 if one_set else _depth("h_images", options, longest["t2i"])
-    memory = options["memory_mb"] * 1_000_000
-    return Problem(images, captions, pairs, h_captions, h_images, memory, one_set, known_norms=(norms, other_norms))
+    memory, norms = options["memory_mb"] * 1_000_000, (images.norms, captions.norms)
+    return Problem(images.rows, captions.rows, pairs, h_captions, h_images, memory, one_set, known_norms=norms)
 
 
 def _depth(name: str, options: Mapping[str, Any], longest: int) -> int:
@@ -156,7 +148,7 @@ def open_sides(
     `normalise` says whether they are divided by their norms, or names the sides that are.
     """
     opened = {}
-    for side, file in (("images", images), ("captions", captions)):
+    for side, file in zip(TWO_SIDES, (images, captions), strict=True):
         if file is not None:
             by_norms = normalise if isinstance(normalise, bool) else side in normalise
             opened[side] = open_vectors(file, scratch / f"{side}.npy", normalise=by_norms).rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.config.load import split_member
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.evaluation.ranks import DEV_RANKS, read_ranks
 from aoq.pipeline.evaluation.retrieval import (
@@ -22,13 +24,15 @@ from aoq.pipeline.evaluation.retrieval import (
     summarise,
 )
 from aoq.pipeline.evaluation.significance import Comparison, Interval, compare_runs, metric_intervals
-from aoq.pipeline.report.labels import labels
-from aoq.pipeline.stages.chain import Chain, Member, same_queries, teacher_of, trains_as_control
+from aoq.pipeline.stages.chain import Chain, run_name, same_queries, teacher_of, trains_as_control
 from aoq.pipeline.stages.splits import open_checked
-from aoq.pipeline.training.metrics import read_metrics
 
 SEED = 0
 """Seed of the bootstraps, so that a report of the same runs is reproducible."""
+LONGEST_VALUE = 24
+"""Characters shown of a setting's value in a label."""
+SETTINGS = {"second_round.loss": "", "model": "", "second_round.epochs": "epochs", "second_round.batch_size": "batch"}
+"""Names of settings whose labels are not their own last part."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Run:
+class ReportedRun:
     """An experiment of the report, or an ensemble."""
 
     name: str
@@ -71,21 +75,10 @@ class Run:
         return dataset.folder or (dataset.source.path if dataset.source else "the generated world")
 
 
-@dataclass(frozen=True)
-class Teacher:
-    """The training that scored a table, evaluated on its dev split."""
-
-    label: str
-    model: str
-    split: str
-    metrics: dict[str, float]
-    intervals: dict[str, Interval]
-
-
-def collect_runs(named: Sequence[tuple[str, Chain]]) -> list[Run]:
+def collect_runs(named: Sequence[tuple[str, Chain]]) -> list[ReportedRun]:
     """Collect named runs, each compared with its baseline."""
     chains = dict(named)
-    label_of = labels(chains)
+    labels = run_labels(chains)
     splits = {name: open_checked(chain, chain.experiment.evaluation.split) for name, chain in named}
     scored = {name: _score(chain, splits[name]) for name, chain in named}
     runs, evaluated = [], {name: chain for name, chain in named if scored[name]}
@@ -95,7 +88,7 @@ def collect_runs(named: Sequence[tuple[str, Chain]]) -> list[Run]:
         if baseline and ours and theirs and same_queries(chains[baseline], chain):
             rng = np.random.default_rng(SEED)
             comparison = compare_runs(ours.ranks, theirs.ranks, splits[name].image_of, rng=rng)
-        runs.append(Run(name, label_of[name], chain, splits[name], ours, baseline, comparison))
+        runs.append(ReportedRun(name, labels[name], chain, splits[name], ours, baseline, comparison))
     return runs
 
 
@@ -119,39 +112,42 @@ def is_control(chain: Chain) -> bool:
     return trains_as_control(chain, chain)
 
 
-def collect_teachers(runs: Sequence[Run]) -> list[Teacher]:
-    """Collect the trained teachers of runs that train on a table, each once."""
-    found: dict[str, tuple[Member, list[str]]] = {}
+def collect_teachers(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
+    """Evaluate the trained teachers of runs that train on a table on their dev splits, each once."""
+    teachers, taught = {}, dict[str, list[str]]()
     for run in runs:
         teacher = teacher_of(run.chain) if run.chain.trains_on_table else None
         if teacher and teacher.artifact.exists() and DEV_RANKS in teacher.artifact.manifest()["files"]:
-            _, taught = found.setdefault(teacher.artifact.key, (teacher, []))
-            taught.append(run.label)
-    return [
-        _teacher(teacher, "teacher" if len(found) == 1 else f"teacher of {', '.join(taught)}")
-        for teacher, taught in found.values()
-    ]
-
-
-def _teacher(teacher: Member, label: str) -> Teacher:
-    experiment = teacher.chain.experiment
-    split = open_checked(teacher.chain, experiment.dataset.dev)
-    ranks = read_dev_ranks(teacher.artifact, split)
-    intervals = metric_intervals(ranks, split.image_of, rng=np.random.default_rng(SEED))
-    return Teacher(label, experiment.model.name, split.name, summarise(ranks), intervals)
+            teachers[teacher.artifact.key] = teacher
+            taught.setdefault(teacher.artifact.key, []).append(run.label)
+    described = []
+    for key, teacher in teachers.items():
+        experiment = teacher.chain.experiment
+        split = open_checked(teacher.chain, experiment.dataset.dev)
+        ranks = read_dev_ranks(teacher.artifact, split)
+        intervals = metric_intervals(ranks, split.image_of, rng=np.random.default_rng(SEED))
+        about = {
+            "model": experiment.model.name,
+            "split": split.name,
+            "metrics": summarise(ranks),
+            "intervals": intervals,
+        }
+        label = "teacher" if len(teachers) == 1 else f"teacher of {', '.join(taught[key])}"
+        described.append({"label": label, **about})
+    return described
 
 
 def read_dev_ranks(training: Artifact, split: Split) -> Ranks:
     return read_ranks(training.opened() / DEV_RANKS, images=split.image_count, captions=split.caption_count)
 
 
-def seeds_of(run: Run, runs: Sequence[Run]) -> list[tuple[Run, Run]]:
+def seeds_of(run: ReportedRun, runs: Sequence[ReportedRun]) -> list[tuple[ReportedRun, ReportedRun]]:
     """Pair the run, and the runs that differ from it only in the seed, with their baselines.
 
     Another seed counts only with a baseline of the same seed.
     """
 
-    def but_seed(one: Run) -> Any:
+    def but_seed(one: ReportedRun) -> Any:
         return one.chain.experiment.model_dump(mode="json", exclude={"seed"}), one.chain["dataset"].key
 
     by_name = {one.name: one for one in runs}
@@ -173,29 +169,14 @@ def _score(chain: Chain, split: Split) -> Scored | None:
     return Scored(similarity, ranks, summarise(ranks), intervals, cross_ranks, evaluation.manifest())
 
 
-def measured(runs: Sequence[Run], what: str) -> dict[str, Any]:
-    """Collect one kind of further measurements, by run."""
-    return {run.name: run.scored.evaluation[what] for run in runs if run.scored and what in run.scored.evaluation}
-
-
-def training_lines(run: Run) -> list[dict[str, Any]]:
-    """Read the log of the run's training, finished or not."""
-    artifact = run.chain["second_round"]
-    log = (artifact.opened() if artifact.exists() else artifact.work) / "metrics.jsonl"
-    return read_metrics(log) if log.is_file() else []
-
-
-def collect_stages(runs: Sequence[Run]) -> list[tuple[Artifact, list[str]]]:
+def collect_stages(runs: Sequence[ReportedRun]) -> list[tuple[Artifact, list[str]]]:
     """List every artefact that a run depends on, and existing controls, once each with the runs that share it."""
-    found: dict[Path, tuple[Artifact, list[str]]] = {}
+    users: dict[Path, tuple[Artifact, list[str]]] = {}
     for run in runs:
-        stages = run.chain.stages.items()
-        roots = [artifact for stage, artifact in stages if artifact.exists() or stage == "evaluation"]
-        for artifact in (each for root in roots for each in _lineage(root)):
-            _, names = found.setdefault(artifact.path, (artifact, []))
-            if run.name not in names:
-                names.append(run.name)
-    return list(found.values())
+        roots = [one for stage, one in run.chain.stages.items() if one.exists() or stage == "evaluation"]
+        for path, artifact in {each.path: each for root in roots for each in _lineage(root)}.items():
+            users.setdefault(path, (artifact, []))[1].append(run.name)
+    return list(users.values())
 
 
 def _lineage(artifact: Artifact) -> Iterator[Artifact]:
@@ -203,3 +184,44 @@ def _lineage(artifact: Artifact) -> Iterator[Artifact]:
     for upstream in artifact.upstream:
         yield from _lineage(upstream)
     yield artifact
+
+
+def run_labels(named: Mapping[str, Chain]) -> dict[str, str]:
+    """Label each run by its name, such as "demo", "demo control" or "demo, seed 1".
+
+    Runs of one experiment show the settings in which they differ; runs with equal labels keep their full names.
+    """
+    stems = {name: Path(split_member(name)[0]).stem for name in named}
+    controls = {one for one in named if any(one != of and trains_as_control(named[one], named[of]) for of in named)}
+    settings = {name: dict(_settings(chain.experiment.model_dump(mode="json"))) for name, chain in named.items()}
+    short = {}
+    for name, own in settings.items():
+        kin = [settings[of] for of in named if stems[of] == stems[name] and (of in controls) == (name in controls)]
+        differing = [_setting(key, own) for key in own if _differs(key, kin)]
+        short[name] = ", ".join([f"{stems[name]} control" if name in controls else stems[name], *differing])
+    count = Counter(short.values())
+    return {name: label if count[label] == 1 else run_name(*split_member(name)) for name, label in short.items()}
+
+
+def _settings(section: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every option by its dotted key; the name of a section comes before its options."""
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            if "name" in value:
+                yield f"{place}{key}", value["name"]
+            yield from _settings({name: one for name, one in value.items() if name != "name"}, f"{place}{key}.")
+        elif place or key != "name":
+            yield f"{place}{key}", value
+
+
+def _differs(key: str, settings: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether runs differ in a setting while its section has the same name in all of them."""
+    parent = key.rpartition(".")[0]
+    kinds = {str(one.get(parent)) for one in settings}
+    return len(kinds) == 1 and len({str(one.get(key)) for one in settings}) > 1
+
+
+def _setting(key: str, settings: Mapping[str, Any]) -> str:
+    value = settings[key]
+    shown = "off" if value is None or value is False else "on" if value is True else str(value)
+    return f"{SETTINGS.get(key, key.rpartition('.')[2].replace('_', ' '))} {shown[:LONGEST_VALUE]}".strip()

@@ -11,21 +11,13 @@ import jinja2
 import numpy as np
 
 from aoq.pipeline.evaluation.significance import METRICS
-from aoq.pipeline.report.collect import (
-    Run,
-    collect_runs,
-    collect_stages,
-    collect_teachers,
-    is_control,
-    measured,
-    training_lines,
-)
-from aoq.pipeline.report.pictures import OpenModel, OpenTrain, attended, examples, tables
-from aoq.pipeline.report.plots import COLOURS, curves, histogram_of_ranks
-from aoq.pipeline.report.terms import TERMS
+from aoq.pipeline.report.collect import ReportedRun, collect_runs, collect_stages, collect_teachers, is_control
+from aoq.pipeline.report.pictures import OpenModel, attended, examples, tables
+from aoq.pipeline.report.plots import PALETTE, curves, histogram_of_ranks
 from aoq.pipeline.report.verdict import on_dev, verdicts
 from aoq.pipeline.stages.chain import Chain, table_depths
 from aoq.pipeline.terminal import visible_value
+from aoq.pipeline.training.metrics import read_metrics
 
 COURSE = {
     "dev_rsum": "dev rsum",
@@ -42,18 +34,34 @@ COURSE = {
     "collision_rate": "matching pairs drawn as negatives",
     "positive_gap": "positives above the batch's mean",
 }
-LOSSES = {"retrieval_loss", "online"}
-Evaluating = Callable[[str], str]
-"""Return the command that makes a run's evaluation and everything it needs."""
+GLOSSARY = {
+    "rsum": "The sum of the six recalls: R@1, R@5 and R@10, of captions for an image and of images for a caption. "
+    "At most 600.",
+    "i2t": "Image to text: an image is the query, captions are searched.",
+    "t2i": "Text to image: a caption is the query, images are searched.",
+    "R@K": "Recall at K: the percentage of queries with a right answer among the first K.",
+    "95 % interval": "The range of 95 % of the bootstrap's replicates. A replicate draws test images with replacement, "
+    "each with its captions.",
+    "p": "The probability of a difference at least as large if the two runs were exchanged at random, image by image.",
+    "control": "The same training without offline negatives: what round two must beat.",
+    "PMRP": "Plausible-match R-Precision: R-Precision where images that differ in at most 0, 1 or 2 of the things they "
+    "show count as matches.",
+    "R-Precision": "For a query with R right answers, the percentage of them among its first R.",
+    "mAP@R": "For a query with R right answers, the mean of the precision at each right answer among its first R.",
+    "Spearman": "Rank correlation of the model's scores with people's, times 100.",
+    "Kendall": "Kendall's rank correlation of the model's scores with people's, times 100.",
+    "▲": "At least as similar to the anchor as its lowest-scoring positive: perhaps a false negative.",
+    "near-duplicate": "Shares four of five words with a caption of the anchor: probably a false negative.",
+    "cross-retrieval rank": "The worse of a pair's two ranks, one in each direction.",
+}
+"""Definitions of the page's terms, each shown when its term is chosen."""
 
 
-def render(
-    named: Sequence[tuple[str, Chain]], *, open_train: OpenTrain, open_model: OpenModel, evaluating: Evaluating
-) -> str:
-    """Render the page about named experiments."""
+def render(named: Sequence[tuple[str, Chain]], *, open_model: OpenModel, evaluating: Callable[[str], str]) -> str:
+    """Render the page about named experiments; `evaluating` gives the command that makes a run's evaluation."""
     runs = collect_runs(named)
     shown = [run for run in runs if run.scored or not is_control(run.chain)] or runs
-    by_name = {run.name: colour for run, colour in zip(shown, cycle(COLOURS), strict=False)}
+    by_name = {run.name: colour for run, colour in zip(shown, cycle(PALETTE), strict=False)}
     colours = {run.label: by_name[run.name] for run in shown}
     counts = {run.label: run.scored.cross_ranks for run in shown if run.scored}
     environment = jinja2.Environment(
@@ -73,8 +81,8 @@ def render(
         labels={run.name: run.label for run in runs},
         evaluating=evaluating,
         colours=by_name,
-        terms=list(TERMS),
-        glossary=TERMS,
+        terms=list(GLOSSARY),
+        glossary=GLOSSARY,
         depths=table_depths,
         metrics=METRICS,
         baselines=list(dict.fromkeys(run.baseline for run in shown if run.baseline and run.baseline in by_name)),
@@ -84,20 +92,24 @@ def render(
         missing=[run for run in runs if not run.scored],
         courses=_courses(shown, colours),
         cross=histogram_of_ranks(counts, colours) if counts else None,
-        right=_by_file(measured(shown, "relevance")),
-        plausible=measured(shown, "plausible"),
-        judged=[(run, *file) for run, files in measured(shown, "judgements").items() for file in files.items()],
+        right=_by_file(_measured(shown, "relevance")),
+        plausible=_measured(shown, "plausible"),
+        judged=[(run, *file) for run, files in _measured(shown, "judgements").items() for file in files.items()],
         attention=_attention(shown, colours),
         stages=collect_stages(shown),
-        tables=tables(shown, open_train),
+        tables=tables(shown),
         examples=examples(shown),
         attended=list(attended(shown, open_model)),
     )
 
 
-def _courses(runs: Sequence[Run], colours: dict[str, str]) -> list[str]:
+def _courses(runs: Sequence[ReportedRun], colours: dict[str, str]) -> list[str]:
     """Plot every figure that some run logged more than once, all runs together."""
-    logs = {run.label: training_lines(run) for run in runs if run.trains}
+    logs = {}
+    for run in (each for each in runs if each.trains):
+        training = run.chain["second_round"]  # finished or not
+        path = (training.opened() if training.exists() else training.work) / "metrics.jsonl"
+        logs[run.label] = read_metrics(path) if path.is_file() else []
     plots = []
     for figure, title in COURSE.items():
         lines = {}
@@ -106,8 +118,13 @@ def _courses(runs: Sequence[Run], colours: dict[str, str]) -> list[str]:
                 steps, values = zip(*points, strict=True)
                 lines[name] = steps, values
         if any(len(steps) > 1 for steps, _ in lines.values()):
-            plots.append(curves(title, lines, colours, "steps", title, is_loss=figure in LOSSES))
+            plots.append(curves(title, lines, colours, "steps", title, is_loss=figure in ("retrieval_loss", "online")))
     return plots
+
+
+def _measured(runs: Sequence[ReportedRun], what: str) -> dict[str, Any]:
+    """Return one kind of further measurements by run."""
+    return {run.name: run.scored.evaluation[what] for run in runs if run.scored and what in run.scored.evaluation}
 
 
 def _by_file(relevance: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -116,8 +133,8 @@ def _by_file(relevance: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {name: {run: files[name] for run, files in relevance.items() if name in files} for name in names}
 
 
-def _attention(runs: Sequence[Run], colours: dict[str, str]) -> str | None:
+def _attention(runs: Sequence[ReportedRun], colours: dict[str, str]) -> str | None:
     attention = {run.label: run.scored.evaluation.get("attention") for run in runs if run.scored}
-    found = {label: measures["curve"] for label, measures in attention.items() if measures}
-    lines = {label: (curve["recall"], curve["precision"]) for label, curve in found.items()}
+    drawn = {label: measures["curve"] for label, measures in attention.items() if measures}
+    lines = {label: (curve["recall"], curve["precision"]) for label, curve in drawn.items()}
     return curves("Attention", lines, colours, "recall, %", "precision, %") if lines else None

@@ -11,22 +11,20 @@ import torch
 from aoq.models.base import MatchingModel
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.data.batches import PairData
-from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.thumbnails import Thumbnails
 from aoq.pipeline.data.vocabulary import tokenise
 from aoq.pipeline.evaluation.attended import word_attention
-from aoq.pipeline.report.collect import Run
+from aoq.pipeline.report.collect import ReportedRun
 from aoq.pipeline.report.plots import hardness
 from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction
 from aoq.pipeline.stages.chain import Chain, table_owner
+from aoq.pipeline.stages.splits import open_train_split
 from aoq.pipeline.tables.card import describe_guarantee
 from aoq.pipeline.tables.files import search_facts
 from aoq.pipeline.tables.inspection import inspect_anchor
 from aoq.pipeline.tables.statistics import describe
 from aoq.pipeline.tables.table import read_table
 
-OpenTrain = Callable[[Chain], Split]
-"""Open the training split of an experiment."""
 OpenModel = Callable[[Chain], tuple[MatchingModel, PairData]]
 """Open the trained model of an experiment, with its evaluation split."""
 TITLES: dict[Direction, str] = {"i2t": "captions of images", "t2i": "images of captions"}
@@ -35,22 +33,23 @@ FAR = 50
 """Ranks beyond this count as equal when runs are compared on a query."""
 
 
-def tables(runs: Sequence[Run], open_train: OpenTrain) -> list[dict[str, Any]]:
+def tables(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
     """Describe each pair of a table and a screen that runs train on, with the runs."""
-    found: dict[str, dict[str, Any]] = {}
+    described: dict[str, dict[str, Any]] = {}
     for run in runs:
         owner, screen = table_owner(run.chain), run.chain.stages.get("screen")
         if owner and run.chain.trains_on_table and (artifact := owner["hard_negatives"]).exists():
             key = artifact.key + (screen.key if screen else "")
-            if key not in found:
-                found[key] = {"runs": [], **_table(owner, screen, open_train(owner))}
-            found[key]["runs"].append(run.name)
-    return list(found.values())
+            if key not in described:
+                described[key] = {"runs": [], **_table(owner, screen)}
+            described[key]["runs"].append(run.name)
+    return list(described.values())
 
 
-def _table(owner: Chain, screen: Artifact | None, split: Split) -> dict[str, Any]:
+def _table(owner: Chain, screen: Artifact | None) -> dict[str, Any]:
     """Describe both directions of a table: statistics, scores, random lists, and what the screen flags."""
     table, name = read_table(owner["hard_negatives"].opened() / "table"), owner.experiment.name
+    split = open_train_split(owner)
     directions: dict[Direction, dict[str, Any]] = {}
     for direction, title in TITLES.items():
         lists = table[direction]
@@ -66,7 +65,7 @@ def _table(owner: Chain, screen: Artifact | None, split: Split) -> dict[str, Any
     return {"owner": name, "suspected": suspected, "thumbs": Thumbnails(owner.folder, split), "directions": directions}
 
 
-def examples(runs: Sequence[Run]) -> dict[str, Any] | None:
+def examples(runs: Sequence[ReportedRun]) -> dict[str, Any] | None:
     """Show the answers of the first run with a gain and of its baseline, or else of the first evaluated run."""
     evaluated = {run.name: run for run in runs if run.scored}
     pairs = [[run, evaluated[run.baseline]] for run in evaluated.values() if run.gain and run.baseline]
@@ -78,7 +77,7 @@ def examples(runs: Sequence[Run]) -> dict[str, Any] | None:
     return {"split": split, "thumbs": thumbs, "queries": queries, "compared": len(scored)}
 
 
-def _queries(runs: Sequence[Run], direction: Direction) -> Iterator[tuple[int, dict[str, Any]]]:
+def _queries(runs: Sequence[ReportedRun], direction: Direction) -> Iterator[tuple[int, dict[str, Any]]]:
     """Select the queries on which the runs differ most, then random ones.
 
     Yield each with every run's answers: their rows, scores, and whether they are right.
@@ -99,7 +98,7 @@ def _queries(runs: Sequence[Run], direction: Direction) -> Iterator[tuple[int, d
         yield query, answers
 
 
-def attended(runs: Sequence[Run], open_model: OpenModel) -> Iterator[dict[str, Any]]:
+def attended(runs: Sequence[ReportedRun], open_model: OpenModel) -> Iterator[dict[str, Any]]:
     """Yield captions with their images: how much each word attends to each box, from 0 to 1.
 
     Runs whose words do not attend or whose regions have no boxes are skipped, and so are images without a picture.

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from aoq.pipeline.evaluation.retrieval import EDGES
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#b2a400")
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#b2a400")
 """The palette of Okabe and Ito, distinguishable with any colour vision."""
 INK, RULE = "#123456", "#abcdef"
 """Placeholders, replaced by the page's text and line colours in the finished SVG."""
@@ -28,7 +28,7 @@ FEW = 40
 """Lines with fewer points show them as dots."""
 LARGE_RATIO = 30
 LABEL_WIDTH = 36
-MOST_SCORES = 200_000
+SCORES_DRAWN = 200_000
 STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "aoq",
@@ -85,7 +85,7 @@ def hardness(
     title: str, negatives: Float[np.ndarray, " pairs"], positives: Float[np.ndarray, " anchors"]
 ) -> str | None:
     """Plot scores of listed negatives and of anchors' lowest positives; None if the table has no scores."""
-    shown = [("negatives listed", COLOURS[1], _some(negatives)), ("positives", COLOURS[0], _some(positives))]
+    shown = [("negatives listed", PALETTE[1], _some(negatives)), ("positives", PALETTE[0], _some(positives))]
     both = np.concatenate([scores for *_, scores in shown])
     if not len(both):
         return None
@@ -107,7 +107,7 @@ def _thinned(values: Sequence[float]) -> Sequence[float]:
 def _some(scores: Float[np.ndarray, " scores"]) -> Float[np.ndarray, " some"]:
     """Keep as many finite scores as a plot needs."""
     finite = scores[np.isfinite(scores)]
-    return finite[:: max(1, len(finite) // MOST_SCORES)]
+    return finite[:: max(1, len(finite) // SCORES_DRAWN)]
 
 
 def _figure() -> tuple[Figure, Axes]:

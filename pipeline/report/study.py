@@ -16,8 +16,8 @@ from aoq.pipeline.terminal import visible
 from aoq.pipeline.training.metrics import read_metrics, training_seconds
 
 Row = dict[str, Any]
-NAMES = {f"{way}_r{k}": f"{way}@{k}" for way in ("i2t", "t2i") for k in (1, 5, 10)}
-NAMES |= {"attention_precision": "att. P", "attention_recall": "att. R", "attention_f1": "att. F1"}
+COLUMN_NAMES = {f"{way}_r{k}": f"{way}@{k}" for way in ("i2t", "t2i") for k in (1, 5, 10)}
+COLUMN_NAMES |= {"attention_precision": "att. P", "attention_recall": "att. R", "attention_f1": "att. F1"}
 MINUS, ESCAPED = str.maketrans("-", "−"), str.maketrans({"|": r"\|"})
 
 
@@ -85,7 +85,7 @@ def _spread(name: str, values: Sequence[float]) -> Row:
 
 def table_of(study: Study, model: str, summary: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Return the model's table: a header, and a line per arm with means, ± deviation of rsum, gain and speed."""
-    columns = [NAMES.get(column, column) for column in study.columns]
+    columns = [COLUMN_NAMES.get(column, column) for column in study.columns]
     table = [["", "seeds", *columns, f"rsum to {study.says(study.baseline)}", "steps/s", "minutes"]]
     for line in summary:
         if line["model"] == model:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.evaluation.ranks import DEV_RANKS
-from aoq.pipeline.evaluation.significance import Interval, compare_runs, rsum_intervals, verdict
-from aoq.pipeline.report.collect import Run, read_dev_ranks, seeds_of
+from aoq.pipeline.evaluation.significance import compare_runs, rsum_intervals, verdict
+from aoq.pipeline.report.collect import ReportedRun, read_dev_ranks, seeds_of
 from aoq.pipeline.stages.chain import Chain
 from aoq.pipeline.stages.splits import open_checked
 from aoq.pipeline.training.metrics import read_metrics, training_seconds
@@ -20,30 +20,7 @@ SHORTEST = 20.0
 """Seconds below which the duration of a training means nothing."""
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """Gain of a run, or of its seeds together, over the baselines."""
-
-    label: str
-    baseline: str
-    difference: float
-    """Difference in rsum, the mean over seeds."""
-    interval: Interval
-    chance: str
-    """p value of a single seed."""
-    seeds: int
-    run: Run
-    """One of the runs; its split has the queries."""
-    times: float | None
-    """Training time as a multiple of the control's."""
-
-    @property
-    def comparison(self) -> str:
-        low, high = self.interval
-        return "is better than" if low > 0 else "is worse than" if high < 0 else "is not distinguishable from"
-
-
-def verdicts(runs: Sequence[Run]) -> list[Verdict]:
+def verdicts(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
     """Judge each run that has a baseline; runs that differ only in the seed are judged together."""
     found, judged = [], set[str]()
     for run in runs:
@@ -54,35 +31,38 @@ def verdicts(runs: Sequence[Run]) -> list[Verdict]:
     return found
 
 
-def on_dev(runs: Sequence[Run]) -> list[tuple[Run, str]]:
-    """Gains on dev of runs whose controls are trained but not evaluated."""
-    waiting = [run for run in runs if run.gain is None and run.chain.trains_on_table]
-    return [(run, gain) for run in waiting if (gain := gain_on_control(run.chain))]
-
-
-def _judge(pairs: Sequence[tuple[Run, Run]]) -> Verdict:
+def _judge(pairs: Sequence[tuple[ReportedRun, ReportedRun]]) -> dict[str, Any]:
     """Judge a run and its baseline, or several seeds of both by their mean and an interval over seeds and images."""
     run, other = pairs[0]
     gains = [one.gain for one, _ in pairs if one.gain]
-    interval, label, baseline = gains[0].interval, run.label, other.label
+    interval, chance, label, baseline = gains[0].interval, gains[0].chance, run.label, other.label
     if len(pairs) > 1:
         ours, theirs = ([one.scored.ranks for one in side if one.scored] for side in zip(*pairs, strict=True))
         rng = np.random.default_rng(0)
         interval = rsum_intervals({"ours": ours}, theirs, run.split.image_of, rng=rng)["ours"]
+        chance = ""  # p is of one seed
         label, baseline = (re.sub(r", seed \d+", "", name) for name in (label, baseline))
     if lead := head_start(run.chain):
         label += f" (started {lead})"
+    low, high = interval
     times = [factor for one, _ in pairs if (factor := time_to_control(one.chain))]
-    return Verdict(
-        label=label,
-        baseline=baseline,
-        difference=float(np.mean([gain.difference for gain in gains])),
-        interval=interval,
-        chance=gains[0].chance if len(pairs) == 1 else "",
-        seeds=len(pairs),
-        run=run,
-        times=float(np.mean(times)) if times else None,
-    )
+    return {
+        "label": label,
+        "comparison": "is better than" if low > 0 else "is worse than" if high < 0 else "is not distinguishable from",
+        "baseline": baseline,
+        "difference": float(np.mean([gain.difference for gain in gains])),
+        "interval": interval,
+        "chance": chance,
+        "seeds": len(pairs),
+        "split": run.split,
+        "times": float(np.mean(times)) if times else None,
+    }
+
+
+def on_dev(runs: Sequence[ReportedRun]) -> list[tuple[ReportedRun, str]]:
+    """Gains on dev of runs whose controls are trained but not evaluated."""
+    waiting = [run for run in runs if run.gain is None and run.chain.trains_on_table]
+    return [(run, gain) for run in waiting if (gain := gain_on_control(run.chain))]
 
 
 def time_to_control(chain: Chain) -> float | None:

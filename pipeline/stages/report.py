@@ -16,7 +16,6 @@ from aoq.pipeline.engine import Engine
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.stages.chain import Chain, Member, trains_as_control
 from aoq.pipeline.stages.plan import plan
-from aoq.pipeline.stages.splits import open_train_split
 
 if TYPE_CHECKING:
     from aoq.models.base import MatchingModel
@@ -89,7 +88,7 @@ def render_report(
     from aoq.pipeline.report.page import render
 
     named = [(member.asked, member.chain) for member in planned.members]
-    return render(named, open_train=open_train_split, open_model=_open_model, evaluating=evaluating)
+    return render(named, open_model=_open_model, evaluating=evaluating)
 
 
 def _open_model(chain: Chain) -> tuple[MatchingModel, PairData]:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from aoq.pipeline.browse.app import create_app, open_server
 from aoq.pipeline.browse.marks import Marks, Matches
-from aoq.pipeline.browse.source import Source, open_source
+from aoq.pipeline.browse.source import Gallery, open_runs
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.stages.plan import MAKERS, plan
@@ -73,7 +73,7 @@ def world(tmp_path_factory):
 @pytest.fixture(scope="session")
 def source(world):
     """Two tables, the first with its screen, and one evaluation."""
-    return open_source([(f"{world / 'one.toml'}@{override}", plan_one(world, override)) for override in ("", "seed=1")])
+    return open_runs([(f"{world / 'one.toml'}@{override}", plan_one(world, override)) for override in ("", "seed=1")])
 
 
 @pytest.fixture(scope="session")
@@ -87,7 +87,7 @@ class Browser:
     """The pages, by Flask's test client, and what is behind them."""
 
     client: Any
-    source: Source
+    source: Gallery
     matches: Matches | None
     marks: Marks | None
     token: str

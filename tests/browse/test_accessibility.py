@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aoq.pipeline.browse.folder import Given, open_folders
+from aoq.pipeline.browse.folder import open_folders
 from tests.accessibility import serious_findings
 
 SHOWN = ["/", "/image/0?table=0&beside=1", "/caption/0/listed", "/suspects", "/agreement", "/query/image/0"]
@@ -16,7 +16,7 @@ def test_pages_of_experiments_have_no_serious_finding(served, open_page, address
 
 
 def test_a_page_of_a_folder_has_no_serious_finding(serve, folders, open_page):
-    assert serious_findings(open_page(f"{serve(open_folders(folders[:1], Given()))}/image/0")) == []
+    assert serious_findings(open_page(f"{serve(open_folders(folders[:1]))}/image/0")) == []
 
 
 def test_marked_pairs_have_no_serious_finding(served, open_page):

@@ -77,12 +77,3 @@ def test_tables_of_other_data_are_refused(world, places):
     message = refused(name, f"{name}@dataset.train_images=60", *places)
     assert "are of different training data" in message
     assert "give both the same" in message
-
-
-def test_a_run_stands_once(world, places):
-    assert "stands twice" in refused(world / "one.toml", world / "one.toml", *places)
-
-
-def test_matches_of_other_data_are_refused(world, places, tmp_path):
-    (tmp_path / "matches.csv").write_text("caption_id,image_id\n350,0\n")
-    assert "there are captions 0 to 349" in refused(world / "one.toml", *places)

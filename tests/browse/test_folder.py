@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from aoq.pipeline.browse.folder import Given, open_folders
+from aoq.pipeline.browse.folder import open_folders
 from aoq.pipeline.cli import main
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.search.lists import NegativeLists
@@ -36,7 +36,7 @@ def table(tmp_path):
 
 
 def test_a_bare_table_has_its_ids_and_row_numbers(table, pages_of):
-    browse = pages_of(open_folders([table], Given()))
+    browse = pages_of(open_folders([table]))
     page = browse.text("/image/0")
     assert "caption 4" in page
     assert ">caption 0</a>" in page  # its own
@@ -58,7 +58,7 @@ def test_texts_ids_and_pictures_are_given(table, pages_of, tmp_path):
     Image.new("RGB", (40, 30), "red").save(tmp_path / "photos" / "x.png")
     (tmp_path / "photos" / "y").write_bytes(b"no picture")
     ids = ["x", "y", "../z"]
-    source = open_folders([table], Given(texts=TEXTS, image_ids=ids, image_root=tmp_path / "photos"))
+    source = open_folders([table], texts=TEXTS, image_ids=ids, image_root=tmp_path / "photos")
     browse = pages_of(source)
     assert "a dog" in browse.text("/image/0")
     assert "2 captions have" in browse.text("/search?q=dog")
@@ -67,7 +67,7 @@ def test_texts_ids_and_pictures_are_given(table, pages_of, tmp_path):
 
 
 def test_a_dataset_folder_says_all(world, folders, source, pages_of):
-    opened = open_folders(folders, Given(data=world / "one", split=open_split(world / "one", "train")))
+    opened = open_folders(folders, data=world / "one", split=open_split(world / "one", "train"))
     browse, expected = pages_of(opened), source.train.split
     assert len(opened.tables) == 2
     assert opened.train.split.captions == expected.captions
@@ -96,17 +96,6 @@ def test_what_does_not_fit_is_refused(table, tmp_path, options, message):
     assert message in shown.stderr
 
 
-def test_tables_of_other_rows_are_refused(table, folders):
-    with pytest.raises(ValueError, match="have different rows or pairs"):
-        open_folders([table, folders[0]], Given())
-
-
-def test_options_of_a_table_are_refused_of_an_experiment(tmp_path):
-    shown = CliRunner().invoke(main, ["browse", "demo", "--texts", str(tmp_path / "t.txt")])
-    assert shown.exit_code == 2
-    assert "or experiments alone" in shown.stderr
-
-
 def test_one_set_is_refused(tmp_path):
     lists = NegativeLists(
         np.array([[2], [2], [0]], np.int32), np.full((3, 1), 0.5, np.float32), np.full(3, np.nan, np.float32)
@@ -114,4 +103,4 @@ def test_one_set_is_refused(tmp_path):
     pairs = np.array([[0, 1], [1, 0]], np.int32)
     NegativeTable(lists, lists, {"sides": ["items"]}, pairs).save(tmp_path / "set")
     with pytest.raises(ValueError, match="of one set has no two sides to browse"):
-        open_folders([tmp_path / "set"], Given())
+        open_folders([tmp_path / "set"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import cohen_kappa_score
 
-from aoq.pipeline.browse.marks import Marks, Matches, agreement
+from aoq.pipeline.browse.marks import Marks, Matches, agreement_on
 from aoq.pipeline.tables.screens.judgements import read_judgements
 
 
@@ -40,14 +40,11 @@ def test_what_another_server_writes_is_kept(tmp_path):
 def test_agreement_is_cohens_kappa():
     rng = np.random.default_rng(0)
     for _ in range(20):
-        ours, theirs = ({(0, n): bool(said) for n, said in enumerate(rng.integers(0, 2, 12))} for _ in range(2))
-        theirs[5, 5] = True  # which the one has not marked
-        found = agreement("a", "b", ours, theirs)
-        first, second = list(ours.values()), list(theirs.values())[:12]
-        assert found.pairs == 12
-        assert found.same == pytest.approx(np.mean([a == b for a, b in zip(first, second, strict=True)]))
-        assert found.kappa == pytest.approx(cohen_kappa_score(first, second))
-    assert agreement("a", "b", {(0, 0): True}, {(0, 0): True}).kappa is None
+        marks = rng.integers(0, 2, (12, 2))
+        same, kappa = agreement_on([(bool(ours), bool(theirs)) for ours, theirs in marks])
+        assert same == pytest.approx((marks[:, 0] == marks[:, 1]).mean())
+        assert kappa == pytest.approx(cohen_kappa_score(*marks.T))
+    assert agreement_on([(True, True)]) == (1, None)
 
 
 def test_markers_that_share_pairs_are_compared(tmp_path, browse):

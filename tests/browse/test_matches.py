@@ -66,16 +66,6 @@ def test_marks_at_once_lose_nothing(tmp_path, suffix):
     assert read_matches(tmp_path / f"m.{suffix}", 8, 30).tolist() == sorted([n % 8, n] for n in range(30))
 
 
-def test_what_others_write_meanwhile_is_seen_and_kept(tmp_path):
-    matches = Matches(tmp_path / "m.csv", 8, 30)
-    matches.mark(1, 2, is_match=True)
-    with (tmp_path / "m.csv").open("a") as file:
-        file.write("9,5\n")
-    assert (5, 9) in matches
-    matches.mark(1, 3, is_match=True)
-    assert read_matches(tmp_path / "m.csv", 8, 30).tolist() == [[1, 2], [1, 3], [5, 9]]
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

@@ -7,7 +7,7 @@ import html
 import numpy as np
 import pytest
 
-from aoq.pipeline.browse import survey as surveying
+from aoq.pipeline.browse import lists as surveying
 from aoq.pipeline.tables.screens.view import read_view
 from aoq.pipeline.tables.table import read_table
 
@@ -55,15 +55,6 @@ def test_suspects_are_by_the_view_or_above_the_positive(source, read, world):
         assert [expected[pair] for pair in pairs] == pytest.approx(best, abs=1e-6)
 
 
-def test_a_histogram_has_every_score(source, read):
-    lists, found = read[1].i2t, source.tables[1].surveys["i2t"].histogram
-    edges = np.linspace(found.low, found.high, 49)
-    assert found.low == min(lists.scores.min(), lists.positive_score.min())
-    for shown, scores in ((found.negatives, lists.scores.ravel()), (found.positives, lists.positive_score)):
-        assert shown == pytest.approx(np.histogram(scores, edges)[0] / len(scores), abs=2 / len(scores))
-        assert sum(shown) == pytest.approx(1)
-
-
 def test_row_groups_make_no_difference(source, folders, monkeypatch):
     """Row groups of the table and of its view may differ."""
     lists = source.tables[0].lists["i2t"]
@@ -72,7 +63,7 @@ def test_row_groups_make_no_difference(source, folders, monkeypatch):
     ((start, group, judged),) = lists.groups()
     assert start == 0
     for first, last in ((0, 1), (10, 33), (33, 70)):
-        part = lists._judged(first, last)
+        part = lists._read_judged(first, last)
         assert np.array_equal(part.flags, judged.flags[first:last])
         assert np.array_equal(part.suspicion, judged.suspicion[first:last])
     assert len(group) == len(judged.flags) == 70
@@ -87,7 +78,7 @@ def test_the_start_shows_them(browse, source):
     assert f"in {count} of 350" in page
     assert page.count("<svg") == 2
     total = len(source.tables[1].suspects)
-    assert total == surveying.SUSPECTS
+    assert total == surveying.MOST_SUSPECTS
     assert f"{total} most suspected false negatives" in page
     assert f"{total} of them not marked yet" in page
     pair = source.tables[1].suspects[["image", "caption"]][0].tolist()

@@ -31,6 +31,11 @@ def refusals(text, **words):
     return [([str(w) for part in each for w in part], case[1]) for each, case in zip(parts, cases, strict=True)]
 
 
+def only(root, stage):
+    """The folder of the only artefact of a stage."""
+    return next(path.parent for path in (root / stage).glob("*/MANIFEST.json"))
+
+
 @pytest.fixture(scope="session")
 def mined(tmp_path_factory):
     """An artifact root with the tiny experiment's table."""
@@ -40,6 +45,11 @@ def mined(tmp_path_factory):
     arguments = ["--artifact-root", str(root), "--engine-threads", "1"]
     subprocess.run([*command, *arguments], cwd=ROOT, env=environment, check=True, timeout=300)
     return root
+
+
+@pytest.fixture
+def folder(mined):
+    return only(mined, "hard_negatives") / "table"
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import pytest
 from PIL import Image
 
 from aoq.pipeline.data.folder import split_fingerprint
-from aoq.pipeline.digests import file_sha256
 from aoq.pipeline.mining.hard_negatives import hard_negatives
 from aoq.pipeline.tables.table import read_table
 from tests.cli.conftest import run as invoke
@@ -47,46 +46,11 @@ def test_an_epoch_has_every_pair_once(run, tmp_path, kind):
     assert sorted(manifest["files"]) == ["epoch-000.parquet", "epoch-001.parquet"]
 
 
-def test_programs_are_told_what_is_met(run):
-    said = json.loads(run("table", "out", "--batch-size", 8, "--community", 4, "--json").stdout)
-    these, random = (said[name]["directions"]["i2t"] for name in ("these", "random"))
-    assert these["hardest_rank"] < random["hardest_rank"]
-    assert said["these"]["may_match"] == 0
-
-
-def test_rows_have_the_ids_of_the_table(run, tmp_path):
-    rng = np.random.default_rng(1)
-    np.save("images.npy", rng.normal(size=(6, 4)).astype(np.float32))
-    np.save("captions.npy", rng.normal(size=(6, 4)).astype(np.float32))
-    (tmp_path / "ids.txt").write_text("".join(f"{name}.jpg\n" for name in "abcdef"))
-    mine = ["images.npy", "captions.npy", "named", "--per-image", "1", "--image-ids", "ids.txt"]
-    sizes = ["--h-captions", "3", "--h-images", "3", "--normalise"]
-    assert invoke("mine", *mine, *sizes).exit_code == 0
-    assert run("named", "out", "--batch-size", 3).exit_code == 0
-    epoch = pq.read_table("out/epoch-000.parquet").to_pydict()
-    assert epoch["image"] == [f"{'abcdef'[row]}.jpg" for row in epoch["image_id"]]
-
-
 def test_a_screens_suspects_do_not_meet(run):
     assert invoke("screen", "table", "view", "--mutual-rank", 2).exit_code == 0
     said = json.loads(run("table", "out", "--batch-size", 8, "--view", "view", "--json").stdout)
     assert said["these"]["may_match"] == 0
     assert said["random"]["may_match"] > 0
-
-
-def test_a_manifest_tells_the_views_of_a_table_apart(run, tmp_path):
-    said = {}
-    for rank in (1, 3):
-        view = f"view{rank}"
-        assert invoke("screen", "table", view, "--mutual-rank", rank).exit_code == 0
-        assert run("table", f"out{rank}", "--batch-size", 8, "--view", view).exit_code == 0
-        said[view] = json.loads((tmp_path / f"out{rank}/manifest.json").read_text())
-    for view, manifest in said.items():
-        files = {direction: file_sha256(tmp_path / view / f"{direction}.parquet") for direction in ("i2t", "t2i")}
-        assert manifest["view_sha256"] == files
-    one, other = said.values()
-    assert one["table_sha256"] == other["table_sha256"]
-    assert one["view_sha256"] != other["view_sha256"]
 
 
 def test_shards_have_the_samples_in_the_batches_order(run, tmp_path):

@@ -99,17 +99,6 @@ def test_writing_that_fails_leaves_nothing(golden_file, tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_model_may_be_named(golden_file, tmp_path):
-    path = golden_file("ckpt_scan_bigru.pth.tar")
-    named = import_checkpoint(path, tmp_path / "bfan.safetensors", "--model", "bfan")
-    assert named.exit_code == 0, named.stderr
-    assert "Recognised bfan: you named it." in named.stdout
-    wrong = import_checkpoint(path, tmp_path / "vsrn.safetensors", "--model", "vsrn")
-    assert wrong.exit_code == 1
-    assert "they fit vsepp, scan, bfan, naaf" in wrong.stderr
-    assert os.listdir(tmp_path) == ["bfan.safetensors"]
-
-
 class Hostile:
     def __init__(self, trace):
         self.trace = trace

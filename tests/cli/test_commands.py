@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aoq.pipeline.cli.artifacts import _difference
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.engine import Engine
@@ -20,11 +19,7 @@ from aoq.pipeline.manifest import seal
 from aoq.pipeline.scratch import scratch_beside
 from aoq.pipeline.stages.plan import MAKERS, plan
 from aoq.pipeline.tables.table import read_table
-from tests.cli.conftest import TINY
-
-
-def only(root, stage):
-    return next(path.parent for path in (root / stage).glob("*/MANIFEST.json"))
+from tests.cli.conftest import TINY, only
 
 
 def test_inspect_shows_an_images_list_as_it_is_in_the_table(aoq, mined):
@@ -44,17 +39,12 @@ def test_inspect_shows_an_images_list_as_it_is_in_the_table(aoq, mined):
         assert positive["rank"] == (None if above == table.i2t.h else above + 1)
 
 
-def test_inspect_takes_rows_ids_captions_and_directions(aoq, mined):
+def test_inspect_takes_rows_ids_and_captions(aoq, mined):
     split = open_split(only(mined, "world"), "train")
     by_row = aoq("inspect", TINY, "--image", "4", "--json").stdout
     assert aoq("inspect", TINY, "--image", split.ids[4], "--json").stdout == by_row
-    caption = int(split.captions_of[4][1])
-    assert aoq("inspect", TINY, "--caption", caption, "--direction", "i2t", "--json").stdout == by_row
-    every = json.loads(aoq("inspect", TINY, "--image", "4", "--direction", "t2i", "--json").stdout)
-    assert [one["anchor"] for one in every] == split.captions_of[4].tolist()
-    alone = json.loads(aoq("inspect", TINY, "--caption", caption, "--json").stdout)
-    assert alone == [one for one in every if one["anchor"] == caption]
-    assert alone[0]["text"] == split.captions[caption]
+    (of_caption,) = json.loads(aoq("inspect", TINY, "--caption", 21, "--json").stdout)
+    assert (of_caption["anchor"], of_caption["text"]) == (21, split.captions[21])
 
 
 def test_inspect_for_people(aoq):
@@ -86,22 +76,6 @@ def test_inspect_before_mining_names_the_command(aoq, tmp_path):
     shown = aoq("inspect", TINY, "--image", "1", root=tmp_path)
     assert shown.exit_code == 1
     assert f"run: aoq run {TINY} --round hard_negatives --artifact-root {tmp_path}\n" in shown.stderr
-
-
-def test_explain_for_people(aoq):
-    there = aoq("explain", TINY, "hard_negatives").stdout
-    assert '"h_captions": 20' in there
-    assert "It is there" in there
-    other = aoq("explain", TINY, "hard_negatives", "--override", "mining.h_images=7").stdout
-    assert "ingredients.h_images: 7 here, 8 there" in other
-    assert "has stages" in aoq("explain", TINY, "nothing").stderr
-
-
-def test_work_that_was_cut_before_its_last_rename_is_no_artefact(aoq, mined, tmp_path):
-    root = shutil.copytree(mined, tmp_path / "copy", symlinks=True)
-    made = only(root, "hard_negatives")
-    made.rename(made.with_name(f".{made.name}.work"))
-    assert "no other hard_negatives is" in aoq("explain", TINY, "hard_negatives", root=root).stdout
 
 
 def test_verify_finds_changed_files_and_other_upstreams(aoq, mined, tmp_path):
@@ -213,99 +187,6 @@ def test_gc_lists_what_killed_commands_left(aoq, mined, tmp_path, monkeypatch):
     assert f"deleted {left}" in deleted
     assert " artefacts, 1 unfinished, 0.0 MB freed" in deleted
     assert not left.exists()
-
-
-def test_gc_counts_no_running_work_and_repeats_what_was_asked(aoq, mined, tmp_path):
-    from filelock import FileLock
-
-    root = shutil.copytree(mined, tmp_path / "root", symlinks=True)
-    (running, begun) = (root / "first_round" / f".{name}.work" for name in ("running", "begun"))
-    for work in (running, begun):
-        work.mkdir()
-        (work / "checkpoint").write_bytes(bytes(2_000_000))
-    with FileLock(running.with_name(".running.lock")):
-        listed = aoq("gc", "--unfinished", root=root).stdout.splitlines()
-    assert f"{running} is being worked on; left alone" in listed
-    assert f"{begun}  2.0 MB" in listed
-    command = f"aoq gc --delete --unfinished --artifact-root {root}"
-    assert listed[-1].endswith(f" artefacts, 1 unfinished, 2.0 MB could be freed: {command}")
-
-
-def test_data_check(aoq, mined, tmp_path):
-    world = only(mined, "world")
-    sound = aoq("data", "check", world, root=None)
-    assert sound.exit_code == 0
-    assert sound.stderr == f'next: aoq run EXPERIMENT, a file with folder = "{world.name}" in its [dataset]\n'
-    broken = tmp_path / "broken"
-    shutil.copytree(world, broken)
-    features = np.load(broken / "train_ims.npy")
-    features[7, 2, 1] = np.nan
-    np.save(broken / "train_ims.npy", features)
-    lines = (broken / "dev_caps.txt").read_text().splitlines()
-    lines[4] = ""
-    (broken / "dev_caps.txt").write_text("\n".join(lines) + "\n")
-    found = aoq("data", "check", broken, root=None)
-    assert found.exit_code == 1
-    assert "train_ims.npy" in found.stdout
-    assert "dev_caps.txt:5" in found.stdout
-
-
-def test_verify_names_the_state_of_each_artefact(aoq, mined, tmp_path):
-    shown = aoq("verify", TINY, "--json")
-    assert shown.exit_code == 0, shown.output
-    found = json.loads(shown.stdout)
-    states = {one["stage"]: one["state"] for one in found["stages"]}
-    assert (states["hard_negatives"], states["second_round"]) == ("whole", "missing")
-    assert all(one["problems"] == [] for one in found["stages"])
-    assert found["dataset"]["problems"] == []
-
-    root = shutil.copytree(mined, tmp_path / "copy", symlinks=True)
-    table = only(root, "hard_negatives") / "table" / "i2t.parquet"
-    table.write_bytes(table.read_bytes()[:-1] + b"x")
-    shown = aoq("verify", TINY, "--json", root=root)
-    assert shown.exit_code == 1
-    (changed,) = [one for one in json.loads(shown.stdout)["stages"] if one["state"] == "changed"]
-    assert changed["stage"] == "hard_negatives"
-    assert changed["path"] == str(only(root, "hard_negatives"))
-    assert "i2t.parquet was changed" in changed["problems"][0]
-
-
-def test_gc_names_what_nothing_needs_and_what_became_of_it(aoq, mined, tmp_path):
-    root = shutil.copytree(mined, tmp_path / "root", symlinks=True)
-    made = len(list(root.glob("*/*/MANIFEST.json")))
-    assert json.loads(aoq("gc", "--json", root=root).stdout) == {"artefacts": made, "unneeded": []}
-    (root / "runs" / "tiny" / "hard_negatives").unlink()
-    table = only(root, "hard_negatives")
-    size = sum(file.stat().st_size for file in table.rglob("*") if file.is_file())
-    one = {"path": str(table), "finished": True, "bytes": size, "state": "there"}
-    assert json.loads(aoq("gc", "--json", root=root).stdout)["unneeded"] == [one]
-    assert table.is_dir()
-    assert json.loads(aoq("gc", "--delete", "--json", root=root).stdout)["unneeded"] == [{**one, "state": "deleted"}]
-    assert not table.exists()
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs", "differences"),
-    [
-        (
-            {"upstream": [["second_round", "a"], ["second_round", "b"]]},
-            {"upstream": [["second_round", "c"], ["second_round", "b"]]},
-            {"upstream.second_round": ("a", "c")},
-        ),
-        (
-            {"upstream": [["second_round", "a"], ["second_round", "b"]]},
-            {"upstream": [["second_round", "a"]]},
-            {"upstream.second_round 2": ("b", "nothing")},
-        ),
-        (
-            {"ingredients": {"sampling": {"windows": [[0.0, 0.5], [0.0, 1.0]]}}},
-            {"ingredients": {"sampling": {"windows": [[0.0, 0.2], [0.0, 1.0]]}}},
-            {"ingredients.sampling.windows": ([[0.0, 0.5], [0.0, 1.0]], [[0.0, 0.2], [0.0, 1.0]])},
-        ),
-    ],
-)
-def test_no_difference_hides_another(ours, theirs, differences):
-    assert _difference(ours, theirs) == differences
 
 
 def test_explain_names_the_nearest_and_the_differences(aoq, mined):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from aoq.pipeline.mining import estimate as estimating
-from aoq.pipeline.settings import set_engine
 from tests.cli.conftest import TINY, refusals
 from tests.cli.conftest import run as invoke
 
@@ -43,13 +41,6 @@ def test_it_says_what_mining_vectors_takes_and_leaves_nothing(run, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["captions.npy", "fused.toml", "images.npy"]
 
 
-def test_one_set_has_no_captions(run):
-    result = run("images.npy", "--unpaired", "--h-captions", 6, "--normalise")
-    shown = " ".join(result.stdout.split())
-    assert "vectors 20 of one set, 7 dimensions lists 6 others for each" in shown
-    assert "caption" not in shown
-
-
 def test_programs_get_every_part(run):
     said = json.loads(run(*VECTORS, "--json", "--search", "faiss-flat", "--memory-mb", 300).stdout)
     assert said["shape"] == {
@@ -63,13 +54,6 @@ def test_programs_get_every_part(run):
     assert (said["search"], said["operations"], said["memory_bytes"]) == ("faiss-flat", 4 * 20 * 40 * 7, 300_000_000)
     assert said["total_seconds"] == pytest.approx(sum(said["seconds"].values()))
     assert said["steps"] == {}
-
-
-def test_an_experiments_training_is_counted_in_steps(run):
-    """60 images of 5 captions in batches of 16: 18 of them and 12 captions more, 2 and 3 epochs long."""
-    said = json.loads(run("--experiment", TINY, "--json").stdout)
-    assert (said["shape"]["captions"], said["shape"]["dimensions"]) == (300, 16)
-    assert said["steps"] == {"round one": 2 * 19, "round two": 3 * 19}
 
 
 def test_it_says_how_hard_offline_negatives_will_be(run):
@@ -95,24 +79,6 @@ def test_a_table_that_is_not_searched_for_still_has_draws(run):
     assert "memory" not in shown
 
 
-def test_co_taught_networks_have_steps_and_no_table(run, tmp_path):
-    rounds = "[co_teaching]\nwarmup_epochs = 1\nepochs = 2\nbatch_size = 16\nlearning_rate = 1e-3\n"
-    (tmp_path / "taught.toml").write_text(Path(TINY).read_text().partition("[first_round]")[0] + rounds)
-    said = json.loads(run("--experiment", "./taught.toml", "--json").stdout)
-    assert said["steps"] == {"co-teaching, at most": 2 * 3 * 19}
-    assert said["drawing"][0].startswith("co-taught networks draw from no table")
-
-
-def test_a_wrong_engine_in_luigi_cfg_is_one_sentence(run):
-    set_engine(threads="many")
-    try:
-        shown = run("--experiment", TINY)
-    finally:
-        set_engine(threads=0)
-    assert shown.exit_code == 1
-    assert "[engine] in luigi.cfg: invalid literal" in shown.stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     refusals(
@@ -121,14 +87,13 @@ def test_a_wrong_engine_in_luigi_cfg_is_one_sentence(run):
 images.npy :: give the true pairs
 $VECTORS --experiment demo :: give IMAGES and CAPTIONS, or
 images.npy --experiment demo :: give IMAGES and CAPTIONS, or
---experiment $TINY --h-images 60 :: --h-images is for IMAGES and CAPTIONS; an experiment has [m
+--experiment $TINY --h-images 60 :: --h-images is for IMAGES and CAPTIONS; an experiment has its own
 $VECTORS --override seed=1 :: --override is for an --experiment.
 images.npy captions.npy :: give the true pairs
 $VECTORS --search best :: there is no search 'best'
 images.npy captions.npy --per-image 2 --h-captions 39 :: lower it to at most 38
 --experiment nothing :: unknown experiment 'nothing'
---experiment $TINY --threads 1 :: --threads is for IMAGES and CAPTIONS; an experiment has [engine
---experiment $TINY --memory-mb 200 :: an experiment has [engine] mining_memory_mb in luigi.cfg
+--experiment $TINY --memory-mb 200 :: in its [mining] or in [engine] of luigi.cfg
 --experiment ./fused.toml :: 'fused' mines and trains nothing, so there is nothing to estimate. It is ma
 """,
         VECTORS=VECTORS,

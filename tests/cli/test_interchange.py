@@ -94,15 +94,6 @@ def test_a_picture_that_was_changed_is_not_packed(run, files, prepared):
     assert run(*packed).exit_code == 0
 
 
-def test_a_prepared_folder_of_packed_pictures_needs_files(run, files, prepared):
-    pq.write_table(
-        pa.table({"path": pa.nulls(IMAGES, pa.string()), "sha256": [SHA256] * IMAGES, "bytes": [JPEG] * IMAGES}),
-        "data/train_images.parquet",
-    )
-    found = run("export", "table", "out", "--format", "triplet", "--direction", "t2i", "--data", "data")
-    assert "has the images' pictures, and none are given; give --image-root" in found.stderr
-
-
 def test_the_help_names_each_format():
     text = aoq("export", "--help").stdout.replace(",", " ").split()
     assert set(FORMATS) <= set(text)
@@ -158,21 +149,6 @@ def test_official_lists_there_and_back_are_the_same_table(run, files):
     assert "bare was imported without scores" in refused.stderr
 
 
-@pytest.mark.parametrize("pairing", [("--per-image", EACH), ("--pairs", "pairs.npy")])
-def test_runs_there_and_back_are_the_same_lists(run, files, pairing):
-    assert run("export", "table", "run", "--format", "trec", "--image-ids", "ids.txt").exit_code == 0
-    np.save("pairs.npy", np.repeat(np.arange(IMAGES), EACH))
-    assert run("import-table", "run/i2t.trec", "back", *pairing, "--image-ids", "ids.txt").exit_code == 0
-    table, back = read_table(files / "table"), read_table(files / "back")
-    for direction in DIRECTIONS:
-        np.testing.assert_array_equal(back[direction].negative_ids, table[direction].negative_ids)
-        np.testing.assert_array_equal(back[direction].scores, table[direction].scores)
-    assert back.ids == {"images": (files / "ids.txt").read_text().splitlines()}
-    assert audit(files / "back") == []
-    refused = run("export", "back", "out", "--format", "pylate", "--direction", "t2i", *TEXTS)
-    assert "back was imported without scores of positives" in refused.stderr
-
-
 def test_a_run_may_lack_queries_and_hold_own_positives(run, files):
     (files / "i2t.trec").write_text("2 Q0 4 1 0.9 x\n2 Q0 1 2 0.8 x\n0 Q0 5 1 0.5 x\n")
     (files / "t2i.trec").write_text("5 Q0 0 1 0.5 x\n")
@@ -183,15 +159,6 @@ def test_a_run_may_lack_queries_and_hold_own_positives(run, files):
     )
     assert read_table(files / "back").i2t.negative_ids.tolist() == [[5, -1], [-1, -1], [1, -1]]
     assert audit(files / "back") == []
-
-
-def test_a_run_of_few_lists_has_rows_for_all_that_is_known(run, files):
-    (files / "many.txt").write_text("".join(f"{row}.jpg\n" for row in range(500)))
-    (files / "i2t.trec").write_text("2.jpg Q0 999 1 0.9 x\n")
-    (files / "t2i.trec").write_text("5 Q0 499.jpg 1 0.5 x\n")
-    shown = run("import-table", "i2t.trec", "back", "--per-image", 2, "--image-ids", "many.txt")
-    assert shown.exit_code == 0, shown.stderr
-    assert [len(read_table(files / "back")[direction]) for direction in DIRECTIONS] == [500, 1000]
 
 
 @pytest.mark.parametrize(
@@ -303,19 +270,6 @@ def test_no_id_goes_for_a_text(run, files, arguments, message):
     assert result.exit_code == 1
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
-
-
-def test_lists_that_a_view_made_too_short(run):
-    assert run("screen", "table", "view", "--range-min", 2).exit_code == 0
-    given = ("--direction", "t2i", "--view", "view", *TEXTS)
-    assert "2 rows" not in run("export", "table", "two", "--format", "ids", "--num-negatives", 2, *given).stdout
-    for name in ("ids", "n-tuple", "colpali"):
-        refused = run("export", "table", "out", "--format", name, "--num-negatives", 3, *given)
-        assert refused.exit_code == 1
-        assert "no anchor of the t2i lists of table has a positive and the negatives that" in refused.stderr
-        assert "up to 3; ask for fewer (--num-negatives), or mine more" in refused.stderr
-    refused = run("export", "table", "out", "--format", "aoq", "--view", "view")
-    assert "ask for at most as many (--num-negatives), or mine more than 6 and export that" in refused.stderr
 
 
 def test_places_and_tables_that_do_not_do_are_refused(run, files):

@@ -5,19 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.tables.contents import TableRows
-from aoq.pipeline.tables.table import NegativeTable, read_table
+from aoq.pipeline.tables.table import read_table
 from tests.cli.conftest import TINY, run
-
-
-@pytest.fixture
-def folder(mined):
-    return next((mined / "hard_negatives").glob("*/table"))
 
 
 @pytest.mark.parametrize(
@@ -105,28 +97,6 @@ def _short(files):
     return "short.txt"
 
 
-def test_inspect_shows_one_set(files):
-    (files / "pairs.csv").write_text("left,right\n0,1\n")
-    assert run("mine", "images.npy", "one", "--pairs", "pairs.csv", "--normalise", "--h-captions", 4).exit_code == 0
-    shown = run("inspect", "one", "--image", 1, "--texts", "described.txt")
-    assert shown.stdout.startswith("item 1 (1), i2t\nits own:\n  picture 0\n")
-    assert "one set" in run("inspect", "one", "--caption", 1).stderr
-
-
-def test_rows_of_many_to_many_pairs():
-    lists = [
-        NegativeLists(np.zeros((n, 1), np.int32), np.zeros((n, 1), np.float32), np.zeros(n, np.float32)) for n in (3, 4)
-    ]
-    rows = TableRows(NegativeTable(*lists, positives=PAIRS))
-    assert rows.image_of.tolist() == [0, -1, 0, 2]
-    assert [rows.captions_of[image].tolist() for image in range(3)] == [[0, 2], [2], [3]]
-    assert rows.answers_of("t2i", 2).tolist() == [0, 1]
-    assert rows.answers_of("t2i", 1).tolist() == []
-
-
-PAIRS = np.array([[0, 0], [0, 2], [1, 2], [2, 3]], np.int32)
-
-
 def test_diff_warns_of_other_data(files):
     assert run("diff", "table", "table").stderr == ""
     mine = ("mine", "images.npy", "captions.npy")
@@ -142,16 +112,3 @@ def test_diff_warns_of_other_data(files):
     for name, ids in (("a", "ids.txt"), ("b", "turned.txt")):
         assert run(*mine, name, "--per-image", 2, "--image-ids", ids, *sizes).exit_code == 0
     assert run("diff", "a", "b").stderr.startswith("warning: the tables have other ids of images; row n")
-
-
-def test_datasets_open_a_mined_table(files, monkeypatch):
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(files / "cache"))
-    datasets = pytest.importorskip("datasets")
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", files / "cache")
-    options = ("--per-image", 2, "--image-ids", "ids.txt", "--h-captions", 6, "--h-images", 4)
-    assert run("mine", "images.npy", "captions.npy", "named", *options).exit_code == 0
-    table = read_table(Path("named"))
-    rows = datasets.load_dataset("named", split="train")
-    np.testing.assert_array_equal(rows["negative_ids"], table.i2t.negative_ids)
-    assert datasets.get_dataset_config_names("named") == ["i2t", "t2i", "positives", "images"]
-    assert datasets.load_dataset("named", "images", split="train")["image_id"] == [f"{row}.jpg" for row in range(15)]

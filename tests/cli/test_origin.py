@@ -91,12 +91,3 @@ def test_an_experiments_own_folder_is_taken_as_it_trains_on_it(changed, tmp_path
         files = [output] if output.is_file() else sorted(output.rglob("*.*"))
         made[place] = [(file.name, file.read_bytes()) for file in files if file.name != "README.md"]
     assert made["own"] == made["given"] != []
-
-
-def test_shards_of_an_experiment_whose_data_name_no_pictures_are_refused(changed, tmp_path):
-    roots, experiment, folder = changed
-    shown = run("batches", experiment, tmp_path / "made", "--batch-size", 4, "--write-shards", *roots)
-    assert shown.exit_code == 1
-    where = "a part of a split" if "train_images" in experiment else str(folder)
-    assert f"error: {where} names no pictures" in shown.stderr
-    assert "give --image-root, where they lie." in shown.stderr

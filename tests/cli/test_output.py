@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from rich.table import Table
 
 from aoq.pipeline.cli import main
-from aoq.pipeline.cli.output import Console, echo, echo_json, styled
+from aoq.pipeline.cli.output import echo, echo_json, say, show_rows, styled
 from aoq.pipeline.terminal import is_hidden
 from tests.cli.conftest import TINY
 from tests.republish import republish
@@ -24,12 +23,8 @@ SHOWN = r"[/red]\x1b[31m \u202edog\x00\x9b :smile:"
 
 
 def test_lines_titles_headers_and_cells_are_text(capsys):
-    table = Table(HOSTILE, title=HOSTILE, title_justify="left", box=None)
-    table.add_row(HOSTILE)
-    table.add_row(styled((HOSTILE, "bold")))
-    console = Console(width=120)
-    console.print(table)
-    console.print(HOSTILE)
+    show_rows((HOSTILE,), [(HOSTILE,), (styled((HOSTILE, "bold")),)], title=HOSTILE)
+    say(HOSTILE)
     echo(HOSTILE)
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert lines == [SHOWN] * 6

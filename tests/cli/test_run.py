@@ -58,20 +58,12 @@ def test_it_makes_what_luigi_makes_and_says_how_to_go_on(root):
     assert again.returncode == 0
     assert "is there" in again.stderr
     assert made(root) == before | {student}
-    evaluated = ended("evaluate", f"{TINY}", "--threads", 1, "--artifact-root", root, "--workers", 2)
+    evaluated = ended("evaluate", TINY, "--threads", 1, "--artifact-root", root, "--workers", 2)
     assert evaluated.returncode == 0, evaluated.stderr
     assert Path(evaluated.stdout.strip()).parent.name == "evaluation"
     assert f"next: aoq results {TINY}" in evaluated.stderr
     control = ended("run", TINY, "--round", "control", "--threads", 1, "--artifact-root", root)
     assert f"next: aoq results {TINY} --artifact-root {root}\n" in control.stderr  # both that it compares are there
-
-
-def test_a_stage_that_is_there_is_named(root):
-    for name in ("hard_negatives", "embeddings"):
-        run = ended("run", TINY, "--round", name, "--artifact-root", root)
-        assert run.returncode == 0, run.stderr
-        assert Path(run.stdout.strip()) in made(root)
-        assert Path(run.stdout.strip()).parent.name == name
 
 
 def test_what_follows_the_at_sign_is_an_override(aoq, root):

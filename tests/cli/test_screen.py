@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from aoq.pipeline.config.screen import Screen
@@ -16,11 +15,6 @@ from aoq.pipeline.tables.screens.knowledge import Knowledge
 from aoq.pipeline.tables.screens.view import read_view
 from aoq.pipeline.tables.table import read_table
 from tests.cli.conftest import TINY, refusals
-
-
-@pytest.fixture
-def folder(mined):
-    return next((mined / "hard_negatives").glob("*/table"))
 
 
 @pytest.fixture
@@ -79,29 +73,6 @@ def test_it_judges_as_the_rules_do(aoq, folder, files, tmp_path):
     assert "lists left empty" in aoq("stats", folder, "--view", tmp_path / "view", root=None).stdout
 
 
-def test_a_judge_is_read_and_counted(aoq, folder, tmp_path):
-    table = read_table(folder)
-    image, caption = 3, int(table.i2t.negative_ids[3, 0])
-    (tmp_path / "judged.tsv").write_text(f"image_id\tcaption_id\tgrade\n{image}\t{caption}\t4\n")
-    judge = ("--judgements", tmp_path / "judged.tsv", "--judged-grades", 1, 5, "--judged-match", 0.7)
-    shown = aoq("screen", folder, tmp_path / "view", *judge, "--match-prior", 0.05, root=None)
-    assert shown.exit_code == 0, shown.stderr
-    assert "i2t: 0 lists left empty, 1 negative judged" in shown.stdout
-    view = read_view(tmp_path / "view", table.manifest)
-    assert np.argwhere(view.i2t.flags).tolist() == [[image, 0]]
-    assert view.i2t.suspicion[image, 0] == 0.75
-    assert view.manifest["screen"] == {
-        "judgements": str(tmp_path / "judged.tsv"),
-        "judged_match": 0.7,
-        "judged_grades": [1.0, 5.0],
-        "match_prior": 0.05,
-    }
-    read = table.screen(
-        judgements=pa.table({"image_id": [image], "caption_id": [caption], "probability": [0.75]}), match_prior=0.05
-    )
-    np.testing.assert_array_equal(read.suspicion("i2t"), view.i2t.suspicion)
-
-
 def test_inspect_shows_flags_and_chooses_by_them(aoq, folder, tmp_path):
     assert aoq("screen", folder, tmp_path / "view", "--mutual-rank", 5, root=None).exit_code == 0
     view = read_view(tmp_path / "view", read_table(folder).manifest)
@@ -152,12 +123,6 @@ def test_it_says_what_is_wrong_and_leaves_nothing(aoq, folder, tmp_path, monkeyp
     assert shown.exit_code == 1
     assert message in shown.stderr
     assert sorted(tmp_path.iterdir()) == before
-
-
-def test_an_output_that_is_there_is_kept(aoq, folder, tmp_path):
-    shown = aoq("screen", folder, tmp_path, "--mutual-rank", 5, root=None)
-    assert "is there already" in shown.stderr
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_lists_may_be_emptied_on_purpose(aoq, folder, tmp_path):

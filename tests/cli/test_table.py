@@ -9,20 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aoq.pipeline.engine import Engine
 from aoq.pipeline.mining.hard_negatives import hard_negatives
-from aoq.pipeline.stages.plan import MAKERS, plan
-
-ROOT = Path(__file__).parent.parent.parent
-TINY = ROOT / "tests" / "tiny.toml"
+from tests.cli.conftest import TINY
 
 
-def only(root, stage):
-    return next(path.parent for path in (root / stage).glob("*/MANIFEST.json"))
-
-
-def test_audit_is_green_on_what_was_mined_and_red_on_what_was_changed(aoq, mined, tmp_path):
-    table = only(mined, "hard_negatives") / "table"
+def test_audit_is_green_on_what_was_mined_and_red_on_what_was_changed(aoq, folder, tmp_path):
+    table = folder
     sound = aoq("audit", table, root=None)
     assert sound.exit_code == 0
     assert sound.stdout == f"{table} is sound\n"
@@ -48,8 +40,8 @@ def test_stats_tell_a_weak_teacher_from_false_negatives(aoq, tmp_path, sign, ran
     assert ("aoq screen" in shown.stderr) == (not is_weak)
 
 
-def test_stats_and_diff_for_people_and_programs(aoq, mined):
-    table = only(mined, "hard_negatives") / "table"
+def test_stats_and_diff_for_people_and_programs(aoq, folder):
+    table = folder
     shown = aoq("stats", table, root=None)
     assert shown.exit_code == 0
     assert "lowest positive's rank" in shown.stdout
@@ -112,17 +104,3 @@ def test_an_approximate_table_passes_nowhere_for_an_exact_one(aoq, tmp_path, mon
     again = aoq("mine", "images.npy", "deeper", "--unpaired", "--h-captions", 9, "--search", "ivf", root=None)
     assert again.exit_code == 0
     assert [path.name for path in Path("artifacts/index").glob("[!.]*")] == [about["index"]["key"]]
-
-
-def test_an_approximate_table_of_an_experiment_is_said_by_verify(aoq, mined, tmp_path):
-    pytest.importorskip("faiss")
-    shutil.copytree(mined, tmp_path, symlinks=True, dirs_exist_ok=True)
-    search = 'mining.search="ivf", mining.recall_floor=0.5'
-    made = plan(str(TINY), override=search, data_root=tmp_path, artifact_root=tmp_path)
-    with made["hard_negatives"].building() as build:
-        MAKERS["hard_negatives"](made, build, Engine(device="cpu", threads=1))
-    assert (tmp_path / "index").is_dir()
-    shown = aoq("verify", TINY, "--override", search, root=tmp_path)
-    assert shown.exit_code == 0
-    assert "hard_negatives: i2t is approximate, " in shown.stdout
-    assert "not certified" in shown.stdout

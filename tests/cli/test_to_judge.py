@@ -13,8 +13,7 @@ import pytest
 from aoq.pipeline.tables.screens.view import bit, read_view
 from aoq.pipeline.tables.table import read_table
 
-DELIMITERS = {".csv": ",", ".tsv": "\t"}
-SUFFIXES = (*DELIMITERS, ".jsonl", ".parquet")
+SUFFIXES = (".csv", ".jsonl", ".parquet")
 
 
 def read(path):
@@ -24,7 +23,7 @@ def read(path):
     lines = path.read_text().splitlines()
     if path.suffix == ".jsonl":
         return [json.loads(line) for line in lines]
-    return [*csv.DictReader(lines, delimiter=DELIMITERS[path.suffix])]
+    return [*csv.DictReader(lines)]
 
 
 def write(path, rows):
@@ -34,18 +33,13 @@ def write(path, rows):
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     else:
         with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, rows[0].keys(), delimiter=DELIMITERS[path.suffix])
+            writer = csv.DictWriter(file, rows[0].keys())
             writer.writeheader()
             writer.writerows(rows)
 
 
 def pair(row):
     return int(row["image_id"]), int(row["caption_id"])
-
-
-@pytest.fixture
-def folder(mined):
-    return next((mined / "hard_negatives").glob("*/table"))
 
 
 @pytest.fixture
@@ -111,18 +105,6 @@ def test_of_a_view_only_suspects_that_nobody_has_judged(aoq, folder, tmp_path):
     ask = ("to-judge", folder, tmp_path / "rest.csv", "--top", 6, "--view", tmp_path / "second")
     assert aoq(*ask, root=None).exit_code == 0
     assert read(tmp_path / "rest.csv") == rows[half:]
-
-
-def test_a_pair_without_a_score_has_none(aoq, folder, tmp_path):
-    lists = np.array([[1, 2], [0, 2], [0, 1]])
-    for name in ("i2t_a.npy", "t2i_a.npy"):
-        np.save(tmp_path / name, lists)
-    imported = ("import-table", tmp_path / "i2t_a.npy", tmp_path / "table", "--per-image", 1)
-    assert aoq(*imported, root=None).exit_code == 0
-    assert aoq("to-judge", tmp_path / "table", tmp_path / "pairs.jsonl", root=None).exit_code == 0
-    rows = read(tmp_path / "pairs.jsonl")
-    assert len(rows) == 6
-    assert {row["similarity"] for row in rows} == {None}
 
 
 def mine(aoq, folder, *sides, ids):

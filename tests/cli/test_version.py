@@ -7,7 +7,6 @@ import sys
 from importlib.metadata import version
 
 import faiss
-import pytest
 import torch
 from click.testing import CliRunner
 
@@ -28,15 +27,14 @@ def test_versions_and_devices_are_said():
     assert of_faiss.startswith(f"FAISS {faiss.__version__} on CPU")
 
 
-@pytest.mark.parametrize(("gpus", "said"), [(1, "on CPU, 1 GPU"), (2, "on CPU, 2 GPUs")])
-def test_gpus_are_said(monkeypatch, gpus, said):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+def test_gpus_are_said(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: f"Card {number}")
     monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
-    monkeypatch.setattr(faiss, "get_num_gpus", lambda: gpus)
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 2)
     *_, of_torch, of_faiss = lines()
-    assert of_torch.endswith(", ".join(f"Card {number}" for number in range(gpus)))
-    assert of_faiss.endswith(said)
+    assert of_torch.endswith("Card 0, Card 1")
+    assert of_faiss.endswith("on CPU, 2 GPUs")
 
 
 def test_without_faiss_it_says_what_to_install(monkeypatch):

@@ -243,12 +243,6 @@ def _epochs(data, count):
         yield from (data[row] for row in range(len(data)))
 
 
-def test_the_first_pairs_may_be_taken(data):
-    made = data()
-    taken = made.take(4)
-    assert [taken[row]["anchor_id"] for row in range(len(taken))] == [made[row]["anchor_id"] for row in range(4)]
-
-
 def test_other_data_and_options_are_refused(colpali, data, world, pages, tmp_path):
     with pytest.raises(ValueError, match="the corpus has 14 documents, and the table 15 images"):
         colpali.TableDataset(world.table, world.captions, colpali.Corpus(pages[:-1]))

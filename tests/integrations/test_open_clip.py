@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import nn
 from torch.nn import functional as F
 
@@ -30,7 +28,6 @@ from aoq.integrations.open_clip import (
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.data.images import decode
 from aoq.pipeline.prepare.photographs import open_photographs
-from aoq.pipeline.search.lists import NegativeLists
 from tests.exports.conftest import PICTURES
 
 EACH, LENGTH = 2, 4
@@ -135,7 +132,7 @@ def test_without_a_table_or_captions_of_one_image_it_is_clips_loss(world):
 
 def test_images_that_share_a_caption_are_no_negatives(world, batch, monkeypatch):
     """True pairs are the table's, of which a caption may have several; they are looked up a few rows at a time."""
-    monkeypatch.setattr(losses, "ROWS", 3)
+    monkeypatch.setattr(losses, "ROWS_LOOKED_UP", 3)
     images, captions, rows = batch(1)
     first, second = rows[0], next(row for row in rows if row[0] != rows[0, 0])
     shared = np.vstack([world.table.positives, [[first[0], second[1]]]]).astype(np.int32)
@@ -204,15 +201,6 @@ def test_a_batch_has_the_pictures_tokens_and_rows_of_its_draw(data, world):
             assert texts[:, 1:3].tolist() == [[c // EACH, c % EACH] for c in rows[:, 1]]
 
 
-def test_what_a_screen_leaves_out_is_not_drawn(world):
-    screened = world.table.screen(range_max=2)
-    for _, texts in TableData(screened, [Image.new("RGB", (2, 2))] * 15, world.captions, **TAKING).loader(5).dataloader:
-        pairs = texts[:, LENGTH:-1].numpy()
-        for (image, caption), (other, text) in zip(pairs[:5], pairs[5:], strict=True):
-            assert text in world.table.i2t.negative_ids[image, :2]
-            assert other in world.table.t2i.negative_ids[caption, :2]
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("batches", [None, "mined"])
 def test_an_epoch_has_each_pair_once_and_is_set(data, batches, workers):
@@ -240,28 +228,6 @@ def test_a_prepared_folder_is_read_as_it_was(demo):
         assert rows.tolist() == [image, caption, 0]
 
 
-def test_other_data_than_the_tables_are_refused(demo, tmp_path):
-    folder = shutil.copytree(demo.folder, tmp_path / "copy")
-
-    def refused(table, message):
-        with pytest.raises(ValueError, match=message):
-            TableData.of_folder(table, folder, **TAKING)
-
-    table = demo.table
-    for mined in (table, replace(table, manifest={})):
-        TableData.of_folder(mined, folder, **TAKING)
-    refused(replace(table, manifest={"dataset": "0" * 64}), r"mined on other data \(fingerprint 0000")
-    ids = open_split(folder, "train").ids
-    refused(replace(table, ids={"images": ids[::-1]}), f"image 0 is '{ids[-1]}' in the table and '{ids[0]}' in the spl")
-    turned = np.stack([table.positives[::-1, 0], table.positives[:, 1]], axis=1)
-    refused(replace(table, positives=turned, manifest={}), "caption 0 belongs to image 0 in the split, but not")
-    refused(replace(table, i2t=table.i2t[:23]), "the split has 24 images, and the table 23")
-    captions = folder / "train_caps.txt"
-    lines = captions.read_text().splitlines()
-    captions.write_text("\n".join([*lines[:-2], lines[-1], lines[-2]]) + "\n")
-    refused(table, "in another order; give the data that the table was mined on, or mine again")
-
-
 def test_lists_of_other_lengths_are_refused(world):
     with pytest.raises(ValueError, match="14 images are given for a table of 15"):
         TableData(world.table, world.ids[:-1], world.captions, **TAKING)
@@ -276,38 +242,6 @@ def test_a_picture_that_cannot_be_read_is_named(world):
     data = TableData(world.table, ["nowhere.png"] * 15, world.captions, **TAKING)
     with pytest.raises(ValueError, match=r"nowhere.png: .*No such file"):
         data[0, 0]
-
-
-def test_a_table_without_a_direction_is_refused(data, world):
-    nothing = NegativeLists(np.empty((30, 0), np.int32), np.empty((30, 0), np.float32), np.zeros(30, np.float32))
-    pictures = [str(world.folder / "pictures" / f"{name}.png") for name in world.ids]
-    half = TableData(replace(world.table, t2i=nothing), pictures, world.captions, **TAKING)
-    with pytest.raises(ValueError, match="the table has no lists of t2i"):
-        half.loader(5)
-
-
-def test_ids_out_of_range_are_refused(data, world, batch):
-    ids = world.table.t2i.negative_ids.copy()
-    ids[3, 0] = 15
-    damaged = replace(world.table, t2i=replace(world.table.t2i, negative_ids=ids))
-    pictures = [str(world.folder / "pictures" / f"{name}.png") for name in world.ids]
-    with pytest.raises(
-        ValueError, match="the list of caption 3 names image 15 at rank 1, and there are images 0 to 14"
-    ):
-        TableData(damaged, pictures, world.captions, **TAKING).loader(5)
-    images, captions, rows = batch(2)
-    rows[2, 1] = 30
-    with pytest.raises(ValueError, match="the batch names caption 30, and the table of the loss has captions 0 to 29"):
-        OfflineClipLoss(world.table)(images, captions, SCALE, rows=rows)
-
-
-def test_a_batch_that_no_pairs_fill_is_refused(data):
-    with pytest.raises(ValueError, match="30 pairs fill no batch of 31"):
-        data.loader(31)
-    with pytest.raises(ValueError, match="batch_size = 1 leaves no negative"):
-        data.loader(1)
-    with pytest.raises(ValueError, match='it is "offline", "quintuplet" or None'):
-        data.loader(5, negatives="hard")
 
 
 def test_a_loss_says_what_a_batch_lacks(world, batch):

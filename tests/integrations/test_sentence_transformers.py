@@ -83,14 +83,6 @@ def test_rows_are_true_pairs_with_their_negatives_and_companions(world, data):
         assert drawn[2][place, 1] // EACH == drawn[1][place, 0]
 
 
-def test_another_epoch_draws_others_and_any_batch_the_same(data):
-    one = data()
-    first, alone = one.dataset[[4, 7]], one.dataset[[7]]
-    assert first["label"][1] == alone["label"][0]
-    one.set_epoch(1)
-    assert one.dataset[list(range(20))]["label"] != data().dataset[list(range(20))]["label"]
-
-
 @pytest.mark.parametrize(
     ("loss", "function", "numbers"),
     [
@@ -147,13 +139,6 @@ def test_three_steps_see_pictures_and_log_the_terms(model, data, tmp_path):
     assert first["loss"] == pytest.approx(
         first["online_loss"] + first["offline_loss"] + first["derived_loss"], abs=2e-3
     )
-
-
-def test_a_learnt_temperature_is_trained(model, data, tmp_path):
-    loss = OfflineInfoNCELoss(model, learn_temperature=True)
-    before = loss.learnt.log_scale.item()
-    trained(model, data(negatives="offline"), loss, tmp_path, learning_rate=1e-2)
-    assert loss.learnt.log_scale.item() != before
 
 
 @pytest.mark.parametrize("batches", [None, "mined"])
@@ -214,20 +199,6 @@ def test_two_processes_train_as_one_does(clip, world, tmp_path, cached):
         assert ended.returncode == 0, ended.stderr
         weights.append(next(json.loads(line) for line in ended.stdout.splitlines() if line.startswith("[")))
     assert np.hstack(weights[1]) == pytest.approx(np.hstack(weights[0]), rel=1e-4, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"negatives": "hard"}, 'it is "quintuplet", "offline" or None'),
-        ({"batches": "hard"}, 'it is "mined", "triples" or None'),
-        ({"batches": "triples"}, "set negatives=None"),
-        ({"image_ids": ["a"] * 15}, "the table keeps none"),
-    ],
-)
-def test_other_options_are_refused(data, options, message):
-    with pytest.raises(ValueError, match=message):
-        data(**options)
 
 
 def test_other_data_are_refused(world, data):

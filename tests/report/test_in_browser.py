@@ -89,42 +89,6 @@ def test_numbers_are_sorted_as_numbers(open_page, file):
     assert titles == 'run,i2t@1,i2t@5,i2t@10,t2i@1,t2i@5,t2i@10,rsum,"rsum to student, seed 0"'
 
 
-def test_a_word_says_what_it_means(open_page, file):
-    page = open_page(file, width=390)
-    term = page.get_by_role("button", name="PMRP").first
-    term.focus()
-    page.keyboard.press("Enter")
-    meaning = page.locator("[popover]:popover-open")
-    expect(meaning).to_contain_text("Plausible-match R-Precision")
-    box = meaning.bounding_box()
-    assert box["x"] >= 0
-    assert box["x"] + box["width"] <= 390
-    page.keyboard.press("Escape")
-    expect(meaning).to_have_count(0)
-
-
-def test_pictures_are_decoded(open_page, file):
-    page = open_page(file)
-    page.evaluate("for (const image of document.images) image.loading = 'eager'")
-    page.wait_for_function("[...document.images].every(image => image.complete)")
-    assert page.evaluate("[...document.images].every(image => image.naturalWidth > 0)")
-
-
-def test_nothing_shifts_when_pictures_arrive(open_page, file):
-    page = open_page(file)
-    page.evaluate("for (const folded of document.querySelectorAll('details')) folded.open = true")
-
-    def places():
-        return page.evaluate("[...document.images].map(image => image.getBoundingClientRect().toJSON())")
-
-    before = places()
-    assert not page.evaluate("[...document.images].every(image => image.complete)")
-    page.evaluate("for (const image of document.images) image.loading = 'eager'")
-    page.wait_for_function("[...document.images].every(image => image.complete)")
-    assert places() == before
-    assert all(place["height"] > 20 for place in before)
-
-
 def test_sections_are_reached_by_the_keyboard(open_page, file):
     page = open_page(file)
     for section in SECTIONS:
@@ -161,12 +125,3 @@ def test_a_word_shows_what_it_attends_to_and_lets_go_of_it(open_page, file):
     assert pressed() == [other]
     page.keyboard.press("Enter")
     assert not any(opacities())
-
-
-def test_strange_captions_show_as_they_were_written(open_page, file):
-    page = open_page(file)
-    text = page.inner_text("main")
-    for caption in ('<script>alert("x")</script> & "two" dogs <b>', "👩‍🚀 a dog 🐕", "כלב רץ על הדשא"):
-        assert caption in text
-    hebrew = page.locator("li", has_text="כלב רץ").first
-    assert hebrew.evaluate("element => element.matches(':dir(rtl)')")

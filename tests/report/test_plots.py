@@ -17,11 +17,6 @@ def test_a_table_without_scores_has_no_plot_and_one_without_positives_has():
     assert "positives" in hardness("Scores", scores, scores)
 
 
-def test_equal_scores_are_plotted():
-    zeros = np.zeros(3, np.float32)
-    assert hardness("Scores", zeros, zeros).startswith("<svg")
-
-
 def test_names_are_text():
     name = '<script>"x"</script> & $y$'
     plot = curves(

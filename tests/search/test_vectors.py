@@ -15,7 +15,7 @@ import torch
 from safetensors.numpy import save_file
 
 from aoq.pipeline import vector_files
-from aoq.pipeline.cli.table_options import read_ids
+from aoq.pipeline.cli.table_options import read_id_file
 from aoq.pipeline.hub import load_splits
 from aoq.pipeline.vector_files import Given
 from aoq.pipeline.vectors import open_vectors
@@ -113,17 +113,17 @@ def test_ids_are_texts_of_any_kind(write, kind, vectors, tmp_path, monkeypatch):
     of_kind = {name: pa.array(values, pa.large_string()).cast(kind) for name, values in columns.items()}
     monkeypatch.setitem(globals(), "table_of", lambda *_, **__: pa.table(of_kind))
     path = write(tmp_path, vectors)
-    assert read_ids(f"{path}::id") == columns["id"]
+    assert read_id_file(f"{path}::id") == columns["id"]
     with pytest.raises(ValueError, match="row 1 has no id in column 'lacking'"):
-        read_ids(f"{path}::lacking")
+        read_id_file(f"{path}::lacking")
 
 
 @pytest.mark.parametrize("write", COLUMNED)
 def test_ids_are_a_column_of_the_file(write, vectors, tmp_path):
     path = write(tmp_path, vectors)
     np.testing.assert_array_equal(open_vectors(f"{path}::vector", tmp_path / "c.npy", normalise=False).rows, vectors)
-    assert read_ids(f"{path}::name") == IDS
-    assert read_ids(f"{path}::number") == [str(2 * row) for row in range(ROWS)]
+    assert read_id_file(f"{path}::name") == IDS
+    assert read_id_file(f"{path}::number") == [str(2 * row) for row in range(ROWS)]
 
 
 @pytest.mark.parametrize("column", ["nothing", "vector", ""])
@@ -132,12 +132,12 @@ def test_what_are_no_ids_are_refused(write, column, vectors, tmp_path):
     given = f"::{column}" if column else "[^:]"
     message = given + r" names no column of ids; those of texts or whole numbers are \['name', 'number', 'same'\]"
     with pytest.raises(ValueError, match=message):
-        read_ids(f"{write(tmp_path, vectors)}::{column}")
+        read_id_file(f"{write(tmp_path, vectors)}::{column}")
 
 
 def test_files_of_vectors_alone_have_no_ids(vectors, tmp_path):
     with pytest.raises(ValueError, match=r"v\.npy holds vectors alone; ids are a column of \.parquet, \.arrow"):
-        read_ids(f"{write_npy(tmp_path, vectors)}::name")
+        read_id_file(f"{write_npy(tmp_path, vectors)}::name")
 
 
 @pytest.mark.parametrize("write", COLUMNED)
@@ -149,7 +149,7 @@ def test_a_missing_id_or_vector_is_refused(write, vectors, tmp_path, monkeypatch
     monkeypatch.setitem(globals(), "ROWS", 2)
     path = write(tmp_path, vectors)
     with pytest.raises(ValueError, match="row 1 has no id in column 'id'"):
-        read_ids(f"{path}::id")
+        read_id_file(f"{path}::id")
     with pytest.raises(ValueError, match=r"lists of column 'vector' are not all of . numbers"):
         open_vectors(str(path), tmp_path / "copy.npy", normalise=False)
 
@@ -241,7 +241,7 @@ def test_a_column_of_the_hub_is_read_as_one_of_a_file(hub, vectors, tmp_path, is
     for part in ("::vector", ""):
         found = open_vectors(f"{given}{part}", tmp_path / "copy.npy", normalise=False).rows
         np.testing.assert_array_equal(found, vectors)
-    assert read_ids(f"{given}::name") == IDS
+    assert read_id_file(f"{given}::name") == IDS
     assert asked == [name]  # once, whoever asks
 
 

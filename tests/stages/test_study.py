@@ -137,22 +137,22 @@ def test_an_unfinished_study_shows_what_is_there(file, tmp_path):
     for stage in ("world", "dataset", "control", "second_round", "evaluation"):
         make_stage(plan.cells[0].chain, stage)
     result = shown("--study", file, "--artifact-root", tmp_path)
-    assert "1 of 4 trainings are there" in result.stdout
+    assert "1 of 4 trainings exist" in result.stdout
     assert "missing: tiny/tuned/0, tiny/online/1, tiny/tuned/1; the rest:" in result.stdout
     assert f"aoq study {file} --artifact-root {tmp_path}\n" in result.stdout
     assert "online" in result.stdout
     assert "Fine-tuned" not in result.stdout
     shutil.rmtree(plan.cells[0].chain["second_round"].path)
     result = shown("--study", file, "--artifact-root", tmp_path)
-    assert "none of these trainings is there yet" in result.stdout
-    assert "0 of 4 trainings are there" in result.stdout
+    assert "none of these trainings exists yet" in result.stdout
+    assert "0 of 4 trainings exist" in result.stdout
 
 
 def test_trainings_that_another_study_made_are_all_there(whole, tmp_path):
     path = tmp_path / "one.toml"
     path.write_text(TEXT.replace("seeds = [0, 1]", "seeds = [0]"))
     result = shown("--study", path, "--artifact-root", whole.artifact.root)
-    assert f"all 2 trainings are there, but not the study; for intervals: aoq study {path}" in result.stdout
+    assert f"all 2 trainings exist, but not the study; for intervals: aoq study {path}" in result.stdout
     assert "missing" not in result.stdout
 
 

@@ -16,5 +16,5 @@ from aoq.pipeline.extras import import_extra
 import_extra("colpali_engine", "colpali-engine", __name__)
 
 from aoq.integrations.colpali.data import TableDataset as TableDataset
-from aoq.integrations.colpali.training import TableSampler as TableSampler
-from aoq.integrations.colpali.training import TableTrainer as TableTrainer
+from aoq.integrations.colpali.data import TableSampler as TableSampler
+from aoq.integrations.colpali.data import TableTrainer as TableTrainer

@@ -1,17 +1,23 @@
-"""Queries with their documents and a table's negatives, different ones in each epoch."""
+"""Queries with their documents and a table's negatives, and an order of pairs that keeps true matches apart."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from colpali_engine.data.dataset import ColPaliEngineDataset, Corpus
-from torch.utils.data import Subset
+from colpali_engine.trainer.contrastive_trainer import ContrastiveTrainer
+from torch.utils.data import Sampler, Subset
 
-from aoq.integrations.items import Items
+from aoq.integrations.shared import Items, PairRows, require_same_draws
+from aoq.pipeline.batches.lists import meeting_lists
+from aoq.pipeline.batches.order import COMMUNITY, MinedBatches, keep_apart
+from aoq.pipeline.data.batches import epoch_order
 from aoq.pipeline.tables.pairs import SIDES, Pairs
 from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
+from aoq.pipeline.training.batch_sampler import BatchSampler
 from aoq.pipeline.training.rotation import Rotation
 
 
@@ -102,3 +108,77 @@ def _docids(table: NegativeTable, side: str, corpus: Corpus) -> Sequence[str] | 
             "different data."
         )
     return docids
+
+
+class TableSampler(Sampler[int]):
+    """Rows of a `TableDataset`, `batch_size` per batch; a function of the data's seed and the epoch.
+
+    colpali-engine's losses take every document of a batch, in all processes, except the query's own for a negative. So
+    pairs that match, such as two captions of an image, or that a screen suspects, are swapped with other batches.
+
+        "random"    each pair once per epoch, at random
+        "mined"     each pair once, in batches of mutual hard negatives (`aoq.pipeline.batches`)
+        "triples"   a third of the pairs, each with its offline negatives and their companions as further pairs;
+                    here matching pairs are not swapped
+
+    `set_epoch` draws again, for the data too.
+    """
+
+    def __init__(
+        self,
+        data: TableDataset,
+        batch_size: int,
+        *,
+        batches: str = "random",
+        processes: int = 1,
+        community: int = COMMUNITY,
+    ) -> None:
+        if batches not in ("random", "mined", "triples"):
+            raise ValueError(f"batches is {batches!r}; it is 'random', 'mined' or 'triples'.")
+        require_same_draws(data.table, data.seed, data.num_negatives, batch_size, batches, community)
+        self._data, self._epoch, self._batch_size = data, 0, batch_size * processes
+        bare, view, _ = parts_of(data.table)
+        self._lists = meeting_lists(bare, data.true_pairs, view=view)
+        self._order: Callable[[int], np.ndarray] = lambda epoch: epoch_order(len(data), seed=data.seed, epoch=epoch)
+        self._length, self._separates_matches = len(data), batches != "triples"
+        if batches == "mined":
+            self._order = MinedBatches(self._lists, batch_size, data.seed, community).order
+        elif batches == "triples":
+            sampler = BatchSampler(
+                data.table, batch_size=batch_size, seed=data.seed, companions="anchors", drop_last=True
+            )
+            rows = PairRows(self._lists.pairs, self._lists.captions)
+            self._order = lambda epoch: rows(
+                np.concatenate([sampler.batch(epoch, step) for step in range(len(sampler))])
+            )
+            self._length = len(sampler) * len(sampler.batch(0, 0))
+
+    def set_epoch(self, epoch: int) -> None:
+        self._epoch = epoch
+        self._data.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[int]:
+        order = self._order(self._epoch)
+        if self._separates_matches:
+            rng = np.random.default_rng([self._data.seed, self._epoch])
+            order = keep_apart(self._lists, order.astype(np.int64), min(self._batch_size, len(order)), rng)
+        return iter(order.tolist())
+
+
+class TableTrainer(ContrastiveTrainer):
+    """ContrastiveTrainer on a `TableDataset`; `batches` and `community` are `TableSampler`'s.
+
+    With several processes, each has its own batch, and the trainer gathers their documents.
+    """
+
+    def __init__(self, *args: Any, batches: str = "random", community: int = COMMUNITY, **named: Any) -> None:
+        if not isinstance(data := named.get("train_dataset"), TableDataset):
+            raise ValueError(f"train_dataset is a {type(data).__name__}; TableTrainer trains on one TableDataset.")
+        self._sampler = partial(TableSampler, data, batches=batches, community=community)
+        super().__init__(*args, **{"eval_dataset": None, **named})
+
+    def _get_train_sampler(self, dataset: Any = None) -> TableSampler:
+        return self._sampler(self.args.train_batch_size, processes=self.args.world_size)

@@ -1,20 +1,24 @@
-"""Photographs and captions with the rows of their table, in batches drawn from it, for open_clip's training."""
+"""Photographs and captions with the rows of their table, in batches drawn from it, for open_clip's training.
+
+The training passes two tensors of a batch to the model, and the model's output to the loss. So rows follow the tokens
+in ROW_NUMBERS further columns, and `carry_rows` lets the model return them beside its features: then a loss knows which
+pairs match.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from jaxtyping import Int
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from aoq.integrations.items import Items
-from aoq.integrations.open_clip.rows import DRAWN, with_rows
-from aoq.integrations.processes import process_count, require_same_draws
+from aoq.integrations.shared import PAIRS_DRAWN, Items, process_count, require_negatives, require_same_draws
 from aoq.pipeline.data.folder import open_split, split_fingerprint
 from aoq.pipeline.data.images import decode
 from aoq.pipeline.prepare.photographs import Photographs, open_photographs
@@ -22,11 +26,13 @@ from aoq.pipeline.tables.contents import require_origin
 from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
 from aoq.pipeline.training.batch_sampler import BatchSampler
 
-Row = tuple[Any, Tensor, Tensor]
+ROW_NUMBERS = 3
+"""The row of a pair's image, the row of its caption, and its group."""
+DataRow = tuple[Any, Tensor, Tensor]
 """Pixels (3, height, width), tokens (length,), and rows (3,)."""
 
 
-class TableData(Dataset[Row]):
+class TableData(Dataset[DataRow]):
     """The photographs and captions of a table; `data[image, caption]` is an image, tokens and their rows.
 
     `images` (paths of files, or pictures) and `captions` (texts) are in the table's order, or in any order with
@@ -68,7 +74,7 @@ class TableData(Dataset[Row]):
         photographs = open_photographs(folder, split, opened.image_count)
         return cls(table, _Read(photographs, opened.image_count), opened.captions, **options)
 
-    def __getitem__(self, row: Sequence[int] | np.ndarray) -> Row:
+    def __getitem__(self, row: Sequence[int] | np.ndarray) -> DataRow:
         """Return a pair of an image and a caption; a third number names the group of the pair."""
         image, caption, *group = (int(number) for number in row)
         (picture,), (text,) = self._images[np.array([image])], self._captions[np.array([caption])]
@@ -84,16 +90,15 @@ class TableData(Dataset[Row]):
         seed: int = 0,
         workers: int = 0,
         **drawing: Any,
-    ) -> EpochData:
-        """Make what open_clip calls data["train"]: batches of `batch_size` pairs in each process.
+    ) -> SimpleNamespace:
+        """Make what open_clip calls data["train"], a `dataloader` and `set_epoch`: `batch_size` pairs in each process.
 
         A batch is images and tokens with rows, in groups: the pairs; for `negatives="offline"` also an offline image
         and caption of each; for "quintuplet" also their companions. Each pair comes once per epoch, at random or in
         mined batches (`batches="mined"`). Batches depend only on the seed, the epoch and the step; a short last one is
         dropped. Further options are those of `aoq.BatchSampler`.
         """
-        if negatives not in DRAWN:
-            raise ValueError(f'negatives is {negatives!r}; it is "offline", "quintuplet" or None.')
+        require_negatives(negatives)
         processes = process_count()
         require_same_draws(self.table, self._names(), batch_size, negatives, batches, seed, drawing)
         sampler = BatchSampler(
@@ -109,15 +114,15 @@ class TableData(Dataset[Row]):
         )
         loader: Any = DataLoader(
             self,
-            batch_sampler=_Grouped(sampler, 3 if negatives == "quintuplet" else 2, DRAWN[negatives]),
+            batch_sampler=_Grouped(sampler, 3 if negatives == "quintuplet" else 2, PAIRS_DRAWN[negatives]),
             num_workers=workers,
             collate_fn=_collated,
             pin_memory=torch.cuda.is_available(),
             persistent_workers=workers > 0,
         )
         loader.num_batches = len(sampler)
-        loader.num_samples = len(sampler) * batch_size * processes * DRAWN[negatives]
-        return EpochData(loader, sampler)
+        loader.num_samples = len(sampler) * batch_size * processes * PAIRS_DRAWN[negatives]
+        return SimpleNamespace(dataloader=loader, set_epoch=sampler.set_epoch)
 
     def _names(self) -> list[Any]:
         """Return the names of the images' files, as far as they are known, and the captions."""
@@ -125,17 +130,6 @@ class TableData(Dataset[Row]):
         if not isinstance(images, list | tuple):  # other sequences may read each image
             return [len(images), list(captions)]
         return [[Path(one).name if isinstance(one, str | Path) else "" for one in images], list(captions)]
-
-
-@dataclass(frozen=True)
-class EpochData:
-    """open_clip's DataInfo: a DataLoader whose epoch is set before each pass."""
-
-    dataloader: DataLoader[Any]
-    sampler: BatchSampler
-
-    def set_epoch(self, epoch: int) -> None:
-        self.sampler.set_epoch(epoch)
 
 
 class _Grouped(Sampler[list[Any]]):
@@ -178,6 +172,48 @@ def _opened(picture: Any) -> Any:
         raise ValueError(f"{name}: {error}; replace it, or mine without it.") from None
 
 
-def _collated(rows: list[Row]) -> tuple[Tensor, Tensor]:
+def _collated(rows: list[DataRow]) -> tuple[Tensor, Tensor]:
     images, tokens, numbers = (torch.stack(column) for column in zip(*rows, strict=True))
     return images, with_rows(tokens, numbers)
+
+
+def with_rows(tokens: Int[Tensor, "pairs length"], rows: Int[Tensor, "pairs 3"]) -> Int[Tensor, "pairs longer"]:
+    """Append rows to the tokens."""
+    return torch.cat([tokens, rows.to(tokens.dtype)], dim=1)
+
+
+def carry_rows(model: nn.Module) -> nn.Module:
+    """Let an open_clip model remove rows from the tokens and return them as `rows`; its weights stay untouched.
+
+    Tokens without rows still work. Call this before the model is wrapped by DistributedDataParallel or compiled.
+    """
+    if not isinstance(length := getattr(model, "context_length", None), int):
+        raise ValueError(
+            f"{type(model).__name__} has no context_length, which separates tokens from rows; give a model of "
+            "open_clip, before anything wraps it."
+        )
+    removed: list[Tensor] = []
+
+    def before(_: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        removed.clear()
+        if "text" in named:
+            return args, {**named, "text": _without_rows(named["text"], length, removed)}
+        return (*args[:1], *(_without_rows(text, length, removed) for text in args[1:2]), *args[2:]), named
+
+    def after(_: nn.Module, _args: tuple[Any, ...], _named: dict[str, Any], output: Any) -> Any:
+        if not removed:
+            return output
+        if not isinstance(output, dict):
+            raise ValueError("the model returns its features without names; make it with output_dict=True.")
+        return {**output, "rows": removed.pop()}
+
+    model.register_forward_pre_hook(before, with_kwargs=True)
+    model.register_forward_hook(after, with_kwargs=True)
+    return model
+
+
+def _without_rows(text: Tensor | None, length: int, removed: list[Tensor]) -> Tensor | None:
+    if text is None or text.shape[1] != length + ROW_NUMBERS:
+        return text
+    removed.append(text[:, length:])
+    return text[:, :length]

@@ -16,20 +16,20 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from aoq.integrations.open_clip.rows import DRAWN, GROUPS
-from aoq.integrations.processes import gather
+from aoq.integrations.shared import PAIRS_DRAWN, gather, group_similarities
 from aoq.pipeline.losses.aoq import adap_off_quin, off_quin
 from aoq.pipeline.losses.info_nce import adap_info_nce, info_nce
 from aoq.pipeline.losses.sigmoid import sigmoid_loss
-from aoq.pipeline.losses.similarities import LossValue, Similarities, offline_similarities
+from aoq.pipeline.losses.similarities import LossValue, Similarities
 from aoq.pipeline.tables.pairs import pair_keys
 from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
 
-ROWS = 512
+ROWS_LOOKED_UP = 512
 """Rows of the matrix of true pairs looked up at a time, at 24 bytes per pair."""
+GROUP_NAMES = ("anchors", "offline negatives", "companions")
 
 
-class TableLoss(nn.Module):
+class _TableLoss(nn.Module):
     """A loss on batches of `TableData`; true pairs of the table are never negatives, whichever process they are on.
 
     It is called like open_clip's: `loss(**model(images, texts), output_dict=True)`, with a model from `carry_rows`.
@@ -78,24 +78,17 @@ class TableLoss(nn.Module):
         if logit_bias is not None:
             bias = logit_bias.float().sum()
         with torch.autocast(images.device.type, enabled=False):
-            loss = self.value(self._similarities(images, captions, rows), scale, bias)
+            is_positive = self._are_true(rows[: len(rows) // self.groups])
+            loss = self.value(group_similarities(images, captions, rows[:, 0], is_positive), scale, bias)
             total = loss.total + 0 * (scale + bias)  # DistributedDataParallel waits for all gradients
         if not output_dict:
             return total
         parts = {part: loss.figures[part] for part in self.parts[1:]}
         return {f"{self.parts[0]}_loss": total - sum(parts.values()), **{f"{k}_loss": v for k, v in parts.items()}}
 
-    def _similarities(
-        self, images: Float[Tensor, "pairs D"], captions: Float[Tensor, "pairs D"], rows: Int[Tensor, "pairs 3"]
-    ) -> Similarities:
-        size, offline = len(rows) // self.groups, None
-        if self.groups > 1:
-            offline = offline_similarities(images, captions, rows[:, 0], companions=self.groups == 3)
-        return Similarities(images[:size] @ captions[:size].T, self._are_true(rows[:size]), offline)
-
     def _are_true(self, rows: Int[Tensor, "batch 3"]) -> Bool[Tensor, "batch batch"]:
         last, parts = len(self._true) - 1, []
-        for images in rows[:, 0].split(ROWS):
+        for images in rows[:, 0].split(ROWS_LOOKED_UP):
             keys = images[:, None] * self._sides[1] + rows[None, :, 1]
             parts.append(self._true[torch.searchsorted(self._true, keys).clamp(max=last)] == keys)
         return torch.cat(parts)
@@ -103,10 +96,10 @@ class TableLoss(nn.Module):
     def _check(self, rows: Int[Tensor, "pairs 3"]) -> None:
         """Check a batch; only the first, since this waits for the device."""
         counts = rows[:, 2].bincount().tolist()
-        wanted = next(name for name, groups in DRAWN.items() if groups == self.groups)
+        wanted = next(name for name, groups in PAIRS_DRAWN.items() if groups == self.groups)
         if len(counts) != self.groups or len({*counts}) > 1:
             raise ValueError(
-                f"{type(self).__name__} takes equal groups of pairs ({', '.join(GROUPS[: self.groups])}), and the "
+                f"{type(self).__name__} takes equal groups of pairs ({', '.join(GROUP_NAMES[: self.groups])}), and the "
                 f"batch has {counts}; make it with TableData.loader(negatives={wanted!r})."
             )
         for side, column, count in zip(("image", "caption"), rows.T, self._sides, strict=False):
@@ -117,7 +110,7 @@ class TableLoss(nn.Module):
                 )
 
 
-class OfflineClipLoss(TableLoss):
+class OfflineClipLoss(_TableLoss):
     """InfoNCE in both directions, with each anchor's offline negative as a further candidate beside the batch's.
 
     `aoq.info_nce` at the model's temperature, or `aoq.adap_info_nce` if `adaptive`, halved and averaged over the pairs
@@ -136,7 +129,7 @@ class OfflineClipLoss(TableLoss):
         beta: float = 1.5,
         hardness_weight: float = 0.0,
     ) -> None:
-        super().__init__(table, DRAWN[negatives])
+        super().__init__(table, PAIRS_DRAWN[negatives])
         function = partial(adap_info_nce, alpha=alpha, beta=beta) if adaptive else info_nce
         self._function = partial(function, hardness_weight=hardness_weight)
 
@@ -144,7 +137,7 @@ class OfflineClipLoss(TableLoss):
         return _scaled(self._function(pairs, temperature=1 / scale), 2 * len(pairs.matrix))
 
 
-class OfflineSigLipLoss(TableLoss):
+class OfflineSigLipLoss(_TableLoss):
     """SigLIP's loss on the batch and on offline negatives: `aoq.sigmoid_loss`, divided by the number of pairs.
 
     For models with a bias (`--siglip`, `init_logit_bias`). `negatives=None` leaves only the batch's pairs.
@@ -155,13 +148,13 @@ class OfflineSigLipLoss(TableLoss):
     def __init__(
         self, table: NegativeTable | ScreenedTable, *, negatives: Literal["offline"] | None = "offline"
     ) -> None:
-        super().__init__(table, DRAWN[negatives])
+        super().__init__(table, PAIRS_DRAWN[negatives])
 
     def value(self, pairs: Similarities, scale: Float[Tensor, ""], bias: Float[Tensor, ""]) -> LossValue:
         return _scaled(sigmoid_loss(pairs, temperature=1 / scale, bias=bias), len(pairs.matrix))
 
 
-class OfflineQuintupletLoss(TableLoss):
+class OfflineQuintupletLoss(_TableLoss):
     """AdapOffQuin, AOQ eq. (5), or OffQuin, eq. (4), if not `adaptive`, divided by the number of pairs.
 
     It uses cosines, so the model's temperature is ignored and stays as it is. Needs `negatives="quintuplet"`.
@@ -179,7 +172,7 @@ class OfflineQuintupletLoss(TableLoss):
         alpha: float = 0.3,
         beta: float = 1.5,
     ) -> None:
-        super().__init__(table, DRAWN["quintuplet"])
+        super().__init__(table, PAIRS_DRAWN["quintuplet"])
         function = partial(adap_off_quin, alpha=alpha, beta=beta) if adaptive else off_quin
         self._function = partial(function, margin_online=margin_online, margin_offline=margin_offline)
 

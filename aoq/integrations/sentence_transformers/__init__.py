@@ -14,8 +14,8 @@ from aoq.pipeline.extras import import_extra
 for _library in ("sentence_transformers", "datasets"):
     import_extra(_library, _library.replace("_", "-"), __name__)
 
+from aoq.integrations.sentence_transformers.data import RecallEvaluator as RecallEvaluator
 from aoq.integrations.sentence_transformers.data import TableData as TableData
-from aoq.integrations.sentence_transformers.evaluator import RecallEvaluator as RecallEvaluator
 from aoq.integrations.sentence_transformers.losses import OfflineInfoNCELoss as OfflineInfoNCELoss
 from aoq.integrations.sentence_transformers.losses import OfflineQuintupletLoss as OfflineQuintupletLoss
 from aoq.integrations.sentence_transformers.losses import OfflineTripletLoss as OfflineTripletLoss

@@ -1,4 +1,4 @@
-"""A data set whose rows draw from a table, and the batch sampler that orders them for the trainer."""
+"""A data set whose rows draw from a table, its batches, and an evaluator of recalls in both directions."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
+from sentence_transformers.base.evaluation import BaseEvaluator
 from sentence_transformers.base.sampler import DefaultBatchSampler
 
-from aoq.integrations.items import Items, PairRows
-from aoq.integrations.processes import require_same_draws
+from aoq.integrations.shared import PAIRS_DRAWN, Items, PairRows, require_negatives, require_same_draws
+from aoq.pipeline.evaluation.evaluate import recalls
 from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
 from aoq.pipeline.training.batch_sampler import BatchSampler
 
-COLUMNS = ("image", "caption", "offline_image", "offline_caption", "companion_image", "companion_caption")
+ROW_COLUMNS = ("image", "caption", "offline_image", "offline_caption", "companion_image", "companion_caption")
 """Columns of a row, in this order; a loss may use only the first ones."""
-DRAWN: dict[str | None, int] = {"quintuplet": 3, "offline": 2, None: 1}
-"""Number of pairs of an image and a caption in a row."""
 
 
 class TableData:
@@ -28,8 +27,8 @@ class TableData:
     sequences that may read lazily, like a column of a data set. They are in the table's order, or in any order with
     `image_ids` and `caption_ids`, which are looked up among the ids that the table keeps.
 
-    `dataset` has one row per true pair, with the first COLUMNS: two for `negatives=None`, four for "offline" (an image
-    for the caption and a caption for the image), six for "quintuplet" (with their companions). `label` holds the
+    `dataset` has one row per true pair, with the first ROW_COLUMNS: two for `negatives=None`, four for "offline" (an
+    image for the caption and a caption for the image), six for "quintuplet" (with their companions). `label` holds the
     numbers of the row's images, by which a loss recognises captions of the same image. Draws depend only on the seed,
     the epoch and the pair, not on the batch or the number of processes or workers.
 
@@ -51,8 +50,7 @@ class TableData:
         caption_ids: Sequence[str] | None = None,
         **drawing: Any,
     ) -> None:
-        if negatives not in DRAWN:
-            raise ValueError(f'negatives is {negatives!r}; it is "quintuplet", "offline" or None.')
+        require_negatives(negatives)
         if batches not in ("mined", "triples", None):
             raise ValueError(f'batches is {batches!r}; it is "mined", "triples" or None.')
         if batches == "triples" and negatives is not None:
@@ -61,7 +59,7 @@ class TableData:
         self._images = Items(bare, "images", images, image_ids)
         self._captions = Items(bare, "captions", captions, caption_ids)
         self._table, self._seed, self._kind, self._drawing = table, seed, batches, drawing
-        self._groups = DRAWN[negatives]
+        self._groups = PAIRS_DRAWN[negatives]
         companions = None if negatives == "quintuplet" else "omit"
         self._drawer = BatchSampler(table, batch_size=2, seed=seed, companions=companions, **drawing)
         self.pair_rows = PairRows(self._drawer.pairs, len(bare.t2i))
@@ -104,7 +102,7 @@ class TableData:
         pairs, epoch = np.asarray(columns["pair"]), int(self._epoch)
         groups = self._drawer.draw_each(pairs, epoch)[: self._groups]
         rows: dict[str, list[Any]] = {}
-        for group, (image, caption) in zip(groups, zip(COLUMNS[::2], COLUMNS[1::2], strict=True), strict=False):
+        for group, (image, caption) in zip(groups, zip(ROW_COLUMNS[::2], ROW_COLUMNS[1::2], strict=True), strict=False):
             rows[image] = self._images[group[:, 0]]
             rows[caption] = self._captions[group[:, 1]]
         rows["label"] = np.stack([group[:, 0] for group in groups], axis=1).tolist()
@@ -131,3 +129,52 @@ class TableBatchSampler(DefaultBatchSampler):
             if not self._triples:
                 batch = batch[: len(batch) // 2]  # the anchors
             yield self._data.pair_rows(batch).tolist()
+
+
+class RecallEvaluator(BaseEvaluator):
+    """Recall at 1, 5 and 10 between images and captions in percent, ranks, and rsum, the primary metric.
+
+    `image_of` is the image of each caption. `matches` are further rows (image, caption) known to match; with them,
+    `false_negatives` is the percentage of top-ranked answers counted as wrong that in fact match.
+    """
+
+    def __init__(
+        self,
+        images: Sequence[Any],
+        captions: Sequence[Any],
+        image_of: Sequence[int] | np.ndarray,
+        *,
+        matches: np.ndarray | None = None,
+        name: str = "",
+        batch_size: int = 32,
+    ) -> None:
+        super().__init__()
+        self._images, self._captions, self._image_of = images, captions, np.asarray(image_of)
+        if len(self._image_of) != len(captions):
+            raise ValueError(
+                f"image_of names the images of {len(self._image_of)} captions, but {len(captions)} are given."
+            )
+        self._matches, self._name, self._batch_size = matches, name, batch_size
+        self.primary_metric = "rsum"
+
+    def __call__(
+        self, model: Any, output_path: str | None = None, epoch: int = -1, steps: int = -1
+    ) -> dict[str, float]:
+        options = {"batch_size": self._batch_size, "show_progress_bar": False, "normalize_embeddings": True}
+        images, captions = (model.encode(list(side), **options) for side in (self._images, self._captions))
+        similarity = np.asarray(images, np.float32) @ np.asarray(captions, np.float32).T
+        measured = recalls(similarity, self._image_of)
+        if self._matches is not None:
+            measured["false_negatives"] = self._false_negatives(similarity)
+        metrics: dict[str, float] = self.prefix_name_to_metrics(measured, self._name)
+        self.store_metrics_in_model_card_data(model, metrics, epoch, steps)
+        return metrics
+
+    def _false_negatives(self, similarity: np.ndarray) -> float:
+        matches = np.zeros(similarity.shape, dtype=bool)
+        matches[tuple(np.asarray(self._matches).T)] = True
+        rows, columns = np.arange(len(similarity)), np.arange(similarity.shape[1])
+        captions, images = similarity.argmax(axis=1), similarity.argmax(axis=0)
+        wrong = np.concatenate([self._image_of[captions] != rows, images != self._image_of])
+        known = np.concatenate([matches[rows, captions], matches[images, columns]])
+        return 100 * float(known[wrong].mean()) if wrong.any() else 0.0

@@ -23,13 +23,13 @@ from sentence_transformers.base.losses.merged_forward import embed_columns
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from aoq.integrations.processes import gather, process_count
-from aoq.integrations.sentence_transformers.data import COLUMNS
+from aoq.integrations.sentence_transformers.data import ROW_COLUMNS
+from aoq.integrations.shared import gather, group_similarities, process_count
 from aoq.pipeline.losses.aoq import adap_off_quin, adap_off_tri, off_quin, off_tri
 from aoq.pipeline.losses.companions import with_companions
 from aoq.pipeline.losses.info_nce import LearntTemperature, adap_info_nce, info_nce
 from aoq.pipeline.losses.pace import Pace
-from aoq.pipeline.losses.similarities import LossValue, Similarities, offline_similarities, positive_pairs
+from aoq.pipeline.losses.similarities import LossValue, Similarities, positive_pairs
 from aoq.pipeline.losses.triplet import online_triplet
 
 CITATION = """
@@ -40,12 +40,12 @@ CITATION = """
     year={2020}
 }
 """
-PARTS = ("online", "offline", "derived")
+LOGGED_TERMS = ("online", "offline", "derived")
 """Terms of a quintuplet loss that the trainer logs."""
 Companions = Literal["anchors"]
 
 
-class TableLoss(CachedLossMixin, nn.Module):
+class _TableLoss(CachedLossMixin, nn.Module):
     """Base of losses on the columns of `TableData`; a subclass names its columns and its loss on similarities."""
 
     mini_batch_size: int
@@ -59,6 +59,7 @@ class TableLoss(CachedLossMixin, nn.Module):
         self.model, self.companions, self.mini_batch_size = model, companions, mini_batch_size or 0
         self.uses_gradient_cache = mini_batch_size is not None
         self.groups = self.drawn if companions is None else 1
+        self.options: dict[str, Any] = {"companions": companions, "mini_batch_size": mini_batch_size}
 
     @abstractmethod
     def value(self, pairs: Similarities) -> LossValue:
@@ -66,7 +67,7 @@ class TableLoss(CachedLossMixin, nn.Module):
 
     def get_config_dict(self) -> dict[str, Any]:
         """Return the options for the model card."""
-        return {"companions": self.companions, "mini_batch_size": self.mini_batch_size or None}
+        return self.options
 
     def forward(
         self, sentence_features: Iterable[Mapping[str, Any]], labels: Tensor | None
@@ -80,9 +81,9 @@ class TableLoss(CachedLossMixin, nn.Module):
         for side in (slice(0, None, 2), slice(1, None, 2)):  # all images in one forward, all captions in another
             columns[side] = embed_columns(self.model, features[side], separate_first=False)
         loss, size = self._value(columns, labels)
-        if not all(part in loss.figures for part in PARTS):
+        if not all(part in loss.figures for part in LOGGED_TERMS):
             return loss.total / size
-        parts = {part: loss.figures[part] / size for part in PARTS}
+        parts = {part: loss.figures[part] / size for part in LOGGED_TERMS}
         # The figures are detached; this adds 0, with the gradient of the total.
         parts["online"] = parts["online"] + (loss.total - loss.total.detach()) / size
         return {f"{part}_loss": value for part, value in parts.items()}
@@ -102,7 +103,7 @@ class TableLoss(CachedLossMixin, nn.Module):
         return CITATION
 
     def _check(self, features: list[Mapping[str, Any]], labels: Tensor | None) -> None:
-        wanted = COLUMNS[: 2 * self.groups]
+        wanted = ROW_COLUMNS[: 2 * self.groups]
         if len(features) != len(wanted):
             raise ValueError(
                 f"{type(self).__name__} takes the columns {', '.join(wanted)}, and the data has {len(features)}; make "
@@ -118,25 +119,20 @@ class TableLoss(CachedLossMixin, nn.Module):
     def _value(self, columns: list[Tensor], labels: Tensor | None) -> tuple[LossValue, int]:
         """Return the sum over the pairs of all processes, and their number."""
         assert labels is not None  # `_check` refused None
-        columns = [F.normalize(column.float(), dim=1) for column in columns]
-        if process_count() > 1:
-            columns, labels = [self._in_order(gather(column)) for column in columns], self._in_order(gather(labels))
-        images, captions = torch.cat(columns[::2]), torch.cat(columns[1::2])
-        size, rows = len(labels), labels.T.flatten()
-        offline = None
-        if self.groups > 1:
-            offline = offline_similarities(images, captions, rows, companions=self.groups == 3)
+        columns = [self._in_order(gather(F.normalize(column.float(), dim=1))) for column in columns]
+        labels = self._in_order(gather(labels))
         is_positive = positive_pairs(labels[:, 0], mask_positives=True)
-        return self.value(Similarities(images[:size] @ captions[:size].T, is_positive, offline)), size
+        images, captions = torch.cat(columns[::2]), torch.cat(columns[1::2])
+        return self.value(group_similarities(images, captions, labels.T.flatten(), is_positive)), len(labels)
 
     def _in_order(self, gathered: Tensor) -> Tensor:
         """Order gathered triples by place: the first pairs of all processes, then the second and the third ones."""
-        if self.companions is None:
+        if self.companions is None or process_count() == 1:
             return gathered
         return gathered.unflatten(0, (process_count(), 3, -1)).transpose(0, 1).flatten(0, 2)
 
 
-class _Hinges(TableLoss):
+class _Hinges(_TableLoss):
     """A triplet or quintuplet loss, optionally with hardness adapted by `aoq.Pace`."""
 
     functions: ClassVar[tuple[Callable[..., LossValue], Callable[..., LossValue]]]
@@ -156,14 +152,13 @@ class _Hinges(TableLoss):
         mini_batch_size: int | None = None,
     ) -> None:
         super().__init__(model, companions, mini_batch_size)
-        self.numbers = {"margin_online": margin_online, "margin_offline": margin_offline}
-        if adaptive:
-            self.numbers |= {"alpha": alpha, "beta": beta}
-        self.adaptive, self.start_up = adaptive, start_up
+        numbers = {"margin_online": margin_online, "margin_offline": margin_offline}
+        numbers |= {"alpha": alpha, "beta": beta} if adaptive else {}
+        self.options |= {**numbers, "adaptive": adaptive, "start_up": start_up}
         function, online = self.functions[adaptive], online_triplet
         if companions == "anchors":
             function, online = with_companions(function), with_companions(online)
-        self._function = partial(function, **self.numbers)
+        self._function = partial(function, **numbers)
         self._online = partial(online, margin=margin_online)
         self._pace = None if start_up is None else Pace(margin_online)
 
@@ -171,9 +166,6 @@ class _Hinges(TableLoss):
         if self._pace is not None:
             pairs = self._pace.follow(pairs, self._online) if self.training else self._pace.at_level(pairs)
         return self._function(pairs)
-
-    def get_config_dict(self) -> dict[str, Any]:
-        return {**self.numbers, "adaptive": self.adaptive, "start_up": self.start_up, **super().get_config_dict()}
 
 
 class OfflineQuintupletLoss(_Hinges):
@@ -198,7 +190,7 @@ class OfflineTripletLoss(_Hinges):
         super().__init__(model, adaptive=adaptive, **options)
 
 
-class OfflineInfoNCELoss(TableLoss):
+class OfflineInfoNCELoss(_TableLoss):
     """InfoNCE in both directions with offline negatives as candidates, on the first four columns of `TableData`.
 
     This is `aoq.info_nce`, or `aoq.adap_info_nce` if `adaptive`. `learn_temperature` learns the temperature.
@@ -222,16 +214,11 @@ class OfflineInfoNCELoss(TableLoss):
     ) -> None:
         super().__init__(model, companions, mini_batch_size)
         self.numbers = {"temperature": temperature, "hardness_weight": hardness_weight}
-        if adaptive:
-            self.numbers |= {"alpha": alpha, "beta": beta}
-        self.adaptive = adaptive
+        self.numbers |= {"alpha": alpha, "beta": beta} if adaptive else {}
+        self.options |= {**self.numbers, "adaptive": adaptive, "learn_temperature": learn_temperature}
         function = adap_info_nce if adaptive else info_nce
         self._function = with_companions(function) if companions == "anchors" else function
         self.learnt = LearntTemperature(temperature=temperature, max_scale=max_scale) if learn_temperature else None
 
     def value(self, pairs: Similarities) -> LossValue:
         return self._function(pairs, **self.numbers | (self.learnt() if self.learnt is not None else {}))
-
-    def get_config_dict(self) -> dict[str, Any]:
-        options = {"adaptive": self.adaptive, "learn_temperature": self.learnt is not None}
-        return {**self.numbers, **options, **super().get_config_dict()}

@@ -58,15 +58,6 @@ def test_one_set_equals_its_definition(files):
         np.testing.assert_array_equal(table.i2t.positive_score[row], min(scores[own[row][1:]], default=np.nan))
 
 
-def test_the_positives_of_a_table_say_who_belongs_to_whom(files):
-    pairs = ("--pairs", "corpus/positives.parquet", *DEPTHS)
-    assert aoq("mine", "query.npy", "document.npy", "again", *pairs).exit_code == 0
-    assert read_table("again").sha256 == read_table("corpus").sha256
-    np.save("pairs.npy", np.array(sorted(PAIRS)))
-    assert aoq("mine", "query.npy", "document.npy", "third", "--pairs", "pairs.npy", *DEPTHS).exit_code == 0
-    assert read_table("third").sha256 == read_table("corpus").sha256
-
-
 def test_a_higher_grade_leaves_the_others_as_candidates(files):
     graded = ("--min-grade", 2, "--h-captions", DOCUMENTS - 1, "--h-images", 4)
     assert aoq("mine", "query.npy", "document.npy", "best", *CORPUS, *graded).exit_code == 0

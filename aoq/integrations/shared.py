@@ -1,0 +1,118 @@
+"""What the integrations share: a trainer's items for the rows of a table, and several processes with the same draws."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.distributed.nn.functional import all_gather
+
+from aoq.pipeline.digests import digest
+from aoq.pipeline.losses.similarities import Similarities, offline_similarities
+from aoq.pipeline.tables.pairs import Pairs, pair_keys, rows_by_id
+from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
+
+PAIRS_DRAWN: dict[str | None, int] = {None: 1, "offline": 2, "quintuplet": 3}
+"""Number of pairs that each true pair draws, with itself, by the value of `negatives`."""
+
+
+def require_negatives(negatives: str | None) -> None:
+    if negatives not in PAIRS_DRAWN:
+        raise ValueError(f'negatives is {negatives!r}; it is "quintuplet", "offline" or None.')
+
+
+class Items:
+    """The items of one side, `images` or `captions`: in the table's order, or found by the ids that the table keeps."""
+
+    def __init__(self, table: NegativeTable, side: str, items: Sequence[Any], ids: Sequence[str] | None) -> None:
+        self._items, self._places = items, None
+        count = len(table.i2t if side == "images" else table.t2i)
+        if ids is not None:
+            if side not in table.ids:
+                raise ValueError(
+                    f"{side[:-1]}_ids are given, but the table keeps none; leave them out and use its order."
+                )
+            if len(ids) != len(items):
+                raise ValueError(f"{len(ids)} {side[:-1]}_ids name {len(items)} {side}; give one each.")
+            rows = rows_by_id(ids, side[:-1])
+            if missing := [name for name in table.ids[side] if name not in rows]:
+                raise ValueError(
+                    f"{len(missing)} of the table's {side} are not among the ids, the first is {missing[0]!r}; "
+                    "these are different data."
+                )
+            self._places = np.array([rows[name] for name in table.ids[side]])
+        elif len(items) != count:
+            raise ValueError(f"{len(items)} {side} are given for a table of {count}; these are different data.")
+
+    def __getitem__(self, rows: np.ndarray) -> list[Any]:
+        places = rows if self._places is None else self._places[rows]
+        return [self._items[place] for place in places.tolist()]
+
+
+class PairRows:
+    """Find the rows of pairs in a list of all true pairs."""
+
+    def __init__(self, pairs: Pairs, captions: int) -> None:
+        self._captions = captions
+        keys = pair_keys(pairs[:, 0], pairs[:, 1], captions)
+        self._order = np.argsort(keys)
+        self._sorted = keys[self._order]
+
+    def __call__(self, pairs: np.ndarray) -> np.ndarray:
+        keys = pair_keys(pairs[:, 0], pairs[:, 1], self._captions)
+        return np.asarray(self._order[np.searchsorted(self._sorted, keys)])
+
+
+def process_count() -> int:
+    """Return the number of processes that train together."""
+    is_distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed.get_world_size() if is_distributed else 1
+
+
+def gather(part: Tensor) -> Tensor:
+    """Concatenate the rows of all processes, with the gradients of all."""
+    if process_count() == 1:
+        return part
+    if part.is_floating_point():
+        return torch.cat(all_gather(part.contiguous()))
+    parts = [torch.empty_like(part) for _ in range(process_count())]
+    torch.distributed.all_gather(parts, part.contiguous())
+    return torch.cat(parts)
+
+
+def require_same_draws(table: NegativeTable | ScreenedTable, *options: Any) -> None:
+    """Refuse to train if a process has another table or other options than the first; every process must call this.
+
+    `options` are all that shapes the draws, and texts and names of pictures.
+
+    Raises:
+        ValueError: in every process, naming the one that differs.
+    """
+    if process_count() == 1:
+        return
+    bare, view, _ = parts_of(table)
+    digests = [""] * process_count()
+    own = digest([bare.sha256, view and dict(view.manifest), *map(str, options)])
+    torch.distributed.all_gather_object(digests, own)
+    if others := [rank for rank, one in enumerate(digests) if one != digests[0]]:
+        raise ValueError(
+            f"process {others[0]} has another table than process 0, or other texts, pictures or options; give every "
+            "process the same."
+        )
+
+
+def group_similarities(
+    images: Float[Tensor, "pairs D"],
+    captions: Float[Tensor, "pairs D"],
+    image_rows: Int[Tensor, " pairs"],
+    is_positive: Bool[Tensor, "batch batch"],
+) -> Similarities:
+    """Compare a batch whose pairs come in groups: true pairs, their offline negatives, and the companions of these."""
+    size, offline = len(is_positive), None
+    if len(image_rows) > size:
+        offline = offline_similarities(images, captions, image_rows, companions=len(image_rows) == 3 * size)
+    return Similarities(images[:size] @ captions[:size].T, is_positive, offline)
