@@ -26,7 +26,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from aoq.pipeline.embedding import TILE_CAPTIONS, TILE_IMAGES, reserved_file
+from aoq.pipeline.embedding import SCORED_CAPTIONS, SCORED_IMAGES, reserved_file
 from aoq.pipeline.evaluation.retrieval import K, retrieval_ranks, summarise
 from benchmarks.memory import Peak
 
@@ -144,9 +144,9 @@ def show_embeddings(count: int, rng: np.random.Generator) -> None:
     with tempfile.TemporaryDirectory() as folder, Peak() as peak:
         started = time.perf_counter()
         similarity = reserved_file(Path(folder) / "similarity.npy", (count, EACH * count))
-        for rows, columns in product(range(0, count, TILE_IMAGES), range(0, EACH * count, TILE_CAPTIONS)):
-            tile = images[rows : rows + TILE_IMAGES] @ captions[columns : columns + TILE_CAPTIONS].T
-            similarity[rows : rows + TILE_IMAGES, columns : columns + TILE_CAPTIONS] = tile.numpy()
+        for rows, columns in product(range(0, count, SCORED_IMAGES), range(0, EACH * count, SCORED_CAPTIONS)):
+            tile = images[rows : rows + SCORED_IMAGES] @ captions[columns : columns + SCORED_CAPTIONS].T
+            similarity[rows : rows + SCORED_IMAGES, columns : columns + SCORED_CAPTIONS] = tile.numpy()
         ours(similarity)
         seconds = time.perf_counter() - started
     Console(width=100).print(

@@ -26,8 +26,8 @@ from numpy.lib.format import open_memmap
 
 from aoq.models import build_model
 from aoq.models.base import Captions, Images
-from aoq.pipeline.arithmetic import products_in
 from aoq.pipeline.config.losses import AdaptiveLoss
+from aoq.pipeline.engine import products_in
 from aoq.pipeline.training.batches import Batch, read_ahead
 from aoq.pipeline.training.chunks import Cut
 from aoq.pipeline.training.step import make_objective, take_step

@@ -27,14 +27,14 @@ import click
 import numpy as np
 import torch
 
-from aoq.pipeline.arithmetic import products_in
+from aoq.pipeline.engine import products_in
 from aoq.pipeline.search.backends import run_search
+from aoq.pipeline.search.device import Operand
 from aoq.pipeline.search.exact import ONE_PASS
 from aoq.pipeline.search.faiss_flat import has_faiss, load_faiss
 from aoq.pipeline.search.problem import Problem
-from aoq.pipeline.search.products import Block
 from aoq.pipeline.search.scan import Scan
-from aoq.pipeline.search.store import Memory
+from aoq.pipeline.search.units import MemoryStore
 from benchmarks.mining_world import EACH, SIZES, make_world
 
 DEPTHS = (300, 60), (20, 20)
@@ -48,7 +48,7 @@ def ours(problem: Problem, device: torch.device) -> Seconds:
     backend, times = ONE_PASS, [time.perf_counter()]
     ends = list(np.cumsum([len(step) for step in backend.plan(problem)]))
     progress = lambda done, _: times.append(time.perf_counter()) if done in ends else None  # noqa: E731
-    for lists in run_search(problem, backend, Memory(), progress=progress).lists.values():
+    for lists in run_search(problem, backend, MemoryStore(), progress=progress).lists.values():
         for _ in lists:
             pass
     steps = dict(zip(("limits", "scan", "merge"), np.diff(times).tolist(), strict=False))
@@ -114,9 +114,9 @@ def product_seconds(problem: Problem) -> tuple[str, float]:
     """The arithmetic of a search, and the time of all tiles' products, from one tile multiplied ten times."""
     side = problem["i2t"]
     scan = Scan.of(side)
-    one = Block.of(side.anchors[: scan.room.rows], side.anchor_norms[: scan.room.rows], scan.how, scan.device).near
+    one = Operand.of(side.anchors[: scan.room.rows], side.anchor_norms[: scan.room.rows], scan.how, scan.device).near
     columns = slice(0, scan.room.columns)
-    other = Block.of(side.candidates[columns], side.candidate_norms[columns], scan.how, scan.device).near
+    other = Operand.of(side.candidates[columns], side.candidate_norms[columns], scan.how, scan.device).near
     wait = torch.cuda.synchronize if scan.device.type == "cuda" else lambda: None
     with products_in("tf32" if scan.how.name == "tf32" else "float32"):
         one @ other.T

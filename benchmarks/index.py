@@ -30,9 +30,8 @@ import torch
 
 from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search.backends import choose_backend
-from aoq.pipeline.search.problem import BLOCK, Problem
+from aoq.pipeline.search.problem import READ_ROWS, Problem
 from aoq.pipeline.tables.files import read_manifest, read_unverified
-from aoq.pipeline.threads import use_threads
 from benchmarks.memory import Peak
 
 THEMES, TOPIC_ROWS, SPECTRUM = 500, 40, -0.4
@@ -63,7 +62,7 @@ def main(
     folder: Path | None,
 ) -> None:
     """Mine both directions of ROWS pairs, and say what it took."""
-    use_threads(threads)
+    torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory() as temporary:
         place = folder or Path(temporary)
         place.mkdir(parents=True, exist_ok=True)
@@ -111,9 +110,9 @@ def brute_force_recall(problem: Problem, output: Path) -> float:
     lists, h = read_unverified(output / "i2t.parquet")[rows], problem.h_captions
     anchors = problem.images[rows].astype(np.float64)
     best = np.full((CHECKED, h), -np.inf)
-    for start in range(0, len(problem.captions), BLOCK):
-        scores = anchors @ problem.captions[start : start + BLOCK].astype(np.float64).T
-        own = np.flatnonzero((rows >= start) & (rows < start + BLOCK))
+    for start in range(0, len(problem.captions), READ_ROWS):
+        scores = anchors @ problem.captions[start : start + READ_ROWS].astype(np.float64).T
+        own = np.flatnonzero((rows >= start) & (rows < start + READ_ROWS))
         scores[own, rows[own] - start] = -np.inf
         best = np.partition(np.concatenate([best, scores], axis=1), -h, axis=1)[:, -h:]
     return float((lists.scores >= best[:, :1] - 1e-6).mean())
@@ -135,8 +134,8 @@ def make_pairs(place: Path, rows: int, dimensions: int) -> None:
     arrays = {
         side: np.lib.format.open_memmap(file, "w+", np.float32, (rows, dimensions)) for side, file in sides.items()
     }
-    for start in range(0, rows, BLOCK):
-        stop = min(start + BLOCK, rows)
+    for start in range(0, rows, READ_ROWS):
+        stop = min(start + READ_ROWS, rows)
         content = topics[torch.randint(len(topics), (stop - start,), generator=generator)] + OWN * draw(stop - start)
         for array in arrays.values():
             noisy = content + NOISE * draw(stop - start)

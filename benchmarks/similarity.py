@@ -40,7 +40,7 @@ from torch import Tensor
 from aoq.models import build_model
 from aoq.models.base import Code, MatchingModel
 from aoq.models.naaf import NAAF
-from aoq.pipeline.embedding import TILE_CAPTIONS, TILE_IMAGES
+from aoq.pipeline.embedding import SCORED_CAPTIONS, SCORED_IMAGES
 from aoq.pipeline.losses.similarities import Similarities
 from aoq.pipeline.losses.triplet import online_triplet
 from benchmarks.similarity_rivals import RIVALS, agreement, caption_lengths, gradients, make_codes, similarity
@@ -170,7 +170,7 @@ def show_evaluation(works: dict[str, Work], repeat: int) -> None:
     for name, work in works.items():
         with console.status(name):
             ((whole,),) = take_turns([replace(work, images=1000, captions=5000, training=False)], 0)
-            tiles = replace(work, images=TILE_IMAGES, captions=2 * TILE_CAPTIONS, training=False)
+            tiles = replace(work, images=SCORED_IMAGES, captions=2 * SCORED_CAPTIONS, training=False)
             ours, loop = take_turns([tiles, replace(tiles, side="loop")], repeat)
         cells = [f"{whole.total:.1f}", f"{whole.memory:.0f}", f"{median(ours, 'total'):.2f}"]
         table.add_row(name, *cells, *ratios(loop, ours)[1:])
@@ -243,11 +243,11 @@ def evaluate(work: Work, model: MatchingModel, images: Code, captions: Code) -> 
     """Evaluate in tiles, of captions of similar lengths, as `aoq.pipeline.embedding` does."""
     assert captions.mask is not None
     lengths = captions.mask.sum(1)
-    for columns in lengths.argsort().split(TILE_CAPTIONS):
+    for columns in lengths.argsort().split(SCORED_CAPTIONS):
         longest = int(lengths[columns].max())
         tile = Code(captions.vectors[columns, :longest], captions.mask[columns, :longest])
-        for start in range(0, len(images), TILE_IMAGES):
-            similarity(work.side, model, images[start : start + TILE_IMAGES], tile).cpu()
+        for start in range(0, len(images), SCORED_IMAGES):
+            similarity(work.side, model, images[start : start + SCORED_IMAGES], tile).cpu()
 
 
 def make_model(case: Case, regions: int, size: int) -> MatchingModel:

@@ -17,11 +17,27 @@ from typing import Any
 
 from filelock import FileLock
 
-from aoq.pipeline.build import INPUTS, UNITS, Build
-from aoq.pipeline.digests import digest, file_sha256, known_sha256
-from aoq.pipeline.inputs import ChangedInputError, collected, take_in
-from aoq.pipeline.manifest import MANIFEST, content_of, read_manifest
-from aoq.pipeline.scratch import reclaim, scratch_beside, scratch_of, sync_directory, writing_in
+from aoq.pipeline.build import (
+    INPUTS,
+    MANIFEST_FILE,
+    UNITS,
+    Build,
+    ChangedInputError,
+    content_of,
+    read_artifact_manifest,
+    take_in,
+)
+from aoq.pipeline.files import (
+    FORBIDDEN,
+    digest,
+    file_sha256,
+    known_sha256,
+    reclaim,
+    scratch_beside,
+    scratch_of,
+    sync_directory,
+    writing_in,
+)
 
 
 @dataclass(frozen=True)
@@ -61,13 +77,13 @@ class Artifact:
 
     @property
     def manifest_path(self) -> Path:
-        return self.path / MANIFEST
+        return self.path / MANIFEST_FILE
 
     def exists(self) -> bool:
         return self.manifest_path.exists()
 
     def manifest(self) -> dict[str, Any]:
-        return read_manifest(self.path)
+        return read_artifact_manifest(self.path)
 
     def opened(self) -> Path:
         """Return the folder for reading, after checking every file against the manifest.
@@ -77,15 +93,30 @@ class Artifact:
         Raises:
             ValueError: if a file differs from what was published.
         """
-        take_in(f"{self.stage}/{self.key}", self._whole)
+        take_in(f"{self.stage}/{self.key}", self._intact_content)
         return self.path
 
-    def _whole(self) -> str:
-        if damaged := self._damaged_files():
-            raise ValueError(f"{damaged[0]}; delete {self.path} and run again: then it is remade.")
-        if strays := self._stray_files():
-            raise ValueError(f"{strays[0]} and run again.")
+    def _intact_content(self) -> str:
+        if change := next(self._changes(), None):
+            raise ValueError("".join(change))
         return content_of(self.manifest())
+
+    def changed_files(self) -> list[str]:
+        """Describe each file that differs from the manifest in one sentence."""
+        return [sentence for sentence, _ in self._changes()]
+
+    def _changes(self) -> Iterator[tuple[str, str]]:
+        """Yield a sentence for each file that differs from the manifest, and what else to do."""
+        files, remade = self.manifest()["files"], f"; delete {self.path} and run again: then it is remade."
+        for name, entry in files.items():
+            file = self.path / name
+            if not file.is_file():
+                yield f"{file} is missing", remade
+            elif file.stat().st_size != entry["bytes"] or known_sha256(file) != entry["sha256"]:
+                yield f"{file} was changed after it was published", remade
+        there = {str(path.relative_to(self.path)) for path in self.path.rglob("*") if path.is_file()}
+        for name in sorted(there - {*files, MANIFEST_FILE}):
+            yield f"{self.path / name} is not in the manifest; delete that file", " and run again."
 
     @contextmanager
     def building(self) -> Iterator[Build | None]:
@@ -113,20 +144,16 @@ class Artifact:
                     yield None
                     return
                 try:
-                    build.recall_inputs()
-                    with collected(build.inputs):
+                    with build.collecting():
                         yield build
-                    build.inputs.check_again()
-                    build.write_manifest(self._described())
                 except ChangedInputError:
                     build.clear()  # it may be computed from the other bytes
                     self.work.rmdir()
                     raise
+                upstream = {f"{made.stage}/{made.key}": file_sha256(made.manifest_path) for made in self.upstream}
+                identity = {"stage": self.stage, "key": self.key, "recipe": self.recipe}
+                build.write_manifest({**identity, "upstream_manifests": upstream})
                 self._publish()
-
-    def _described(self) -> dict[str, Any]:
-        upstream = {f"{made.stage}/{made.key}": file_sha256(made.manifest_path) for made in self.upstream}
-        return {"stage": self.stage, "key": self.key, "recipe": self.recipe, "upstream_manifests": upstream}
 
     def _publish(self) -> None:
         (self.work / INPUTS).unlink(missing_ok=True)
@@ -143,7 +170,7 @@ class Artifact:
             place = Path(error.filename or self.work)
             if not (place.is_relative_to(self.root) or self.root.is_relative_to(place)):  # such as a file of the data
                 raise
-            if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            if error.errno in FORBIDDEN:
                 remedy = "choose a writable one: [paths] artifact_root in luigi.cfg, or --artifact-root"
             elif error.errno in (errno.ENOSPC, errno.EDQUOT) or str(error).endswith(" written"):  # numpy's words
                 remedy = "free some space (`aoq gc` lists what nothing needs), then run again: finished work is kept"
@@ -165,22 +192,3 @@ class Artifact:
             temporary = folder / alias.name
             temporary.symlink_to(target)
             os.replace(temporary, alias)
-
-    def changed_files(self) -> list[str]:
-        """Describe each file that differs from the manifest in one sentence."""
-        return self._damaged_files() + self._stray_files()
-
-    def _damaged_files(self) -> list[str]:
-        sentences = []
-        for name, entry in self.manifest()["files"].items():
-            file = self.path / name
-            if not file.is_file():
-                sentences.append(f"{file} is missing")
-            elif file.stat().st_size != entry["bytes"] or known_sha256(file) != entry["sha256"]:
-                sentences.append(f"{file} was changed after it was published")
-        return sentences
-
-    def _stray_files(self) -> list[str]:
-        there = {str(path.relative_to(self.path)) for path in self.path.rglob("*") if path.is_file()}
-        strays = sorted(there - {*self.manifest()["files"], MANIFEST})
-        return [f"{self.path / name} is not in the manifest; delete that file" for name in strays]

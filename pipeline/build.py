@@ -1,4 +1,4 @@
-"""Work directory of an artefact in the making, and the content of its manifest."""
+"""A build: the inputs that it reads, its work directory, and its manifest."""
 
 from __future__ import annotations
 
@@ -8,28 +8,39 @@ import resource
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from aoq.pipeline.digests import canonical_json, file_sha256, known_sha256
-from aoq.pipeline.inputs import BegunOn, ChangedInputError, Inputs
-from aoq.pipeline.manifest import MANIFEST, read_manifest, seal
-from aoq.pipeline.reading import read_json
-from aoq.pipeline.scratch import sync_directory, write_atomically
+from typing_extensions import NotRequired, TypedDict
 
+from aoq.pipeline.files import canonical_json, digest, file_sha256, known_sha256, sync_directory, write_atomically
+from aoq.pipeline.reading import parse_json, read_json, reading
+
+Check = Callable[[], str]
+"""Returns the current content of an input; raises a ValueError if it differs from what was recorded."""
+
+MANIFEST_FILE = "MANIFEST.json"
 INPUTS = ".inputs.json"
 """File in a work directory with the content of every input read so far."""
 UNITS = "shards"
 """Folder in a work directory with finished parts, for a resumed run; deleted when the artefact is published."""
-COMPUTING = ("aoq", "luigi", "torch", "numpy", "pyarrow", "numba", "faiss-cpu", "faiss-gpu", "scikit-learn")
-PACKAGES = (*COMPUTING, "pillow", "torchvision", "timm", "transformers", "open-clip-torch", "sentence-transformers")
+SAMPLED = "sampled:"
+"""Prefix of the hash of an array of which only blocks were compared."""
+TIME = "%Y-%m-%dT%H:%M:%SZ"
+_COMPUTING = ("aoq", "luigi", "torch", "numpy", "pyarrow", "numba", "faiss-cpu", "faiss-gpu", "scikit-learn")
+PACKAGES = (*_COMPUTING, "pillow", "torchvision", "timm", "transformers", "open-clip-torch", "sentence-transformers")
+
+
+class ChangedInputError(ValueError):
+    """Unfinished work was begun on other bytes than those present."""
 
 
 @dataclass
@@ -38,37 +49,65 @@ class Build:
 
     directory: Path
     notes: dict[str, Any] = field(default_factory=dict)
-    tool_version: str = field(default_factory=lambda: _versions().get("aoq", "unknown"))
-    inputs: Inputs = field(init=False)
+    inputs: dict[str, str] = field(default_factory=dict)
+    """Content of every input by name."""
+    _begun_on: dict[str, str] = field(default_factory=dict)
+    """Inputs of all runs on the unfinished work."""
+    _checks: dict[str, Check] = field(default_factory=dict)
     _started: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
     _clock: float = field(default_factory=time.monotonic)
     """Start for durations; the wall clock may be changed in between."""
 
-    def __post_init__(self) -> None:
-        self.inputs = Inputs(self._keep_inputs)
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Record everything opened inside the block; it must be what an interrupted run has read.
+
+        Raises:
+            ChangedInputError: if an input differs from the interrupted run's, or changed inside the block.
+        """
+        self.recall_inputs()
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+        for name, check in self._checks.items():
+            try:
+                current = check()
+            except ValueError as error:  # an OSError does not mean that the content changed
+                raise ChangedInputError(f"while it was read: {error}") from None
+            if current != self.inputs[name]:
+                raise ChangedInputError(f"{name} was changed while it was read; run again.")
 
     def recall_inputs(self) -> None:
-        """Check that this run reads the same inputs as an interrupted one."""
+        """Read what the unfinished work was begun on."""
         if (file := self.directory / INPUTS).exists():
             try:
-                self.inputs.begun_on = read_json(file, BegunOn)["inputs"]
+                self._begun_on = read_json(file, _BegunOn)["inputs"]
             except ValueError as error:
                 raise ChangedInputError(f"{error} The interrupted work is deleted; run again.") from None
 
-    def _keep_inputs(self, content: Mapping[str, str]) -> None:
-        write_atomically(self.directory / INPUTS, canonical_json({"inputs": content}).encode())
+    def add_input(self, name: str, content: str, check: Check) -> None:
+        """Record an input; a full check replaces one by blocks."""
+        if name not in self._begun_on:
+            self._begun_on[name] = content
+            write_atomically(self.directory / INPUTS, canonical_json({"inputs": self._begun_on}).encode())
+        if self._begun_on[name].removeprefix(SAMPLED) != content.removeprefix(SAMPLED):
+            raise ChangedInputError(f"the interrupted work was begun on another {name}; it is deleted: run again.")
+        if name not in self.inputs or not content.startswith(SAMPLED):
+            self.inputs[name], self._checks[name] = content, check
 
     def write_manifest(self, identity: Mapping[str, Any]) -> None:
         """Write the manifest: the artefact's identity, its inputs and its files."""
         manifest = {
             **identity,
-            "inputs": self.inputs.content,
+            "inputs": self.inputs,
             "files": {
                 name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
                 for name, path in self._files().items()
             },
-            "started": f"{self._started:%Y-%m-%dT%H:%M:%SZ}",
-            "finished": f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}",
+            "started": self._started.strftime(TIME),
+            "finished": datetime.now(timezone.utc).strftime(TIME),
             "seconds": round(time.monotonic() - self._clock, 3),
             "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
             "host": platform.node(),
@@ -79,13 +118,13 @@ class Build:
             **self.notes,
         }
         content = json.dumps(manifest | {"seal": seal(manifest)}, indent=1, ensure_ascii=False) + "\n"
-        write_atomically(self.directory / MANIFEST, content.encode())
+        write_atomically(self.directory / MANIFEST_FILE, content.encode())
         sync_directory(self.directory)
 
     def is_finished(self) -> bool:
         """Return whether the manifest is written and the files are those it names."""
         try:
-            hashes = {name: entry["sha256"] for name, entry in read_manifest(self.directory)["files"].items()}
+            hashes = {name: entry["sha256"] for name, entry in read_artifact_manifest(self.directory)["files"].items()}
             return hashes == {name: known_sha256(path) for name, path in self._files().items()}
         except (ValueError, OSError):
             return False
@@ -93,13 +132,118 @@ class Build:
     def _files(self) -> dict[str, Path]:
         """List the files published with the manifest."""
         found = {path.relative_to(self.directory): path for path in sorted(self.directory.rglob("*")) if path.is_file()}
-        return {str(name): path for name, path in found.items() if name.parts[0] not in (MANIFEST, INPUTS, UNITS)}
+        return {str(name): path for name, path in found.items() if name.parts[0] not in (MANIFEST_FILE, INPUTS, UNITS)}
 
     def clear(self) -> None:
         """Delete an interrupted run's files, its inputs last: a kill in between leaves nothing to resume from."""
-        self.inputs.begun_on.clear()
+        self._begun_on.clear()
         for path in sorted(self.directory.iterdir(), key=lambda path: path.name == INPUTS):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+class _BegunOn(TypedDict):
+    inputs: dict[str, str]
+
+
+_current: ContextVar[Build | None] = ContextVar("the build under way", default=None)
+
+
+def take_in(name: str, check: Check) -> None:
+    """Check an input before it is read, and record it with the build in progress, if any."""
+    content, build = check(), _current.get()
+    if build is not None:
+        build.add_input(name, content, check)
+
+
+def take_in_planned(
+    name: str,
+    planned: str,
+    current: Check,
+    subject: object,
+    remedy: str = "was changed after the run was planned; run again.",
+) -> None:
+    """Take in an input that a key depends on; refuse the `subject` if its content changed since."""
+
+    def check() -> str:
+        if current() != planned:
+            raise ValueError(f"{subject} {remedy}")
+        return planned
+
+    take_in(name, check)
+
+
+def planned_file(folder: Path, name: str, sha256: str) -> Path:
+    """Return a user's file that a key depends on; refuse it if it changed since."""
+    take_in_planned(f"data/{name}", sha256, partial(known_sha256, folder / name), folder / name)
+    return folder / name
+
+
+class _File(TypedDict):
+    bytes: int
+    sha256: str
+
+
+class _Recipe(TypedDict):
+    stage: str
+    stage_version: int
+    ingredients: dict[str, Any]
+    upstream: list[list[str]]
+    """Stages and keys."""
+
+
+class _Manifest(TypedDict):
+    stage: str
+    key: str
+    recipe: _Recipe
+    upstream_manifests: dict[str, str]
+    files: dict[str, _File]
+    finished: str
+    seconds: float
+    inputs: NotRequired[dict[str, str]]
+    """Content of every input; older manifests lack it and the seal."""
+    seal: NotRequired[str]
+    metrics: NotRequired[dict[str, float]]
+    member_metrics: NotRequired[list[dict[str, float]]]
+    fingerprint: NotRequired[dict[str, str]]
+    folder_sha256: NotRequired[dict[str, str]]
+    vocabulary_size: NotRequired[int]
+    feature_size: NotRequired[int]
+
+
+def read_artifact_manifest(folder: Path) -> dict[str, Any]:
+    """Read the manifest of an artefact's folder or work directory; refuse a damaged or foreign one."""
+    path = folder / MANIFEST_FILE
+    with reading(path, "an artefact's manifest", f"delete {folder} and run again to remake it"):
+        manifest = parse_json(path.read_bytes(), _Manifest)
+        if "seal" in manifest and manifest["seal"] != seal(manifest):
+            raise ValueError("it was changed after it was written")
+        if not manifest["key"] == digest(manifest["recipe"]) == folder.name.removeprefix(".").removesuffix(".work"):
+            raise ValueError(f"it is that of {manifest['key']!r}")
+        datetime.strptime(manifest["finished"], TIME)
+        if any(len(made) != 2 for made in manifest["recipe"]["upstream"]):
+            raise ValueError("recipe.upstream: a stage and its key are needed")
+        for name, entry in manifest["files"].items():
+            place = PurePosixPath(name)
+            if place.is_absolute() or ".." in place.parts or not 0 <= entry["bytes"] < 2**63:
+                raise ValueError(f"files.{name!r}: it lies outside the folder, or its size is impossible")
+        return dict(manifest)
+
+
+def seal(manifest: Mapping[str, Any]) -> str:
+    """Hash everything else in the manifest."""
+    return digest({name: value for name, value in manifest.items() if name != "seal"})
+
+
+def content_of(manifest: Mapping[str, Any]) -> str:
+    """Hash the artefact's files, independently of when and where they were made."""
+    return digest({name: entry["sha256"] for name, entry in manifest["files"].items()})
+
+
+@cache
+def code_versions() -> Mapping[str, str]:
+    """Return the versions of Python, of the packages that compute, and of our own code, as checkouts may differ."""
+    code = code_sha256(Path(__file__).parents[1])
+    return {"python": platform.python_version(), **_versions(), "aoq's code": code[:12]}
 
 
 def _versions() -> dict[str, str]:
@@ -108,13 +252,6 @@ def _versions() -> dict[str, str]:
         with suppress(PackageNotFoundError):
             found[package] = version(package)
     return found
-
-
-@cache
-def code_versions() -> Mapping[str, str]:
-    """Return the versions of Python, of the packages that compute, and of our own code, as checkouts may differ."""
-    code = code_sha256(Path(__file__).parents[1])
-    return {"python": platform.python_version(), **_versions(), "aoq's code": code[:12]}
 
 
 def code_sha256(root: Path) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,10 @@ from aoq.pipeline.reading import parse_json, reading
 class Parquet:
     """An open Parquet file; each page that has a checksum is checked when it is read."""
 
-    path: Path
     file: pq.ParquetFile
-    columns: pa.Schema | None
-    """Required columns, `list_` for lists of one length; by default all."""
-    nullable: Collection[str]
-    remedy: str
+    _names: list[str] | None
+    _reading: Callable[[], AbstractContextManager[None]]
+    _fitted: Callable[[pa.Table], pa.Table]
 
     def __len__(self) -> int:
         return int(self.file.metadata.num_rows)
@@ -35,27 +34,18 @@ class Parquet:
         return [self.file.metadata.row_group(group).num_rows for group in range(self.file.num_row_groups)]
 
     def read(self) -> pa.Table:
-        with _reading_parquet(self.path, self.columns, self.remedy):
+        with self._reading():
             return self._fitted(self.file.read(self._names))
 
     def read_group(self, group: int, names: Collection[str] | None = None) -> pa.Table:
-        with _reading_parquet(self.path, self.columns, self.remedy):
+        with self._reading():
             return self._fitted(self.file.read_row_group(group, names or self._names))
 
     def batches(self, rows: int, names: Collection[str] | None = None) -> Iterator[pa.Table]:
         """Iterate over blocks of up to `rows` rows."""
-        with _reading_parquet(self.path, self.columns, self.remedy):
+        with self._reading():
             for batch in self.file.iter_batches(rows, columns=names or self._names):
                 yield self._fitted(pa.Table.from_batches([batch]))
-
-    @property
-    def _names(self) -> list[str] | None:
-        return None if self.columns is None else self.columns.names
-
-    def _fitted(self, table: pa.Table) -> pa.Table:
-        if self.columns is None:
-            return table
-        return fitted(table, pa.schema([self.columns.field(name) for name in table.column_names]), self.nullable)
 
 
 @contextmanager
@@ -67,31 +57,30 @@ def open_parquet(
     nullable: Collection[str] = (),
     remedy: str = "",
 ) -> Iterator[Parquet]:
-    """Open a Parquet file that has columns of these types (`fitted`), except for `optional` ones.
+    """Open a Parquet file that has columns of these types (`fitted`), by default any, except for `optional` ones.
 
     Raises:
         ValueError: on opening if columns are missing or of other types; on reading for invalid values.
     """
-    with _reading_parquet(path, columns, remedy):
+
+    def fit(table: pa.Table) -> pa.Table:
+        return table if columns is None else fitted(table, pa.schema(map(columns.field, table.column_names)), nullable)
+
+    with_columns = f" with the columns {', '.join(columns.names)}" if columns else ""
+    reading_it = partial(reading, path, f"a Parquet file{with_columns}", remedy)
+    with reading_it():
         file = pq.ParquetFile(path, page_checksum_verification=True)
         if columns is not None:
             columns = _without_lacking(optional, columns, file.schema_arrow)
             fitting_kinds(file.schema_arrow, columns)
     with file:
-        yield Parquet(path, file, columns, nullable, remedy)
+        yield Parquet(file, None if columns is None else columns.names, reading_it, fit)
 
 
 def read_parquet(path: Path, columns: pa.Schema, *, nullable: Collection[str] = (), remedy: str = "") -> pa.Table:
     """Read columns of a Parquet file as these types (`fitted`)."""
     with open_parquet(path, columns, nullable=nullable, remedy=remedy) as file:
         return file.read()
-
-
-@contextmanager
-def _reading_parquet(path: Path, columns: pa.Schema | None, remedy: str) -> Iterator[None]:
-    names = f" with the columns {', '.join(columns.names)}" if columns else ""
-    with reading(path, f"a Parquet file{names}", remedy):
-        yield
 
 
 def csv_columns(path: Path, *, delimiter: str = ",") -> list[str]:

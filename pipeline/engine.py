@@ -1,23 +1,31 @@
-"""Where and how stages run: device, threads, backend, processes. None of these settings is part of a key."""
+"""Where and how stages run: device, threads, precision, processes. Nothing of this is part of a key, or loads torch."""
 
 from __future__ import annotations
 
+import ctypes
+import multiprocessing
 import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, get_args
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from aoq.pipeline.inputs import Verify
+import numpy as np
 
 if TYPE_CHECKING:
     import torch
 
+Verify = Literal["sampled", "full"]
+"""How large arrays of the data folder are compared with what was read first."""
 THREADS_PER_CORE = 64
 """More would not help anybody; with about ten thousand, OpenMP ends the process."""
-
-
-def torchrun_rank() -> int | None:
-    """Return this process's rank if torchrun started it."""
-    return int(os.environ["RANK"]) if "TORCHELASTIC_RUN_ID" in os.environ else None
+PARTS = 4  # per thread, so that one slow part delays little
+PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -42,27 +50,24 @@ class Engine:
     """Address of the cluster: HOST:PORT, "auto" for the one this machine belongs to, "" to start one here."""
 
     def __post_init__(self) -> None:
-        if self.backend not in ("inprocess", "ray"):
-            raise ValueError(f"[engine] backend is {self.backend!r}; known are inprocess and ray.")
-        if self.verify not in get_args(Verify):
-            raise ValueError(f"[engine] verify is {self.verify!r}; known are {' and '.join(get_args(Verify))}.")
+        for name, known in (("backend", ("inprocess", "ray")), ("verify", get_args(Verify))):
+            if getattr(self, name) not in known:
+                raise ValueError(f"[engine] {name} is {getattr(self, name)!r}; known are {' and '.join(known)}.")
         most = THREADS_PER_CORE * len(os.sched_getaffinity(0))
-        if not 0 <= self.threads <= most:
-            raise ValueError(f"[engine] threads is {self.threads}; give 0 (as many as cores) to {most:,}.")
-        if not 0 <= self.workers <= most:
-            raise ValueError(f"[engine] workers is {self.workers}; give 0 (nothing is read ahead) to {most:,}.")
-        if self.checkpoint_steps < 1:
-            raise ValueError(f"[engine] checkpoint_steps is {self.checkpoint_steps}; give at least 1.")
-        if self.processes < 1:
-            raise ValueError(f"[engine] processes is {self.processes}; give at least 1.")
-        if self.mining_memory_mb < 100:
-            raise ValueError(f"[engine] mining_memory_mb is {self.mining_memory_mb}; mining needs at least 100.")
+        for name, least, advice in (
+            ("threads", 0, f"give 0 (as many as cores) to {most:,}"),
+            ("workers", 0, f"give 0 (nothing is read ahead) to {most:,}"),
+            ("checkpoint_steps", 1, "give at least 1"),
+            ("processes", 1, "give at least 1"),
+            ("mining_memory_mb", 100, "mining needs at least 100"),
+        ):
+            value = getattr(self, name)
+            if value < least or (name in ("threads", "workers") and value > most):
+                raise ValueError(f"[engine] {name} is {value}; {advice}.")
 
     def torch_device(self, place: int | None = None, sharing: int = 1) -> torch.device:
         """Return the device and set the process's threads; `place` is its number among those sharing this machine."""
         import torch  # takes seconds, which commands without computation can save
-
-        from aoq.pipeline.arithmetic import find_device
 
         torch.set_num_threads(self.threads or max(1, len(os.sched_getaffinity(0)) // sharing))
         device = find_device(self.device)
@@ -73,3 +78,105 @@ class Engine:
                 f"{sharing} processes are to train on this machine, but torch sees {there} GPUs; start {there}."
             )
         return torch.device("cuda", place)
+
+
+def find_device(name: str) -> torch.device:
+    """Find the device of this name; `auto` is the current GPU if torch sees one, else the CPU."""
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto":
+        name = "cuda" if count else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"[engine] device is {name!r}; use auto, cpu, cuda, or cuda:0 and so on.") from None
+    if device.type != "cuda":
+        return device
+    if (device.index or 0) >= count:
+        raise ValueError(f"[engine] device is {name}, but torch sees {count} GPUs; use another, cpu or auto.")
+    return device if device.index is not None else torch.device("cuda", torch.cuda.current_device())
+
+
+@contextmanager
+def products_in(precision: Literal["float32", "tf32", "bfloat16"]) -> Iterator[None]:
+    """Compute float32 products in float32, or in TF32 if that is the precision, and make tensors float32 by default.
+
+    The caller's autocast, default dtype and precision of products have no effect inside and are restored afterwards.
+    """
+    with ExitStack() as put_back:
+        for read, write, wanted in _settings(is_tf32=precision == "tf32"):
+            put_back.callback(write, read())
+            write(wanted)
+        yield
+
+
+def _settings(*, is_tf32: bool) -> Iterator[tuple[Callable[[], Any], Callable[[Any], object], Any]]:
+    """Yield a getter, a setter and the wanted value of every setting that rounds products."""
+    import torch
+
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    yield torch.get_default_dtype, torch.set_default_dtype, torch.float32
+    for device in ("cpu", "cuda"):
+        # Not `torch.autocast`: an autocast nested in it would cache rounded weights across steps.
+        yield partial(torch.is_autocast_enabled, device), partial(torch.set_autocast_enabled, device), False
+    for name in ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction"):
+        yield partial(getattr, matmul, name), partial(setattr, matmul, name), False
+    # torch has two interfaces for the precision of products, and raises if one is read while the other contradicts it.
+    # So the newer one is cleared first, general switches before specific ones; then the older one is read and written.
+    read = getattr(torch._C, "_get_fp32_precision_getter", None)
+    write = getattr(torch._C, "_set_fp32_precision_setter", None)
+    places = [(library, "all") for library in ("generic", "cuda", "mkldnn")]
+    places += [(library, what) for library in ("cuda", "mkldnn") for what in ("matmul", "conv", "rnn")]
+    switches = [(partial(read, *place), partial(write, *place)) for place in places if read and write]  # torch >= 2.9
+    yield from ((*switch, "none") for switch in switches)
+    yield torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "high" if is_tf32 else "highest"
+    yield partial(_is_allowed, cudnn), partial(setattr, cudnn, "allow_tf32"), is_tf32
+    yield from ((*switch, "tf32" if is_tf32 else "ieee") for switch in switches[:1])
+
+
+def _is_allowed(cudnn: Any) -> bool:
+    try:
+        return bool(cudnn.allow_tf32)
+    except RuntimeError:  # allowed, which contradicts the cleared switches
+        return True
+
+
+def thread_count() -> int:
+    """Return torch's number of threads if it is loaded, else all that this process may use."""
+    loaded: Any = sys.modules.get("torch")
+    return int(loaded.get_num_threads()) if loaded else len(os.sched_getaffinity(0))
+
+
+def in_parallel(function: Callable[..., Any], count: int, *arguments: Any, parts: int = PARTS) -> None:
+    """Call function(start, stop, *arguments) on ranges that cover `count` rows; it must release the GIL."""
+    threads = thread_count()
+    edges = np.linspace(0, count, min(count, parts * threads) + 1, dtype=np.int64).tolist()
+    left = iter([*pairwise(edges)])
+
+    def work() -> None:
+        for rows in left:
+            function(*rows, *arguments)
+
+    if threads == 1:
+        work()
+        return
+    with ThreadPoolExecutor(threads - 1) as pool:
+        others = [pool.submit(work) for _ in range(threads - 1)]
+        work()
+        for other in others:
+            other.result()  # raises the error of its thread, if any
+
+
+def torchrun_rank() -> int | None:
+    """Return this process's rank if torchrun started it."""
+    return int(os.environ["RANK"]) if "TORCHELASTIC_RUN_ID" in os.environ else None
+
+
+def die_with_parent(how: signal.Signals = signal.SIGKILL) -> None:
+    """Ask the kernel for this signal when the parent ends, however it ends (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, how)
+        parent = multiprocessing.parent_process()
+        if parent is not None and os.getppid() != parent.pid:  # the parent ended before the request
+            os.kill(os.getpid(), how)

@@ -1,14 +1,15 @@
-"""Packages that only an extra installs, and weights that only a hub or a folder holds."""
+"""Packages that only an extra installs, and what they load from a hub: weights and data sets."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-LONGEST_REASON = 200
+HUB = "hf:"
 
 
 def import_extra(module: str, extra: str, purpose: str) -> Any:
@@ -39,10 +40,38 @@ def loading(name: str, model: str, local: str = "the path of a folder with the w
     except ImportError:
         raise
     except Exception as error:  # libraries and hubs raise errors of any kind
-        reason = " ".join(str(error).split())[:LONGEST_REASON].rstrip(".") or type(error).__name__
+        reason = " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
         remedy = (
             "give a folder that its library saved"
             if Path(model).exists()
             else f"check the name; if the hub cannot be reached, give {local}"
         )
         raise ValueError(f"{name} cannot be loaded ({reason}); {remedy}.") from None
+
+
+def is_of_hub(given: str) -> bool:
+    return given.startswith(HUB)
+
+
+@cache
+def load_splits(given: str) -> dict[str, Any]:
+    """Load the splits of a data set by name, or the named one; `datasets` downloads and caches them.
+
+    Raises:
+        ValueError: if it cannot be loaded, or has no such split.
+        ImportError: names the extra that brings `datasets`.
+    """
+    library = import_extra("datasets", "datasets", "reading a Hugging Face data set")
+    name, _, split = given.removeprefix(HUB).partition("@")
+    owner, *rest = name.split("/", 2)
+    try:
+        splits = dict(library.load_dataset("/".join([owner, *rest[:1]]), *rest[1:]))
+    except Exception as error:  # the hub's client raises errors of any kind
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise ValueError(
+            f"{name} of the Hugging Face hub cannot be loaded ({reason}); where the hub can be reached, save it with "
+            "datasets' save_to_disk, and give that folder."
+        ) from None
+    if split and split not in splits:
+        raise ValueError(f"{name} of the Hugging Face hub has no split {split!r}; its splits are {sorted(splits)}.")
+    return {split: splits[split]} if split else splits

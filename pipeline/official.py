@@ -17,11 +17,8 @@ from aoq.models.official import OfficialModel, from_official
 from aoq.pipeline.config.models import Model, ModelSection
 from aoq.pipeline.reading import reading
 
-NETWORKS = (("model",), ("model_A", "model_B"))
-"""Keys of the state dicts; NCR has two networks."""
 FROM_DATA = ("feature_size", "vocabulary_size", "regions")
 """Options that an experiment takes from its data."""
-MOST_KEYS = 8
 
 
 def read_official_checkpoint(path: Path, name: str | None = None) -> tuple[OfficialModel, ...]:
@@ -35,7 +32,11 @@ def read_official_checkpoint(path: Path, name: str | None = None) -> tuple[Offic
         content = {_text(key): value for key, value in loaded.items()} if isinstance(loaded, Mapping) else {}
         networks = _networks(content, type(loaded).__name__)
         _check_sizes(networks, path.stat().st_size)
-        own = [[_state(part) for part in parts] for parts in networks]
+        # Copies: the official GRU parameters are views of one storage.
+        own = [
+            [{_text(key): value.detach().clone() for key, value in part.items()} for part in parts]
+            for parts in networks
+        ]
         return tuple(_complete(from_official(parts, _options(content), name)) for parts in own)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
@@ -62,11 +63,11 @@ def _complete(model: OfficialModel) -> OfficialModel:
 
 def _networks(content: Mapping[str, Any], kind: str) -> list[list[Mapping[Any, Tensor]]]:
     """Return the state dicts of each network."""
-    for names in NETWORKS:
+    for names in (("model",), ("model_A", "model_B")):  # NCR has two networks
         if all(_is_state_dicts(content.get(name)) for name in names):
             return [list(content[name]) for name in names]
     keys = sorted(content)
-    holds = f"{keys[:MOST_KEYS]}{' and more' if len(keys) > MOST_KEYS else ''}" if keys else kind
+    holds = f"{keys[:8]}{' and more' if len(keys) > 8 else ''}" if keys else kind
     raise ValueError(
         "This is not an official checkpoint: it needs a list of state dicts under 'model' (NCR: under 'model_A' and "
         f"under 'model_B'), but holds {holds}."
@@ -77,11 +78,6 @@ def _is_state_dicts(value: object) -> bool:
     return isinstance(value, list | tuple) and all(
         isinstance(part, Mapping) and all(isinstance(weight, Tensor) for weight in part.values()) for part in value
     )
-
-
-def _state(part: Mapping[Any, Any]) -> dict[str, Tensor]:
-    """Copy tensors under text names; the official GRU parameters are views of one storage."""
-    return {_text(key): value.detach().clone() for key, value in part.items()}
 
 
 def _options(content: Mapping[str, Any]) -> dict[str, object]:

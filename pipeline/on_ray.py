@@ -24,11 +24,9 @@ from aoq.pipeline.build import code_versions
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.reading import open_array
-from aoq.pipeline.remote import fetch
 from aoq.pipeline.search.problem import Problem
-from aoq.pipeline.search.store import Folder, Store
-from aoq.pipeline.search.units import Progress, Runner, Steps, Unit, run_in_process
-from aoq.pipeline.threads import use_threads
+from aoq.pipeline.search.units import Folder, Progress, Runner, Steps, Store, Unit, run_in_process
+from aoq.pipeline.vectors import fetch
 
 DEFAULTS = {
     "RAY_USAGE_STATS_ENABLED": "0",  # send no usage statistics
@@ -38,7 +36,7 @@ DEFAULTS = {
 HERE = {"address": "local", "object_store_memory": 100_000_000, "include_dashboard": False}
 RETRIES = 10
 """How often a unit's process or node may be lost."""
-ANSWER, PATIENCE, ENDING = 600.0, 60.0, 10.0
+_ANSWER, _PATIENCE, _ENDING = 600.0, 60.0, 10.0
 """Seconds for a node to check its input, between checks that any node is left, and for cancelled units to end."""
 
 Opened = TypeVar("Opened")
@@ -176,7 +174,7 @@ def check_nodes(ray: Any, takes: Mapping[str, int], folder: Path, lacking: Calla
                 answers[node_name(node)] = there.remote(code_versions(), Path(seen), lacking)
         for name, answer in answers.items():
             try:
-                problems = ray.get(answer, timeout=ANSWER)
+                problems = ray.get(answer, timeout=_ANSWER)
             except ray.exceptions.RayError as error:  # or no answer in time
                 problems = [f"cannot run aoq ({str(error).strip().splitlines()[-1]})"]
             unfit += [f"{name} {'; it '.join(problems)}"] if problems else []
@@ -220,7 +218,7 @@ def run_on_ray(
             left = [task.remote(unit, shipped, cpus) for unit in step]
             try:
                 while left:
-                    finished, left = ray.wait(left, timeout=PATIENCE)
+                    finished, left = ray.wait(left, timeout=_PATIENCE)
                     for unit in finished:
                         ray.get(unit)
                         progress(done := done + 1, total)
@@ -237,12 +235,14 @@ def run_on_ray(
                 for unit in left:
                     ray.cancel(unit, force=True)
                 if left:  # a unit that still writes would disturb whoever clears the folder
-                    ray.wait(left, num_returns=len(left), timeout=ENDING)
+                    ray.wait(left, num_returns=len(left), timeout=_ENDING)
 
 
 def do_unit(unit: Unit[Opened], job: Job[Opened], cpus: int) -> None:
     """Run one unit on a worker."""
-    use_threads(cpus)
+    import torch
+
+    torch.set_num_threads(cpus)
     unit.do(_open(job), job.store)
 
 

@@ -23,14 +23,14 @@ from typing import Any, Literal, TypeVar, cast
 import numpy as np
 from numpy.lib import format as npy
 
-from aoq.pipeline.terminal import visible
+from aoq.pipeline.console import visible
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-Kind = TypeVar("Kind")
+_Kind = TypeVar("_Kind")
 LONGEST_REASON = 200
 PLAIN_ARRAY = "copy it again, or write it with numpy.save as a plain array"
 
@@ -107,13 +107,13 @@ def _read_header(file: io.BufferedIOBase, size: int) -> tuple[tuple[int, ...], b
     return shape, is_fortran, dtype
 
 
-def read_json(path: Path, kind: type[Kind] | GenericAlias, *, remedy: str = "") -> Kind:
+def read_json(path: Path, kind: type[_Kind] | GenericAlias, *, remedy: str = "") -> _Kind:
     """Read a JSON file whose content fits a type or a TypedDict; additional keys are kept."""
     with reading(path, "the JSON file that is needed", remedy):
         return parse_json(path.read_bytes(), kind)
 
 
-def parse_json(text: bytes | str, kind: type[Kind] | GenericAlias) -> Kind:
+def parse_json(text: bytes | str, kind: type[_Kind] | GenericAlias) -> _Kind:
     """Parse a JSON text whose content fits a type or a TypedDict.
 
     Raises:
@@ -126,7 +126,7 @@ def parse_json(text: bytes | str, kind: type[Kind] | GenericAlias) -> Kind:
     return checked(content, kind)
 
 
-def checked(content: object, kind: type[Kind] | GenericAlias) -> Kind:
+def checked(content: object, kind: type[_Kind] | GenericAlias) -> _Kind:
     """Return the content if it fits the type; otherwise raise an error that names the place."""
     from pydantic import ValidationError  # late: readers of arrays start without it
 
@@ -136,7 +136,7 @@ def checked(content: object, kind: type[Kind] | GenericAlias) -> Kind:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
         raise ValueError(f"{place or 'the whole'}: {first['msg'].lower()}") from None
-    return cast(Kind, content)
+    return cast(_Kind, content)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

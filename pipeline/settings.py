@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import configparser
 import sys
+from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import aoq
+from aoq.pipeline.engine import Engine
 from aoq.pipeline.reading import reading
-
-if TYPE_CHECKING:
-    from aoq.pipeline.engine import Engine
 
 OWN = Path("luigi.cfg")
 try:
@@ -32,17 +33,13 @@ class paths(luigi.Config):  # noqa: N801  (Luigi names the section after the cla
     cache_root: luigi.Parameter = luigi.Parameter(default="~/.cache/aoq")
 
 
-class engine(luigi.Config):  # noqa: N801
-    device: luigi.Parameter = luigi.Parameter(default="auto")
-    threads: luigi.IntParameter = luigi.IntParameter(default=0)
-    processes: luigi.IntParameter = luigi.IntParameter(default=1)
-    checkpoint_steps: luigi.IntParameter = luigi.IntParameter(default=500)
-    workers: luigi.IntParameter = luigi.IntParameter(default=1)
-    mining_memory_mb: luigi.IntParameter = luigi.IntParameter(default=1500)
-    backend: luigi.Parameter = luigi.Parameter(default="inprocess")
-    ray_address: luigi.Parameter = luigi.Parameter(default="")
-    verify: luigi.Parameter = luigi.Parameter(default="sampled")
-    tensorboard: luigi.BoolParameter = luigi.BoolParameter(default=False, parsing=luigi.BoolParameter.EXPLICIT_PARSING)
+_PARAMETERS: dict[type, Callable[..., Any]] = {
+    int: luigi.IntParameter,
+    str: luigi.Parameter,
+    bool: partial(luigi.BoolParameter, parsing=luigi.BoolParameter.EXPLICIT_PARSING),
+}
+_options = {each.name: _PARAMETERS[type(each.default)](default=each.default) for each in fields(Engine)}
+engine: type[luigi.Config] = type("engine", (luigi.Config,), _options)
 
 
 def settings_of(section: type[luigi.Config]) -> dict[str, Any]:
@@ -55,8 +52,6 @@ def settings_of(section: type[luigi.Config]) -> dict[str, Any]:
 
 def configured_engine(**more: Any) -> Engine:
     """Return the engine of luigi.cfg's [engine]; `more` overrides its settings."""
-    from aoq.pipeline.engine import Engine
-
     return Engine(**settings_of(engine) | more)
 
 

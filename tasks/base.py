@@ -16,9 +16,9 @@ import luigi
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.build import Build
 from aoq.pipeline.config.load import split_member
+from aoq.pipeline.console import visible
 from aoq.pipeline.engine import Engine, torchrun_rank
 from aoq.pipeline.settings import configured_engine, configured_path, runs_root
-from aoq.pipeline.terminal import visible
 
 logger = logging.getLogger(__name__)
 FORKED = ("aoq.pipeline.stages.train", "aoq.pipeline.stages.encoding", "aoq.pipeline.mining.mine", "torch._dynamo")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from contextlib import nullcontext
 
-from aoq.pipeline.orphans import die_with_parent
+from aoq.pipeline.engine import die_with_parent
 
 
 class DieWithParent(nullcontext[object]):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -10,15 +12,25 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
 import aoq
 from aoq.models import MODELS, build_model
 from aoq.models.base import Captions, Images
+from aoq.pipeline.cli import main
+from aoq.pipeline.config.load import load_experiment
 from aoq.pipeline.config.losses import LossSection
 from aoq.pipeline.config.models import ModelSection
 from aoq.pipeline.losses import LOSSES, LossKind
 from aoq.pipeline.search.backends import BACKENDS
 
+EXPERIMENT = """
+model.name = "vsepp"
+dataset.demo.images = 40
+first_round = {epochs = 1, loss.name = "online"}
+second_round = {epochs = 1, loss.name = "adapoffquin"}
+mining = {search = "everything", h_captions = 7, h_images = 4}
+"""
 TEXT = (Path(__file__).parent.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
@@ -54,10 +66,18 @@ def test_the_loss_falls_as_pairs_separate(monkeypatch, tmp_path):
     assert separate < level
 
 
-def test_the_backend_finds_the_same_table(monkeypatch, tmp_path):
-    monkeypatch.setitem(
-        BACKENDS, "everything", added("pipeline/search/everything.py", monkeypatch, tmp_path).EVERYTHING
-    )
+def test_the_backend_is_known_everywhere_and_finds_the_same_table(monkeypatch, tmp_path):
+    backend = added("pipeline/search/everything.py", monkeypatch, tmp_path).EVERYTHING
+    (tmp_path / "trial.toml").write_text(EXPERIMENT)
+    with pytest.raises(ValueError, match=r"mining.search: there is no search 'everything'; known are auto, onepass"):
+        load_experiment(str(tmp_path / "trial.toml"))
+    monkeypatch.setitem(BACKENDS, "everything", backend)
+    assert not load_experiment(str(tmp_path / "trial.toml")).mining.is_approximate
+    monkeypatch.setitem(BACKENDS, "everything", replace(backend, guarantee=lambda store, direction: {}))
+    assert load_experiment(str(tmp_path / "trial.toml")).mining.is_approximate
+    monkeypatch.setitem(BACKENDS, "everything", backend)
+    listed = json.loads(CliRunner().invoke(main, ["list", "searches", "--json"]).stdout)["searches"]
+    assert {"search": "everything", "about": backend.about} in listed
     rng = np.random.default_rng(0)
     images, captions, image_of = rng.normal(size=(20, 4)), rng.normal(size=(40, 4)), np.arange(40) // 2
     tables = [aoq.hard_negatives(images, captions, image_of, h=(5, 3), search=one) for one in ("everything", "onepass")]

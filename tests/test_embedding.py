@@ -10,14 +10,11 @@ import pytest
 import torch
 
 from aoq.models import MODELS, build_model
-from aoq.pipeline import embedding, embedding_blocks
+from aoq.pipeline import embedding
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.tokens import TokenisedCaptions
-from aoq.pipeline.embedding import EmbeddingStore, similarity_matrix
-from aoq.pipeline.embedding_blocks import finish_embeddings, sides_of, write_embeddings
-from aoq.pipeline.search.store import Folder
-from aoq.pipeline.search.units import run_in_process
+from aoq.pipeline.embedding import EmbeddingStore, finish_embeddings, model_sides, similarity_matrix, write_embeddings
 
 CPU = torch.device("cpu")
 
@@ -45,7 +42,7 @@ def small_model(name):
 def test_the_matrix_is_every_pair_whatever_the_tiles(pairs, name, monkeypatch):
     model = small_model(name)
     whole = similarity_matrix(model, pairs, CPU)
-    for size in ("BATCH", "TILE_IMAGES", "TILE_CAPTIONS"):
+    for size in ("BATCH", "SCORED_IMAGES", "SCORED_CAPTIONS"):
         monkeypatch.setattr(embedding, size, 4)
     np.testing.assert_allclose(similarity_matrix(model, pairs, CPU), whole, rtol=1e-6, atol=1e-6)
     with torch.no_grad():
@@ -63,12 +60,12 @@ class StopError(Exception):
 
 
 def test_a_store_goes_on_after_its_last_whole_block(pairs, tmp_path, monkeypatch):
-    monkeypatch.setattr(embedding_blocks, "STORE_ROWS", 4)
+    monkeypatch.setattr(embedding, "STORE_ROWS", 4)
     model = small_model("vsepp")
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     for folder in (whole, cut):
         folder.mkdir()
-    write_embeddings(sides_of(model, pairs, CPU), whole)
+    write_embeddings(model_sides(model, pairs, CPU), whole)
     seen = []
 
     def stop(done, total, text):
@@ -77,9 +74,9 @@ def test_a_store_goes_on_after_its_last_whole_block(pairs, tmp_path, monkeypatch
             raise StopError
 
     with pytest.raises(StopError):
-        write_embeddings(sides_of(model, pairs, CPU), cut, stop)
+        write_embeddings(model_sides(model, pairs, CPU), cut, stop)
     seen = [*seen, "again"]
-    write_embeddings(sides_of(model, pairs, CPU), cut, lambda done, total, text: seen.append(done))
+    write_embeddings(model_sides(model, pairs, CPU), cut, lambda done, total, text: seen.append(done))
     assert seen == [4, 8, 9, 13, "again", 17, 21, 25, 29, 33, 36]
     for folder in (whole, cut):
         finish_embeddings(folder)
@@ -90,24 +87,6 @@ def test_a_store_goes_on_after_its_last_whole_block(pairs, tmp_path, monkeypatch
     assert isinstance(store.images, np.memmap)
     scores = store.images @ store.captions.T
     np.testing.assert_allclose(scores, similarity_matrix(model, pairs, CPU), atol=1e-6)
-
-
-def test_blocks_that_others_did_in_any_order_are_those_of_one_process(pairs, tmp_path, monkeypatch):
-    monkeypatch.setattr(embedding_blocks, "STORE_ROWS", 4)
-    whole, others, blocks = (tmp_path / name for name in ("whole", "others", "blocks"))
-    for folder in (whole, others, blocks):
-        folder.mkdir()
-
-    def last_first(steps, sides, store, progress):
-        run_in_process([list(reversed(step)) for step in steps], sides, store, progress)
-
-    sides, seen = sides_of(small_model("vsepp"), pairs, CPU), []
-    write_embeddings(sides, whole)
-    write_embeddings(sides, others, lambda done, *_: seen.append(done), run=last_first, store=Folder(blocks))
-    assert seen == [4, 8, 9, 13, 17, 21, 25, 29, 33, 36]
-    assert list(blocks.iterdir()) == []
-    for path in whole.iterdir():
-        assert (others / path.name).read_bytes() == path.read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -124,10 +103,10 @@ def test_blocks_that_others_did_in_any_order_are_those_of_one_process(pairs, tmp
     ],
 )
 def test_a_damaged_part_of_a_store_is_encoded_anew(pairs, tmp_path, monkeypatch, caplog, file, place, said, again):
-    monkeypatch.setattr(embedding_blocks, "STORE_ROWS", 4)
+    monkeypatch.setattr(embedding, "STORE_ROWS", 4)
     model, whole = small_model("vsepp"), tmp_path / "whole"
     whole.mkdir()
-    write_embeddings(sides_of(model, pairs, CPU), whole)
+    write_embeddings(model_sides(model, pairs, CPU), whole)
     cut = Path(shutil.copytree(whole, tmp_path / "cut"))
     content = bytearray((cut / file).read_bytes())
     if place is None:
@@ -139,7 +118,7 @@ def test_a_damaged_part_of_a_store_is_encoded_anew(pairs, tmp_path, monkeypatch,
     encode = {name: getattr(model, f"encode_{name}") for name in ("images", "captions")}
     for name, of in encode.items():
         monkeypatch.setattr(model, f"encode_{name}", lambda given, of=of: encoded.append(given) or of(given))
-    write_embeddings(sides_of(model, pairs, CPU), cut)
+    write_embeddings(model_sides(model, pairs, CPU), cut)
     assert sum(len(given) for given in encoded) == again
     assert said in caplog.text
     assert [path.read_bytes() for path in sorted(cut.iterdir())] == [
@@ -152,4 +131,4 @@ def test_a_broken_model_is_an_error_not_a_store(pairs, tmp_path):
     with torch.no_grad():
         next(model.parameters()).fill_(torch.nan)
     with pytest.raises(ValueError, match=r"images 0 to 8 is not finite"):
-        write_embeddings(sides_of(model, pairs, CPU), tmp_path)
+        write_embeddings(model_sides(model, pairs, CPU), tmp_path)

@@ -135,8 +135,5 @@ def test_options_that_are_no_numbers_are_named(tmp_path, value):
     options = SCAN_OPTIONS | {"lambda_softmax": value}
     with pytest.raises(ValueError, match=r"The option lambda_softmax is .*, and should be a finite number"):
         read_official_checkpoint(save(tmp_path / "odd", model=parts(), opt=options))
-
-
-def test_options_of_another_kind(tmp_path):
     with pytest.raises(ValueError, match=r"options \('opt'\) are of type list"):
         read_official_checkpoint(save(tmp_path / "odd", model=parts(), opt=["--agg_func", "Mean"]))

@@ -2,69 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from hashlib import sha256
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import fsspec
 import pytest
 
-from aoq.pipeline.remote import fetch, fetch_given
+from aoq.pipeline.vectors import fetch, fetch_given
 
 CONTENT = bytes(range(256)) * 5
-
-
-class Bucket(BaseHTTPRequestHandler):
-    """The part of S3 that reading one object needs."""
-
-    protocol_version = "HTTP/1.1"
-    reads = 0
-
-    def do_HEAD(self):
-        self._answer(b"")
-
-    def do_GET(self):
-        type(self).reads += 1
-        self._answer(CONTENT)
-
-    def _answer(self, body):
-        there = self.path.startswith("/bucket/images.npy")
-        first, last = 0, len(CONTENT) - 1
-        if asked := self.headers.get("Range"):
-            first, last = (int(place) for place in asked.removeprefix("bytes=").split("-"))
-            last = min(last, len(CONTENT) - 1)
-        self.send_response((206 if asked else 200) if there else 404)
-        self.send_header("Content-Length", str(last + 1 - first) if there else "0")
-        self.send_header("Content-Range", f"bytes {first}-{last}/{len(CONTENT)}")
-        self.send_header("Last-Modified", "Sat, 21 Nov 2026 12:00:00 GMT")
-        self.end_headers()
-        self.wfile.write(body[first : last + 1] if there else b"")
-
-    def log_message(self, *_):
-        pass
-
-
-@pytest.fixture
-def bucket():
-    """The address of a bucket on this machine."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Bucket)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    query = f"endpoint_override=127.0.0.1:{server.server_port}&scheme=http&region=us-east-1"
-    yield lambda name: f"s3://key:secret@bucket/{name}?{query}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def test_an_object_of_an_s3_store_is_fetched_once(bucket, tmp_path):
-    copy = fetch(bucket("images.npy"), tmp_path)
-    assert copy == tmp_path / f"{sha256(CONTENT).hexdigest()}.npy"
-    assert copy.read_bytes() == CONTENT
-    reads = Bucket.reads
-    assert fetch(bucket("images.npy"), tmp_path) == copy
-    assert Bucket.reads == reads > 0
-    with pytest.raises(FileNotFoundError, match=r"there is no file at s3://.*bucket/none\.npy"):
-        fetch(bucket("none.npy"), tmp_path)
 
 
 def test_a_file_is_fetched_again_when_it_changed_or_its_copy_is_gone(tmp_path):
@@ -105,3 +50,11 @@ def test_an_address_without_a_file_is_refused(tmp_path, address, error, message)
     with pytest.raises(error, match=message):
         fetch(address, tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
+
+
+def test_other_schemes_are_those_of_fsspec(tmp_path):
+    fsspec.filesystem("memory").pipe("/bucket/images.npy", CONTENT)
+    copy = fetch("memory://bucket/images.npy", tmp_path)
+    assert copy == tmp_path / f"{sha256(CONTENT).hexdigest()}.npy"
+    assert copy.read_bytes() == CONTENT
+    assert fetch("memory://bucket/images.npy", tmp_path) == copy

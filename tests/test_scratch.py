@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aoq.pipeline import scratch
-from aoq.pipeline.scratch import LOCK, reclaim, scratch_beside, scratch_in
+from aoq.pipeline.files import LOCK, reclaim, scratch_beside, scratch_in
 
 FORK = multiprocessing.get_context("fork")
 
@@ -93,27 +92,8 @@ def test_what_is_no_scratch_folder_is_left_alone(tmp_path, what):
     assert (precious / "file").read_text() == "kept"
 
 
-def test_no_folder_to_write_to(tmp_path):
+def test_a_place_that_takes_no_folder_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"none is no folder to write to"):
         scratch_beside(tmp_path / "none" / "out").__enter__()
-
-
-def test_a_folder_that_vanishes_is_not_waited_for(tmp_path, monkeypatch):
-    (place := tmp_path / "place").mkdir()
-
-    make, asked = scratch._make, []
-
-    def make_too_late(folder):
-        assert not asked
-        asked.append(folder)
-        place.rmdir()
-        make(folder)
-
-    monkeypatch.setattr(scratch, "_make", make_too_late)
-    with pytest.raises(FileNotFoundError, match=r"place/\.out\.work"):
-        scratch_beside(place / "out", wait=True).__enter__()
-
-
-def test_a_place_that_takes_no_folder_is_named():
     with pytest.raises(PermissionError, match="/proc may not be written"), scratch_beside(Path("/proc/made")):
         pass

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -26,7 +23,7 @@ from aoq.pipeline import on_ray
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.on_ray import run_on_ray, ship_problem
-from aoq.pipeline.search.exact import MOST_ROWS, ONE_PASS
+from aoq.pipeline.search.exact import IMAGE_ROWS, ONE_PASS
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.units import Unit, never, run_in_process
 from aoq.pipeline.tables.table import read_table
@@ -37,7 +34,7 @@ pytestmark = pytest.mark.cluster
 HERE = Path(aoq.__file__).parent.parent
 SHIP = partial(ship_problem, fetched={})
 IN_A_FOLDER = replace(ONE_PASS, is_small=never)
-IMAGES, EACH = 2 * MOST_ROWS + 100, 1
+IMAGES, EACH = 2 * IMAGE_ROWS + 100, 1
 MEMORY = 50_000_000
 
 
@@ -224,54 +221,3 @@ def test_units_take_a_gpu_where_there_is_one(cluster, world, tmp_path):
     there = mined(world, tmp_path / "there", on(cluster, lambda unit: partial(with_a_gpu, unit)))
     cluster.remove_node(third)
     assert there == mined(world, tmp_path / "here")
-
-
-def test_a_unit_that_no_node_has_room_for_is_refused(cluster, world, tmp_path):
-    with pytest.raises(ValueError, match=r"room for 0 of 1 processes of 1 CPUs, 0 GPUs and 900 MB each; its 2 nodes"):
-        mined(replace(world, memory=900_000_000), tmp_path, on(cluster))
-
-
-def test_a_node_with_other_code_is_refused_in_one_sentence(cluster, world, tmp_path):
-    copy = tmp_path / "copy"
-    for folder in ("aoq", "models", "pipeline", "tasks", "configs"):
-        shutil.copytree(HERE / folder, copy / folder, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    with (copy / "pipeline" / "search" / "problem.py").open("a") as changed:
-        changed.write("\n")
-    other = cluster.add_node(
-        num_cpus=1, object_store_memory=STORE_BYTES, memory=MEMORY, env_vars={"PYTHONPATH": str(copy)}
-    )
-    said = rf"^1 of 3 nodes cannot work on this: node \S+ \({other.node_id[:8]}\) has aoq's code \w+, not \w+\. Repair"
-    with pytest.raises(ValueError, match=said):
-        mined(world, tmp_path, on(cluster))
-    cluster.remove_node(other)
-
-
-DRIVER = f"""
-import sys
-from pathlib import Path
-sys.path.insert(0, {str(HERE)!r})
-from functools import partial
-from tests.test_search_on_ray import mined, on, opened, slowly
-
-class Cluster:
-    address = sys.argv[2]
-
-mined(opened(Path(sys.argv[1])), Path(sys.argv[1]), on(Cluster, lambda unit: partial(slowly, unit)))
-"""
-
-
-def slowly(unit, problem, store):
-    time.sleep(2)
-    return unit(problem, store)
-
-
-def test_a_driver_that_is_killed_goes_on(cluster, world, tmp_path):
-    (tmp_path / "driver.py").write_text(DRIVER)
-    command = [sys.executable, str(tmp_path / "driver.py"), str(tmp_path), cluster.address]
-    driver = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(HERE)})
-    wait_for(lambda: len(list((tmp_path / "work").glob("*.unit"))) >= 1 or driver.poll() is not None)
-    driver.send_signal(signal.SIGKILL)
-    assert driver.wait() == -signal.SIGKILL
-    done = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").glob("*.unit")}
-    assert mined(world, tmp_path, on(cluster)) == mined(world, tmp_path / "here")
-    assert {path: path.stat().st_mtime_ns for path in done} == done

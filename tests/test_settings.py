@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import itertools
 import logging
 import os
 import subprocess
@@ -16,9 +17,9 @@ from luigi.configuration import LuigiConfigParser
 from aoq.pipeline import console, settings
 from aoq.pipeline.config.load import load_experiment, names_in
 from aoq.pipeline.config.study import STUDIES, load_study
+from aoq.pipeline.console import is_hidden
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.settings import configured_engine, configured_path, read_shipped_settings, runs_root
-from aoq.pipeline.terminal import is_hidden
+from aoq.pipeline.settings import configured_path, read_shipped_settings, runs_root
 
 
 @pytest.fixture
@@ -50,11 +51,6 @@ def test_own_studies_stand_beside_shipped_ones(folder):
     assert {"mine", "demo"} <= set(names_in(STUDIES))
     with pytest.raises(ValueError, match=r"unknown study 'mein'; did you mean 'mine'"):
         load_study("mein")
-
-
-def test_the_engine_is_that_of_luigi_cfg(monkeypatch):
-    monkeypatch.setattr(settings, "settings_of", lambda section: {"threads": 2, "device": "cpu"})
-    assert configured_engine(device="auto") == Engine(threads=2, device="auto")
 
 
 def test_roots_start_at_the_current_directory(folder, monkeypatch):
@@ -114,13 +110,13 @@ def test_an_own_luigi_cfg_that_is_a_folder_is_named(folder):
 
 
 def test_threads_that_no_machine_has_are_refused():
-    for threads in (100_000, -1, 10**20):
-        with pytest.raises(ValueError, match=rf"\[engine\] threads is {threads}; give 0 .* to "):
-            Engine(threads=threads)
-        with pytest.raises(ValueError, match=rf"\[engine\] workers is {threads}; give 0 .* to "):
-            Engine(workers=threads)
+    for name, number in itertools.product(("threads", "workers"), (100_000, -1, 10**20)):
+        with pytest.raises(ValueError, match=rf"\[engine\] {name} is {number}; give 0 .* to "):
+            Engine(**{name: number})
     with pytest.raises(ValueError, match=r"\[engine\] checkpoint_steps is 0; give at least 1"):
         Engine(checkpoint_steps=0)
+    with pytest.raises(ValueError, match=r"backend is 'dask'; known are inprocess and ray"):
+        Engine(backend="dask")
 
 
 def test_log_lines_show_what_a_terminal_would_obey():

@@ -10,7 +10,7 @@ import unicodedata
 import pytest
 
 from aoq.pipeline import console
-from aoq.pipeline.terminal import escape_what_the_terminal_lacks, is_hidden, visible, visible_value
+from aoq.pipeline.console import escape_what_the_terminal_lacks, is_hidden, visible, visible_value
 
 SEEN = ["naïve café", "👩‍🚀 a dog 🐕", "כלב רץ על הדשא", "می‌خواهم", "क्‍ष", "two\tcolumns\nand lines"]
 

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.distributed.nn.functional import all_gather
 
-from aoq.pipeline.digests import digest
+from aoq.pipeline.files import digest
 from aoq.pipeline.losses.similarities import Similarities, offline_similarities
 from aoq.pipeline.tables.pairs import Pairs, pair_keys, rows_by_id
 from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of

@@ -28,8 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Int, Integer
 
-from aoq.pipeline.digests import file_sha256
-from aoq.pipeline.scratch import write_atomically
+from aoq.pipeline.files import file_sha256, write_atomically
 from aoq.pipeline.tables.files import MANIFEST
 
 _FORMAT_VERSION = 1

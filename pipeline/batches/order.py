@@ -19,7 +19,7 @@ from numba import njit
 
 from aoq.pipeline.batches.lists import MeetingLists
 from aoq.pipeline.search.positives import offsets_of
-from aoq.pipeline.search.problem import BLOCK, blocks
+from aoq.pipeline.search.problem import READ_ROWS, blocks
 
 MOST_EDGES = 10
 """Edges per list in a pass."""
@@ -104,7 +104,7 @@ def pass_graph(lists: MeetingLists, rows: PairRows, *, most: int, rng: np.random
     ):
         node_of = np.full(count, -1)
         node_of[candidates] = np.arange(nodes)
-        for start, stop in blocks(nodes, BLOCK):
+        for start, stop in blocks(nodes, READ_ROWS):
             edges.append(_draw_edges(listed[anchors[start:stop]], start, node_of, most, rng))
     first, second = np.concatenate(edges, axis=1)
     keys, weights = np.unique(np.minimum(first, second) * nodes + np.maximum(first, second), return_counts=True)

@@ -19,7 +19,7 @@ from aoq.pipeline.browse.lists import MOST_SUSPECTS
 from aoq.pipeline.browse.marks import Marks
 from aoq.pipeline.browse.pages import add_anchor_pages, add_common_pages, add_query_pages, here
 from aoq.pipeline.browse.source import Gallery
-from aoq.pipeline.terminal import visible_value
+from aoq.pipeline.console import visible_value
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Int32
 from aoq.pipeline.browse.source import Album, CaptionSearch, Gallery, open_table_folder
 from aoq.pipeline.data.folder import RowNumbers, Split
 from aoq.pipeline.data.thumbnails import Picture, Thumbnails, small_picture
-from aoq.pipeline.digests import digest
+from aoq.pipeline.files import digest
 from aoq.pipeline.search.positives import Positives
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.exchange.pictures import find_pictures

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from filelock import FileLock
 
 from aoq.pipeline.columns import parse_csv
+from aoq.pipeline.files import write_atomically, writing_in
 from aoq.pipeline.reading import reading
-from aoq.pipeline.scratch import write_atomically, writing_in
 from aoq.pipeline.tables.files import PAIRS
 from aoq.pipeline.tables.screens.judgements import read_matches
 

@@ -12,7 +12,7 @@ from werkzeug.wrappers import Response as Redirect
 
 from aoq.pipeline.browse.marks import Marks
 from aoq.pipeline.browse.source import Album, Evaluated, Gallery, OpenTable
-from aoq.pipeline.evaluation.significance import METRICS
+from aoq.pipeline.evaluation.significance import RECALL_METRICS
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.inspection import Inspection, Negative, inspect_list
 
@@ -54,7 +54,7 @@ def add_common_pages(app: Flask, source: Gallery, marks: Marks | None) -> None:
         if source.tables and marks is not None:
             numbers = _requested_numbers("table", source.tables)
             unmarked = sum(marks.of(*pair) is None for pair in source.tables[numbers[0]].suspected_pairs)
-        shown = {"page": page, "images": page.cut(range(images)), "metrics": METRICS}
+        shown = {"page": page, "images": page.cut(range(images)), "metrics": RECALL_METRICS}
         return render_template("start.html.j2", numbers=numbers, unmarked=unmarked, **shown)
 
     @app.get("/picture/<name>/<row>")

@@ -21,10 +21,10 @@ from aoq.pipeline.config.screen import RULES
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.thumbnails import Thumbnails
 from aoq.pipeline.data.vocabulary import tokenise
-from aoq.pipeline.digests import digest
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.evaluation.retrieval import open_similarity
-from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction
+from aoq.pipeline.files import digest
+from aoq.pipeline.search.problem import DIRECTIONS, OPPOSITE, Direction
 from aoq.pipeline.stages.chain import Chain, check_same_data, run_name, same_queries, table_owner
 from aoq.pipeline.stages.splits import open_checked, open_train_split
 from aoq.pipeline.tables.files import read_manifest
@@ -99,7 +99,7 @@ class OpenTable:
     @cached_property
     def surveys(self) -> dict[Direction, Survey]:
         """Computed when a page first needs them, as every list is read."""
-        return {one: survey(self.lists[one], len(self.lists[OTHER[one]])) for one in DIRECTIONS}
+        return {one: survey(self.lists[one], len(self.lists[OPPOSITE[one]])) for one in DIRECTIONS}
 
     @cached_property
     def suspects(self) -> np.ndarray:

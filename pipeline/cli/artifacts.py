@@ -11,11 +11,10 @@ from typing import Any
 import click
 
 from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.build import MANIFEST_FILE, SAMPLED, content_of, read_artifact_manifest
 from aoq.pipeline.cli.options import STAGE, as_json, experiment_chain
 from aoq.pipeline.cli.output import counted, echo, echo_json, echo_next, say, show_rows, styled, to_make
-from aoq.pipeline.digests import file_sha256, known_sha256
-from aoq.pipeline.inputs import SAMPLED
-from aoq.pipeline.manifest import MANIFEST, content_of, read_manifest
+from aoq.pipeline.files import file_sha256, known_sha256
 from aoq.pipeline.stages.chain import Chain
 from aoq.pipeline.tables.card import describe_guarantee
 
@@ -87,8 +86,8 @@ def _nearest(artifact: Artifact) -> tuple[str | None, dict[str, tuple[Any, Any]]
     """Find the artefact of this stage that differs least: its key, or None, and the places with both values."""
     found: dict[str, dict[str, tuple[Any, Any]]] = {}
     ours = _leaves(artifact.recipe)
-    for path in artifact.path.parent.glob(f"[!.]*/{MANIFEST}"):
-        theirs = _leaves(read_manifest(path.parent)["recipe"])
+    for path in artifact.path.parent.glob(f"[!.]*/{MANIFEST_FILE}"):
+        theirs = _leaves(read_artifact_manifest(path.parent)["recipe"])
         both = {place: (ours.get(place, "nothing"), theirs.get(place, "nothing")) for place in {*ours, *theirs}}
         found[path.parent.name] = {place: both[place] for place in sorted(both) if both[place][0] != both[place][1]}
     nearest = min(found, key=lambda key: (len(found[key]), key), default=None)
@@ -206,16 +205,16 @@ def _inexact(artifact: Artifact) -> Iterator[tuple[str, str]]:
 def _other_inputs(artifact: Artifact) -> Iterator[str]:
     manifest, upstream = artifact.manifest(), {f"{made.stage}/{made.key}": made for made in artifact.upstream}
     inputs: dict[str, str] = manifest.get("inputs", {})
-    there = [name for name in dict.fromkeys((*upstream, *inputs)) if (artifact.root / name / MANIFEST).exists()]
+    there = [name for name in dict.fromkeys((*upstream, *inputs)) if (artifact.root / name / MANIFEST_FILE).exists()]
     yield from (f"made from {name}, which is gone" for name in upstream if name not in there)
     data: dict[str, str] = {}
     for name in there:
         folder = artifact.root / name
         if name in inputs:
-            data |= read_manifest(folder).get("folder_sha256", {})
-            is_other = content_of(read_manifest(folder)) != inputs[name]
+            data |= read_artifact_manifest(folder).get("folder_sha256", {})
+            is_other = content_of(read_artifact_manifest(folder)) != inputs[name]
         else:  # not read, or made before manifests named their inputs
-            is_other = manifest["upstream_manifests"].get(name) != file_sha256(folder / MANIFEST)
+            is_other = manifest["upstream_manifests"].get(name) != file_sha256(folder / MANIFEST_FILE)
         if is_other:
             yield f"made from another copy of {name} than the one that exists"
     for name, content in inputs.items():

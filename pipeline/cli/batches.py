@@ -14,7 +14,7 @@ from aoq.pipeline.batches.lists import MeetingLists, meeting_lists
 from aoq.pipeline.cli.options import PATH, POSITIVE, with_default
 from aoq.pipeline.cli.output import counted, echo, echo_json, show_rows
 from aoq.pipeline.cli.table_options import NamedTable, row_options, takes_tables
-from aoq.pipeline.digests import file_sha256
+from aoq.pipeline.files import file_sha256
 from aoq.pipeline.tables.contents import TableRows
 from aoq.pipeline.tables.exchange.pictures import find_pictures
 from aoq.pipeline.tables.pairs import SIDES

@@ -13,7 +13,7 @@ import click
 
 from aoq.pipeline.cli.options import PATH
 from aoq.pipeline.cli.output import echo
-from aoq.pipeline.scratch import scratch_beside
+from aoq.pipeline.files import scratch_beside
 
 if TYPE_CHECKING:
     from aoq.models.official import OfficialModel

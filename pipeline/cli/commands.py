@@ -16,7 +16,7 @@ import click
 
 from aoq.pipeline.cli.options import EXPERIMENT
 from aoq.pipeline.cli.output import echo
-from aoq.pipeline.terminal import did_you_mean, escape_what_the_terminal_lacks, visible
+from aoq.pipeline.console import did_you_mean, escape_what_the_terminal_lacks, visible
 
 COMMANDS = {
     "Make": {

@@ -24,13 +24,12 @@ from aoq.pipeline.cli.vector_options import (
 from aoq.pipeline.console import show_progress
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.mining.sizes import fit_depths
-from aoq.pipeline.remote import fetch_given
 from aoq.pipeline.search.problem import Direction, Problem
 from aoq.pipeline.settings import configured_engine, configured_path
 from aoq.pipeline.stages.chain import Chain, table_depths, table_owner
 from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.stages.splits import open_true_train_split
-from aoq.pipeline.vectors import open_vectors
+from aoq.pipeline.vectors import fetch_given, open_vectors
 
 if TYPE_CHECKING:
     from aoq.pipeline.mining.estimate import Estimate

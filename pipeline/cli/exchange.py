@@ -19,11 +19,11 @@ from aoq.pipeline.cli.vector_options import normalise, open_sides, pair_in_order
 from aoq.pipeline.console import show_progress
 from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.data.folder import open_split, split_fingerprint
-from aoq.pipeline.digests import file_sha256
+from aoq.pipeline.files import file_sha256
 from aoq.pipeline.tables.files import directions_of, read_manifest
 from aoq.pipeline.tables.pairs import TWO_SIDES, Known, read_pairs
 from aoq.pipeline.tables.writing import made_whole, write_ids
-from aoq.pipeline.vector_files import Given
+from aoq.pipeline.vectors import VectorFile
 
 SCORES_ARE = {"exact": "exact scores", "source": "the source's scores", "none": "no scores"}
 
@@ -168,7 +168,7 @@ def import_table_command(
     # All that is known of the teacher is its lists.
     teacher: dict[str, Any] = {"lists_sha256": {direction: file_sha256(path) for direction, path in lists.items()}}
     if vectors:
-        hashes = (Given.of(file).sha256 for file in vectors)
+        hashes = (VectorFile.of(file).sha256 for file in vectors)
         teacher |= {"vectors_sha256": dict(zip(TWO_SIDES, hashes, strict=True)), "normalised": normalise}
     dataset = {} if files.data is None else {"dataset": split_fingerprint(files.data, files.split)}
     with made_whole(output) as made:

@@ -11,13 +11,12 @@ from typing import Any
 import click
 from filelock import FileLock, Timeout
 
-from aoq.pipeline.build import UNITS, Build
+from aoq.pipeline.build import MANIFEST_FILE, UNITS, Build, read_artifact_manifest
 from aoq.pipeline.cli.artifacts import all_stages
 from aoq.pipeline.cli.options import as_json, roots_as_typed
 from aoq.pipeline.cli.output import command_line, counted, echo, echo_json
 from aoq.pipeline.config.load import names_in
-from aoq.pipeline.manifest import MANIFEST, read_manifest
-from aoq.pipeline.scratch import LOCK, reclaim, scratch_in, writing_in
+from aoq.pipeline.files import LOCK, reclaim, scratch_in, writing_in
 from aoq.pipeline.settings import configured_path, runs_root
 from aoq.pipeline.stages.plan import plan
 
@@ -36,7 +35,7 @@ def gc_command(delete: bool, unfinished: bool, data_root: str, artifact_root: st
     """
     root, runs = configured_path("artifact_root", artifact_root), runs_root(artifact_root)
     needed = _needed(root, configured_path("data_root", data_root), runs)
-    artefacts = sorted(path.parent for path in root.glob(f"*/[!.]*/{MANIFEST}"))
+    artefacts = sorted(path.parent for path in root.glob(f"*/[!.]*/{MANIFEST_FILE}"))
     unneeded, interrupted = [path for path in artefacts if path not in needed], []
     if unfinished:
         scratch = scratch_in(Path.cwd(), configured_path("cache_root"), *runs.glob("*"))
@@ -86,7 +85,7 @@ def _state(path: Path, *, delete: bool) -> str:
     try:
         with writing_in(path.parent), FileLock(lock).acquire(timeout=0):
             if delete:
-                (path / MANIFEST).unlink(missing_ok=True)  # first: a folder without a manifest is no artefact
+                (path / MANIFEST_FILE).unlink(missing_ok=True)  # first: a folder without a manifest is no artefact
                 Build(path).clear()
                 path.rmdir()
                 lock.unlink(missing_ok=True)
@@ -107,12 +106,12 @@ def _needed(root: Path, data_root: Path, runs: Path) -> set[Path]:
         with suppress(ValueError, OSError):  # without its data nothing was made from it, unless a link leads there
             chain = plan(name, data_root=data_root, artifact_root=root)
             needed |= {artifact.path for artifact in all_stages(chain).values()}
-    linked = [link.resolve() for link in runs.glob("*/*") if link.is_symlink() and (link / MANIFEST).exists()]
+    linked = [link.resolve() for link in runs.glob("*/*") if link.is_symlink() and (link / MANIFEST_FILE).exists()]
     while linked:
         path = linked.pop()
         needed.add(path)
-        upstream = (root / stage / key for stage, key in read_manifest(path)["recipe"]["upstream"])
-        linked += [other for other in upstream if (other / MANIFEST).exists()]
+        upstream = (root / stage / key for stage, key in read_artifact_manifest(path)["recipe"]["upstream"])
+        linked += [other for other in upstream if (other / MANIFEST_FILE).exists()]
     return needed | _indexes(root, needed)
 
 
@@ -122,6 +121,8 @@ def _indexes(root: Path, needed: Iterable[Path]) -> set[Path]:
 
     if any(root.glob(f"hard_negatives/.*.work/{UNITS}/index-*.unit")):
         return set(root.glob("index/*"))
-    tables = (path / "table" for path in needed if path.parent.name == "hard_negatives" and (path / MANIFEST).exists())
+    tables = (
+        path / "table" for path in needed if path.parent.name == "hard_negatives" and (path / MANIFEST_FILE).exists()
+    )
     directions = (about for table in tables for about in read_table_manifest(table)["directions"].values())
     return {root / "index" / about["index"]["key"] for about in directions if "index" in about}

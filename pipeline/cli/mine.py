@@ -28,19 +28,15 @@ from aoq.pipeline.cli.vector_options import (
     require_pairing,
 )
 from aoq.pipeline.console import show_progress
-from aoq.pipeline.digests import digest, file_sha256
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.hub import is_of_hub
-from aoq.pipeline.remote import fetch_given, is_address
-from aoq.pipeline.scratch import scratch_beside, write_atomically
+from aoq.pipeline.extras import is_of_hub
+from aoq.pipeline.files import digest, file_sha256, scratch_beside, write_atomically
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.settings import configured_engine, configured_path
 from aoq.pipeline.tables.card import describe_guarantee
 from aoq.pipeline.tables.pairs import TWO_SIDES, pairing_sha256
 from aoq.pipeline.tables.writing import write_ids
-from aoq.pipeline.threads import plan_threads
-from aoq.pipeline.vector_files import READERS, Given
-from aoq.pipeline.vectors import read_vectors
+from aoq.pipeline.vectors import VECTOR_READERS, VectorFile, fetch_given, is_address, read_vectors
 
 OF_THE_JOB = ("normalise", "per_image", "min_grade", "h_captions", "h_images", "metric", "search", "sides")
 """Options that decide whether the lists of an interrupted run can be used."""
@@ -73,7 +69,7 @@ def mine_command(
     """
     if len(captions) > 1:
         raise click.UsageError(f"give IMAGES, CAPTIONS and OUTPUT; {' '.join(captions[1:])} is one too many")
-    if not captions and (output.suffix in READERS or is_of_hub(str(output))):
+    if not captions and (output.suffix in VECTOR_READERS or is_of_hub(str(output))):
         raise click.UsageError(f"OUTPUT is missing after {output}: it is the folder to be, and the last argument")
     if not captions and options["sides"]:
         raise click.UsageError("--sides names two sides, and IMAGES alone are one set; leave it out")
@@ -101,7 +97,7 @@ def _can_resume(build: Path) -> bool:
 
 def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mapping[str, Any]) -> None:
     copies = {side: fetch_given(file, configured_path("cache_root")) for side, file in files.items()}
-    opened = {side: Given.of(copy) for side, copy in copies.items()}
+    opened = {side: VectorFile.of(copy) for side, copy in copies.items()}
     matrices, converted = {side: one.open() for side, one in opened.items()}, build / "vectors"
     converted.mkdir(exist_ok=True)
     with ThreadPoolExecutor() as pool:
@@ -112,10 +108,12 @@ def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mappin
             for side, matrix in matrices.items()
         }
         # Loading torch takes longer than the threads.
+        import torch
+
         from aoq.pipeline.mining.mine import mine
         from aoq.pipeline.on_ray import choose_runner, ship_problem
 
-    plan_threads(engine.threads or len(os.sched_getaffinity(0)))
+    torch.set_num_threads(engine.threads or len(os.sched_getaffinity(0)))
     addresses = {
         opened[side].path.resolve(): file.partition("::")[0] for side, file in files.items() if is_address(file)
     }

@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from aoq.pipeline.terminal import visible
+from aoq.pipeline.console import visible
 
 SHORT_ROUNDS = {"one": "first_round", "two": "second_round"}
 """Short names of the trainings; other stages go by their own names."""

@@ -15,7 +15,7 @@ from aoq.pipeline.cli.table_options import RowFiles, own_view, row_options
 from aoq.pipeline.config.load import split_member
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.extras import import_extra
-from aoq.pipeline.scratch import write_atomically
+from aoq.pipeline.files import write_atomically
 from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.stages.report import SEPARATOR, plan_report, render_report
 

@@ -15,7 +15,7 @@ from aoq.pipeline.cli.output import counted, echo, echo_json, echo_next
 from aoq.pipeline.console import show_progress
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.scratch import publish, scratch_beside, writing_in
+from aoq.pipeline.files import replace_output, scratch_beside, writing_in
 
 _BLOCKS = "blocks"
 _test_split = with_default("--split", default="testall", help="The split with COCO's test images.")
@@ -75,7 +75,7 @@ def prepare_command(
             raise ValueError(f"{folder} was not made by aoq prepare, and is not replaced; choose another name.")
         with show_progress("preparing") as report:
             extractor, splits = prepare_folder(request, made, scratch / "work", engine, batch=batch_size, report=report)
-        publish(made, folder)
+        replace_output(made, folder)
     for name, counts in splits.items():
         echo(f"{name}: {counts['images']:,} images, {counts['captions']:,} captions")
     echo(f"{folder}: {extractor.tokens} × {extractor.dims} features an image by {extractor.name}")
@@ -109,7 +109,7 @@ def embed_command(folder: Path, output: Path, name: str, split: str, **options: 
 
     does the same inside an experiment, instead of a first round. A run that was cut short resumes.
     """
-    from aoq.pipeline.embedding_blocks import finish_embeddings
+    from aoq.pipeline.embedding import finish_embeddings
     from aoq.pipeline.stages.encoding import Encoding, write_encoded
 
     engine = Engine(**options)
@@ -124,7 +124,7 @@ def embed_command(folder: Path, output: Path, name: str, split: str, **options: 
         with show_progress("embedding") as report:
             write_encoded(encoding, made, scratch / _BLOCKS, engine, report)
         finish_embeddings(made)
-        publish(made, output)
+        replace_output(made, output)
     sizes = f"{opened.image_count:,} images and {opened.caption_count:,} captions"
     echo(f"{output}: {sizes}, {encoding.encoder.images.dims} numbers each, by {encoding.encoder.name}")
     vectors = (str(output / f"{side}.npy") for side in ("images", "captions"))

@@ -15,8 +15,7 @@ from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.cli.options import EXPERIMENT, STUDY, as_json, override, roots, with_override
 from aoq.pipeline.cli.output import command_line, echo_json, echo_next, say, show_rows, to_make
 from aoq.pipeline.config.dataset import Evaluation
-from aoq.pipeline.evaluation.attention import SCORES
-from aoq.pipeline.evaluation.retrieval import K
+from aoq.pipeline.evaluation.retrieval import ATTENTION_SCORES, K
 from aoq.pipeline.report.study import read_cell, summarise_study, table_of
 from aoq.pipeline.report.verdict import gain_on_control
 from aoq.pipeline.stages.chain import Chain, Member, teacher_of
@@ -152,7 +151,7 @@ def _show_annotations(chain: Chain, evaluation: Mapping[str, Any]) -> None:
     """Print the evaluation's other metrics: attention, many right answers, PMRP, agreement with people."""
     split, attention = chain.experiment.evaluation.split, evaluation.get("attention")
     if attention and not chain.is_ensemble:
-        scores = "  ".join(f"{name} {attention[name]:.1f}" for name in SCORES)
+        scores = "  ".join(f"{name} {attention[name]:.1f}" for name in ATTENTION_SCORES)
         where = f"{attention['phrases']} phrases of {split}, weights over {attention['threshold']:.2f}"
         say(f"\nattention: {scores}  ({where})")
     if relevance := evaluation.get("relevance"):

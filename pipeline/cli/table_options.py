@@ -24,9 +24,10 @@ from aoq.pipeline.cli.options import (
 )
 from aoq.pipeline.cli.output import to_make
 from aoq.pipeline.config.load import names_in
+from aoq.pipeline.console import did_you_mean
 from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.data.folder import Split, open_split, split_fingerprint
-from aoq.pipeline.hub import is_of_hub
+from aoq.pipeline.extras import is_of_hub
 from aoq.pipeline.prepare.photographs import photograph_files
 from aoq.pipeline.stages.chain import Chain
 from aoq.pipeline.stages.plan import plan
@@ -35,8 +36,7 @@ from aoq.pipeline.tables.contents import require_origin
 from aoq.pipeline.tables.files import read_manifest, sides_of
 from aoq.pipeline.tables.screens.view import View, read_view
 from aoq.pipeline.tables.table import NegativeTable, read_table
-from aoq.pipeline.terminal import did_you_mean
-from aoq.pipeline.vector_files import COLUMNED, Columns, Given
+from aoq.pipeline.vectors import COLUMNED, VectorFile
 
 if TYPE_CHECKING:
     from aoq.pipeline.embedding import EmbeddingStore
@@ -107,13 +107,13 @@ def read_id_file(named: str) -> list[str]:
     name, _, column = named.partition("::")
     if not (column or is_of_hub(name) or Path(name).suffix in COLUMNED or Path(name).is_dir()):
         return read_lines(Path(named))
-    path, part = opened = Given.of(named)
-    if not isinstance(columns := opened.read(), Columns):
+    path, part = opened = VectorFile.of(named)
+    if not (columns := {name: one for name, one in opened.read().items() if isinstance(one.kind, pa.DataType)}):
         raise ValueError(f"{path} holds vectors alone; ids are a column of {', '.join(COLUMNED)}.")
-    if part not in (names := columns.named(_holds_ids)):
+    if part not in (names := [name for name, one in columns.items() if _holds_ids(one.kind)]):
         named = named.removesuffix("::")
         raise ValueError(f"{named} names no column of ids; those of texts or whole numbers are {names}: {path}::NAME.")
-    ids = [value for array in columns.read(part) for value in array.to_pylist()]
+    ids = [value for array in columns[part].blocks() for value in array.to_pylist()]
     if None in ids:
         raise ValueError(f"{path}: row {ids.index(None)} has no id in column {part!r}; give it one.")
     return list(map(str, ids))

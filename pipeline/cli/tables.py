@@ -17,7 +17,7 @@ from aoq.pipeline.cli.screen import show_counts
 from aoq.pipeline.cli.table_options import NamedTable, own_view, row_options, takes_tables
 from aoq.pipeline.config.screen import RULES
 from aoq.pipeline.console import show_progress
-from aoq.pipeline.search.problem import OTHER, Direction
+from aoq.pipeline.search.problem import OPPOSITE, Direction
 from aoq.pipeline.settings import configured_engine
 from aoq.pipeline.stages.chain import Chain
 from aoq.pipeline.tables.audit import audit
@@ -153,7 +153,7 @@ def stats_command(table: NamedTable, view: Path | None, as_json: bool) -> None:
     with a view, which `aoq screen` makes, also how many negatives each rule flags.
     """
     read = table.read()
-    described = {direction: describe(read[direction], len(read[OTHER[direction]])) for direction in read.directions}
+    described = {direction: describe(read[direction], len(read[OPPOSITE[direction]])) for direction in read.directions}
     screened = table.read_view(view, or_own=True)
     guarantees = {direction: describe_guarantee(search_facts(read.manifest, direction)) for direction in described}
     if as_json:
@@ -200,7 +200,7 @@ def _show_statistics(one: Description) -> None:
 def diff_command(table: NamedTable, other: NamedTable, depth: int | None, as_json: bool) -> None:
     """Compare the lists of two tables.
 
-    TABLE and OTHER are experiments or tables' folders. Both must be of the same data: row n of one is row n of the
+    TABLE and OPPOSITE are experiments or tables' folders. Both must be of the same data: row n of one is row n of the
     other. A warning is printed if their ids or their true pairs show that they are not.
     """
     tables = table.read(), other.read()

@@ -13,8 +13,8 @@ from aoq.pipeline.config.dataset import TRAINING_DATA
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.section import validated
 from aoq.pipeline.config.tables import Ensemble, Fusing, Reranking
+from aoq.pipeline.console import did_you_mean
 from aoq.pipeline.reading import parse_toml, read_toml
-from aoq.pipeline.terminal import did_you_mean
 
 Combination = Ensemble | Reranking | Fusing
 COMBINATIONS: dict[str, type[Combination]] = {"ensemble": Ensemble, "rerank": Reranking, "fusion": Fusing}

@@ -11,8 +11,8 @@ from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, Posit
 from aoq.pipeline.config.dataset import Evaluation
 from aoq.pipeline.config.section import Runs, Section, TomlArray
 
-EXACT = ("auto", "onepass", "faiss-flat", "streamed")
-"""Built-in exact searches, listed here because the registry loads torch. "streamed" is an old name of onepass."""
+EXACT = ("auto", "onepass", "faiss-flat")
+"""Built-in exact searches, listed here because the registry loads torch."""
 INDEXED = ("ivf", "hnsw")
 """Built-in approximate searches."""
 Share = Annotated[float, Field(ge=0.0, le=1.0)]

@@ -32,8 +32,8 @@ from aoq.pipeline.data.demo_scenes import COUNT, OBJECT, OBJECTS, UNLABELLED
 from aoq.pipeline.data.files import is_binary, misfit
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.extras import import_extra
+from aoq.pipeline.files import write_atomically
 from aoq.pipeline.reading import open_array, read_json, reading
-from aoq.pipeline.scratch import write_atomically
 
 logger = logging.getLogger(__name__)
 

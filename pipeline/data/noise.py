@@ -20,8 +20,8 @@ from jaxtyping import Float32, Int32, Int64
 from aoq.pipeline.columns import read_parquet
 from aoq.pipeline.config.dataset import Noise
 from aoq.pipeline.data.files import misfit
+from aoq.pipeline.files import write_atomically
 from aoq.pipeline.reading import open_array
-from aoq.pipeline.scratch import write_atomically
 
 STREAM = int.from_bytes(b"noise", "big")
 """Entropy besides the seed, which alone would draw the captions that a training with the same seed visits first."""

@@ -19,7 +19,7 @@ from aoq.pipeline.data.folder import Split
 from aoq.pipeline.evaluation.retrieval import ImageOf, K, Similarity
 from aoq.pipeline.extras import import_extra
 
-COLUMNS = 512
+_COLUMNS = 512
 ZETAS = (0, 1, 2)
 
 
@@ -36,7 +36,7 @@ def measure_annotations(similarity: Similarity, split: Split, folder: Path, *, f
         measures["plausible"] = pmrp(similarity, split.image_of, known.classes, folds=folds)
     if known.judgements:
         measures["judgements"] = {
-            name: agreement(similarity, split.image_of, judged) for name, judged in known.judgements.items()
+            name: judgement_agreement(similarity, split.image_of, judged) for name, judged in known.judgements.items()
         }
     return measures
 
@@ -93,8 +93,8 @@ def r_precision(scores: Float[np.ndarray, " candidates"], is_right: Bool[np.ndar
 
 def columns(similarity: Similarity, captions: Int[np.ndarray, " some"]) -> Iterator[Float[np.ndarray, " images"]]:
     """Iterate over the scores of these captions; a matrix on disk is read in groups of columns."""
-    for start in range(0, len(captions), COLUMNS):
-        yield from np.ascontiguousarray(similarity[:, captions[start : start + COLUMNS]].T)
+    for start in range(0, len(captions), _COLUMNS):
+        yield from np.ascontiguousarray(similarity[:, captions[start : start + _COLUMNS]].T)
 
 
 def summarise_relevance(
@@ -170,7 +170,7 @@ def _check_finite(scores: Float[np.ndarray, " candidates"], query: int) -> None:
         raise ValueError(f"the similarity of query {query} and candidate {candidate} is {scores[candidate]}.")
 
 
-def agreement(similarity: Similarity, image_of: ImageOf, judged: ScoredPairs) -> dict[str, float | None]:
+def judgement_agreement(similarity: Similarity, image_of: ImageOf, judged: ScoredPairs) -> dict[str, float | None]:
     """Return rank correlations of the scores with mean human scores, in percent, and the human scores of errors.
 
     spearman, kendall   over all judged pairs (tau-b)

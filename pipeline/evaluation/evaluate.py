@@ -14,7 +14,6 @@ from torch import Tensor
 from aoq.models.base import MatchingModel
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.data.folder import open_split
-from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.evaluation.retrieval import evaluate_similarity
 from aoq.pipeline.prepare.pieces import read_words, tokenised
 
@@ -61,6 +60,8 @@ def evaluate(
     artefact, or an official file. `max_regions` keeps the first regions of each image, as in training. A model with an
     image tower reads the folder's photographs, as `aoq prepare` lists or packs them.
     """
+    from aoq.pipeline.embedding import similarity_matrix  # imported here: `recalls` needs no pyarrow
+
     opened = open_split(Path(folder), split)
     tokens = tokenised(opened.captions, read_words(Path(vocabulary)))
     place = torch.device(device)

@@ -16,9 +16,10 @@ from aoq.pipeline.reading import open_array
 from aoq.pipeline.search.positives import positive_pairs_of
 
 K = (1, 5, 10)
+ATTENTION_SCORES = ("precision", "recall", "f1")
 EDGES = (1, 2, 6, 11, 21, 51, 101, 201)
 """Starts of the intervals of `rank_histogram`; the last has no end."""
-BLOCK_BYTES = 16 << 20
+_BLOCK_BYTES = 16 << 20
 Similarity = Float[np.ndarray, "images captions"]
 ImageOf = Int[np.ndarray, " captions"]
 """The image row of each caption."""
@@ -60,7 +61,7 @@ def retrieval_ranks(similarity: Similarity, image_of: ImageOf, identity: Identit
     np.maximum.at(best, rows_of, true)
     np.maximum.at(own, columns_of, true)
     i2t, t2i = np.empty(images, dtype=np.int64), np.zeros(captions, dtype=np.int64)
-    rows = max(1, BLOCK_BYTES // (similarity.itemsize * captions))
+    rows = max(1, _BLOCK_BYTES // (similarity.itemsize * captions))
     for start in range(0, images, rows):
         block = similarity[start : start + rows]
         if not np.isfinite(block).all():

@@ -20,7 +20,7 @@ OUTSIDE = (100 * (1 - LEVEL) / 2, 100 * (1 + LEVEL) / 2)
 CHUNK = 100
 """Replicates computed at a time; each is a row of image counts in memory."""
 
-METRICS = [f"{direction}_r{k}" for direction in ("i2t", "t2i") for k in K] + ["rsum"]
+RECALL_METRICS = [f"{direction}_r{k}" for direction in ("i2t", "t2i") for k in K] + ["rsum"]
 """All recalls, and their sum."""
 Interval = tuple[float, float]
 
@@ -68,7 +68,7 @@ def metric_intervals(
     """Return the 95 % interval of every recall and of rsum, by a bootstrap of test images."""
     drawn = np.concatenate(list(_drawn_recalls(_hits(ranks, image_of), image_of, replicates, rng)), axis=1)
     recalls = np.hstack(list(drawn))
-    return _intervals(METRICS, 100 * np.column_stack([recalls, recalls.sum(axis=1)]))
+    return _intervals(RECALL_METRICS, 100 * np.column_stack([recalls, recalls.sum(axis=1)]))
 
 
 def compare_runs(

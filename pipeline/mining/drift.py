@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Float32, Int32, Int64
 
 from aoq.models.base import MatchingModel
-from aoq.pipeline.arithmetic import products_in
 from aoq.pipeline.data.batches import PairData
-from aoq.pipeline.embedding import TILE_IMAGES, encode_captions, encode_images
+from aoq.pipeline.embedding import SCORED_IMAGES, encode_captions, encode_images
+from aoq.pipeline.engine import products_in
 from aoq.pipeline.search.lists import NegativeLists, in_table_order
 from aoq.pipeline.search.problem import DIRECTIONS, Direction, blocks
 from aoq.pipeline.tables.statistics import Difference, difference, share_above_positive
@@ -107,7 +107,7 @@ def _tiles(
             yield columns[order], model.similarity(codes, captions).float().cpu().numpy()[:, order]
         return
     parts = list(encode_captions(model, pairs, device, anchors))
-    for start, stop in blocks(pairs.split.image_count, TILE_IMAGES):
+    for start, stop in blocks(pairs.split.image_count, SCORED_IMAGES):
         rows = np.arange(start, stop)
         codes = encode_images(model, pairs, device, rows)
         tile = np.empty((len(anchors), len(rows)), dtype=np.float32)

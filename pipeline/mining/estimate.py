@@ -19,7 +19,7 @@ from aoq.pipeline.search.backends import choose_backend, piece_of
 from aoq.pipeline.search.exact import ONE_PASS
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.units import Backend, never
-from aoq.pipeline.vectors import norms_of
+from aoq.pipeline.vectors import checked_norms
 
 READING, WRITING = "reading the vectors", "writing the table"
 _PIECES = 2
@@ -114,7 +114,7 @@ def _mine(problem: Problem, backend: Backend) -> tuple[dict[str, float], int]:
     level, times = log.level, [time.perf_counter()]
     for vectors in (problem.images, problem.captions)[: 2 - problem.one_set]:
         sha256(vectors.tobytes())
-        norms_of(vectors, "")
+        checked_norms(vectors, "")
     times.append(time.perf_counter())
 
     def progress(done: int, total: int) -> None:

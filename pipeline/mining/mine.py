@@ -12,18 +12,20 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float64, Int32
 
-from aoq.pipeline.digests import digest
+from aoq.pipeline.files import digest
 from aoq.pipeline.search.backends import choose_backend, run_search
 from aoq.pipeline.search.exact import exact_heads, lists_table, rescored
 from aoq.pipeline.search.lists import from_arrow
-from aoq.pipeline.search.problem import BLOCK, DIRECTIONS, Direction, Problem, blocks
-from aoq.pipeline.search.store import Folder, Memory, Store
+from aoq.pipeline.search.problem import DIRECTIONS, READ_ROWS, Direction, Problem, blocks
 from aoq.pipeline.search.units import (
     RECALL_FLOOR,
     Backend,
+    Folder,
+    MemoryStore,
     Progress,
     Runner,
     Steps,
+    Store,
     Unit,
     run_in_process,
     unit_name,
@@ -59,7 +61,7 @@ def mine(
         raise ValueError("a table has lists of both directions; h_captions and h_images must be at least 1.")
     work.mkdir(parents=True, exist_ok=True)
     backend = choose_backend(search, problem, wanted=recall_floor, kept=indexes) if isinstance(search, str) else search
-    store: Store = Memory()
+    store: Store = MemoryStore()
     if run is not run_in_process or not backend.is_small(problem):  # other processes need a folder
         store = Folder(work, digest([backend.name, provenance, of or problem.sha256]))
         store.clear_unfinished()
@@ -88,7 +90,7 @@ def _steps(earlier: Path, below: float, problem: Problem) -> Steps[Problem]:
     manifest, units = read_manifest(earlier), []
     for direction in DIRECTIONS:
         listed = read_lists(earlier, direction, manifest).negative_ids
-        for start, stop in blocks(len(problem[direction].anchors), BLOCK):
+        for start, stop in blocks(len(problem[direction].anchors), READ_ROWS):
             name = unit_name(direction, start, stop)
             search = partial(_search_drifted, listed[start:stop], below, direction, start)
             units.append(Unit((name, f"searched-{name}"), search))

@@ -20,15 +20,14 @@ import torch
 from jaxtyping import Int32, Int64
 
 from aoq.models.base import Code, MatchingModel
-from aoq.pipeline.arithmetic import products_in
 from aoq.pipeline.data.batches import PairData
-from aoq.pipeline.digests import digest
 from aoq.pipeline.embedding import encode_captions, encode_images
+from aoq.pipeline.engine import products_in
+from aoq.pipeline.files import digest
 from aoq.pipeline.mining import sizes
 from aoq.pipeline.search.lists import NegativeLists, in_table_order
-from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction, blocks
-from aoq.pipeline.search.store import Folder, Store
-from aoq.pipeline.search.units import Unit
+from aoq.pipeline.search.problem import DIRECTIONS, OPPOSITE, Direction, blocks
+from aoq.pipeline.search.units import Folder, Store, Unit
 from aoq.pipeline.tables.pairs import Pairs, is_among, listed_keys, pair_keys, positives_of
 from aoq.pipeline.tables.writing import write_table
 
@@ -165,7 +164,7 @@ def rescoring_units(job: Rescoring) -> list[Unit[Rescoring]]:
     searched = [
         Unit((f"search-{direction}-{block[0]:09d}",), partial(_search, direction, block))
         for direction in DIRECTIONS
-        for block in blocks(len(job.shortlist[OTHER[direction]]), sizes.SEARCH_BLOCK)
+        for block in blocks(len(job.shortlist[OPPOSITE[direction]]), sizes.SEARCH_BLOCK)
     ]
     return scored + searched
 

@@ -23,8 +23,7 @@ from aoq.pipeline.prepare.extractors import open_extractor
 from aoq.pipeline.prepare.request import Request
 from aoq.pipeline.prepare.sources.images import EncodedImages
 from aoq.pipeline.search.problem import blocks
-from aoq.pipeline.search.store import Folder, Store
-from aoq.pipeline.search.units import Runner, Unit, run_in_order, unit_name
+from aoq.pipeline.search.units import Folder, Runner, Store, Unit, run_in_order, unit_name
 
 READ_COLUMNS = pa.schema(
     {

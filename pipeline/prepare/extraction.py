@@ -28,11 +28,11 @@ from typing_extensions import TypedDict
 
 from aoq.models.towers.preprocessing import Seen, stacked
 from aoq.pipeline.data.images import decode, thumbnail
-from aoq.pipeline.orphans import die_with_parent
+from aoq.pipeline.engine import die_with_parent
+from aoq.pipeline.files import write_atomically
 from aoq.pipeline.prepare.extractor import Extractor
 from aoq.pipeline.prepare.sources.images import EncodedImages
 from aoq.pipeline.reading import read_json
-from aoq.pipeline.scratch import write_atomically
 
 THUMBNAIL = 200
 Arrays = Mapping[str, np.ndarray]

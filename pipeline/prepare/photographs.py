@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aoq.pipeline.data.images import DECODED_FORMATS, decode
-from aoq.pipeline.digests import digest
 from aoq.pipeline.extras import import_extra
+from aoq.pipeline.files import digest
 from aoq.pipeline.prepare.sources.images import EncodedImages, ImageFiles, ParquetImages
 from aoq.pipeline.reading import reading
 from aoq.pipeline.search.problem import blocks

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Int32, Shaped
 
-from aoq.pipeline.console import Report
-from aoq.pipeline.digests import digest
+from aoq.pipeline.console import Reporter, visible
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.extras import import_extra
+from aoq.pipeline.files import digest, write_atomically
 from aoq.pipeline.on_ray import choose_runner, load_ray
 from aoq.pipeline.prepare.blocks import extract_blocks, ship_extraction
 from aoq.pipeline.prepare.extraction import Extracting, Extraction, ImageReader, has_thumbnail
@@ -28,10 +28,8 @@ from aoq.pipeline.prepare.photographs import LISTED_ROWS, write_photographs
 from aoq.pipeline.prepare.request import Request, list_source
 from aoq.pipeline.prepare.sources.records import Listing, clean_captions
 from aoq.pipeline.prepare.splits import draw_splits, hash_images, named_splits
-from aoq.pipeline.scratch import write_atomically
 from aoq.pipeline.search.problem import blocks
-from aoq.pipeline.search.store import Folder
-from aoq.pipeline.terminal import visible
+from aoq.pipeline.search.units import Folder
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +38,7 @@ SHOWN_BROKEN = 5
 
 
 def prepare_folder(
-    request: Request, folder: Path, work: Path, engine: Engine, *, batch: int = 32, report: Report
+    request: Request, folder: Path, work: Path, engine: Engine, *, batch: int = 32, report: Reporter
 ) -> tuple[Extractor, dict[str, dict[str, int]]]:
     """Fill `folder` with a dataset folder; return the extractor and the counts of each split.
 
@@ -141,7 +139,7 @@ def _begin(request: Request, listing: Listing, extractor: Extractor, folder: Pat
     return key
 
 
-def _hashes(listing: Listing, work: Path, report: Report) -> list[bytes]:
+def _hashes(listing: Listing, work: Path, report: Reporter) -> list[bytes]:
     if not (kept := work / "hashes.bin").is_file():
         write_atomically(kept, b"".join(hash_images(listing.images, len(listing), report)))
     content = kept.read_bytes()

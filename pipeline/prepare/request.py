@@ -12,7 +12,7 @@ from typing import Literal
 
 from aoq.pipeline.config.dataset import Source
 from aoq.pipeline.data.folder import sample
-from aoq.pipeline.hub import is_of_hub, load_splits
+from aoq.pipeline.extras import is_of_hub, load_splits
 from aoq.pipeline.prepare.sources.images import ImageFiles
 from aoq.pipeline.prepare.sources.json_files import id_file_splits, is_json, list_id_files, list_json
 from aoq.pipeline.prepare.sources.records import Fields, Listing, read_records

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from aoq.pipeline.console import Report
+from aoq.pipeline.console import Reporter
 from aoq.pipeline.prepare.sources.images import EncodedImages
 from aoq.pipeline.prepare.sources.records import Listing
 
@@ -93,7 +93,7 @@ def draw_splits(listing: Listing, sizes: Mapping[str, int], seed: int, hashes: S
     return replace(listing, splits=names.take(pa.array(split_of[group_of.reshape(-1)])))
 
 
-def hash_images(images: EncodedImages, count: int, report: Report) -> list[bytes]:
+def hash_images(images: EncodedImages, count: int, report: Reporter) -> list[bytes]:
     """Hash each image's bytes with sha256; an unreadable image gets a hash of its own."""
 
     def hash_image(row: int) -> bytes:

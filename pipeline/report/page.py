@@ -10,13 +10,13 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from aoq.pipeline.evaluation.significance import METRICS
+from aoq.pipeline.console import visible_value
+from aoq.pipeline.evaluation.significance import RECALL_METRICS
 from aoq.pipeline.report.collect import ReportedRun, collect_runs, collect_stages, collect_teachers, is_control
 from aoq.pipeline.report.pictures import OpenModel, attended, examples, tables
 from aoq.pipeline.report.plots import PALETTE, curves, histogram_of_ranks
 from aoq.pipeline.report.verdict import on_dev, verdicts
 from aoq.pipeline.stages.chain import Chain, table_depths
-from aoq.pipeline.terminal import visible_value
 from aoq.pipeline.training.metrics import read_metrics
 
 COURSE = {
@@ -84,7 +84,7 @@ def render(named: Sequence[tuple[str, Chain]], *, open_model: OpenModel, evaluat
         terms=list(GLOSSARY),
         glossary=GLOSSARY,
         depths=table_depths,
-        metrics=METRICS,
+        metrics=RECALL_METRICS,
         baselines=list(dict.fromkeys(run.baseline for run in shown if run.baseline and run.baseline in by_name)),
         verdicts=verdicts(runs),
         on_dev=on_dev(shown),

@@ -13,10 +13,10 @@ from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.data.thumbnails import Thumbnails
 from aoq.pipeline.data.vocabulary import tokenise
-from aoq.pipeline.evaluation.attended import word_attention
+from aoq.pipeline.evaluation.attention import word_attention
 from aoq.pipeline.report.collect import ReportedRun
 from aoq.pipeline.report.plots import hardness
-from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction
+from aoq.pipeline.search.problem import DIRECTIONS, OPPOSITE, Direction
 from aoq.pipeline.stages.chain import Chain, table_owner
 from aoq.pipeline.stages.splits import open_train_split
 from aoq.pipeline.tables.card import describe_guarantee
@@ -57,7 +57,7 @@ def _table(owner: Chain, screen: Artifact | None) -> dict[str, Any]:
         directions[direction] = {
             "title": title,
             "guarantee": describe_guarantee(search_facts(table.manifest, direction)),
-            "about": describe(lists, len(table[OTHER[direction]])),
+            "about": describe(lists, len(table[OPPOSITE[direction]])),
             "plot": hardness(f"Scores, {title}, {name}", lists.scores.ravel(), lists.positive_score),
             "listed": [inspect_anchor(table, split, direction, row, TOP, None) for row in np.sort(anchors).tolist()],
         }

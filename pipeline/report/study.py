@@ -10,9 +10,9 @@ import numpy as np
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.config.load import split_member
 from aoq.pipeline.config.study import Study
-from aoq.pipeline.evaluation.attention import SCORES
+from aoq.pipeline.console import visible
+from aoq.pipeline.evaluation.retrieval import ATTENTION_SCORES
 from aoq.pipeline.stages.chain import Cell
-from aoq.pipeline.terminal import visible
 from aoq.pipeline.training.metrics import read_metrics, training_seconds
 
 Row = dict[str, Any]
@@ -34,7 +34,7 @@ def read_cell(cell: Cell) -> Row:
         "override": override,
         "training_key": training.key,
         **evaluation["metrics"],
-        **{f"attention_{name}": attention[name] for name in SCORES if attention},
+        **{f"attention_{name}": attention[name] for name in ATTENTION_SCORES if attention},
         "best_epoch": manifest["best_epoch"] + 1,
         "steps": manifest["steps"],
         **_speed(training, cell.chain.experiment.student.loss.name),

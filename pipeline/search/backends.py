@@ -14,23 +14,22 @@ import pyarrow as pa
 
 from aoq.pipeline.search.exact import ONE_PASS
 from aoq.pipeline.search.faiss_flat import FAISS_FLAT, has_faiss
-from aoq.pipeline.search.faiss_index import FACTORY, RECIPES, Indexed
+from aoq.pipeline.search.faiss_index import FAISS_PREFIX, RECIPES, Indexed
 from aoq.pipeline.search.lists import NegativeLists, from_arrow
 from aoq.pipeline.search.problem import Direction, Problem
-from aoq.pipeline.search.store import Memory, Store
-from aoq.pipeline.search.units import RECALL_FLOOR, Backend, Progress, Runner, run_in_process
+from aoq.pipeline.search.units import RECALL_FLOOR, Backend, MemoryStore, Progress, Runner, Store, run_in_process
 
 logger = logging.getLogger(__name__)
 Lists = TypeVar("Lists")
 
 WORTH_MEASURING = 2e12
 """Multiplications in a job of ten seconds or more."""
-PIECE = 2048, 8192
+_PIECE = 2048, 8192
 
 BACKENDS: dict[str, Backend] = {
     "onepass": ONE_PASS,
     "faiss-flat": FAISS_FLAT,
-    **{name: Indexed(name, RECALL_FLOOR, None).backend() for name in (*RECIPES, f"{FACTORY}FACTORY")},
+    **{name: Indexed(name, RECALL_FLOOR, None).backend() for name in (*RECIPES, f"{FAISS_PREFIX}FACTORY")},
 }
 
 
@@ -41,11 +40,11 @@ def fastest(problem: Problem) -> tuple[Backend, str]:
         return ONE_PASS, "a tile serves both directions"
     images, captions = (
         side[np.linspace(0, len(side) - 1, min(most, len(side)), dtype=np.int64)]
-        for side, most in zip((problem.images, problem.captions), PIECE, strict=True)
+        for side, most in zip((problem.images, problem.captions), _PIECE, strict=True)
     )
     piece, seconds = piece_of(problem, images, captions), {}
     for backend in (ONE_PASS, FAISS_FLAT, ONE_PASS, FAISS_FLAT):  # the first run of each loads and compiles
-        started, store = time.perf_counter(), Memory()
+        started, store = time.perf_counter(), MemoryStore()
         for step in backend.plan(piece):
             for unit in step:
                 unit.do(piece, store)
@@ -76,14 +75,11 @@ def choose_backend(
 
     An approximate one aims at the recall `wanted` and keeps its indexes below the folder `kept`.
     """
-    if search == "streamed":
-        logger.warning('search = "streamed" is the old name of "onepass", which finds the same lists; use "onepass"')
-        search = "onepass"
     if search == "auto":
         backend, why = (ONE_PASS, "") if problem is None else fastest(problem)
         logger.info("searching with %s: %s", backend.name, why)
         return backend
-    if search in RECIPES or (search.startswith(FACTORY) and search != FACTORY):
+    if search in RECIPES or (search.startswith(FAISS_PREFIX) and search != FAISS_PREFIX):
         return Indexed(search, wanted, kept).backend()
     if search not in BACKENDS:
         *names, last = ["auto", *BACKENDS]
@@ -147,6 +143,6 @@ def search_problem(
     Intermediate results stay in memory too: in the one pass, 8 bytes for each of the at most `h_images` candidates that
     a caption keeps from a block of images.
     """
-    found = run_search(problem, search, Memory(), recall_floor=recall_floor)
+    found = run_search(problem, search, MemoryStore(), recall_floor=recall_floor)
     lists = {direction: from_arrow(pa.concat_tables(tables)) for direction, tables in found.lists.items()}
     return Found(found.search, lists, found.guarantees)

@@ -20,23 +20,23 @@ import torch
 from jaxtyping import Integer
 from threadpoolctl import threadpool_limits
 
-from aoq.pipeline.arithmetic import TF32, products_in
-from aoq.pipeline.search.kept import KEY_BYTES, NONE, Heads, Kept, keys_of, width_for
-from aoq.pipeline.search.limits import FIRST, kept_share, sample_and_rank, sampled_limits
+from aoq.pipeline.engine import products_in
+from aoq.pipeline.search.device import TF32
+from aoq.pipeline.search.kept import KEY_BYTES, NO_CANDIDATE, Heads, Kept, keys_of, width_for
+from aoq.pipeline.search.limits import FIRST_DEVIATIONS, kept_share, sample_and_rank, sampled_limits
 from aoq.pipeline.search.lists import NegativeLists, to_arrow
 from aoq.pipeline.search.positives import offsets_of
 from aoq.pipeline.search.problem import Direction, Problem, Side, blocks
 from aoq.pipeline.search.scan import Scan
 from aoq.pipeline.search.scores import score_pairs
-from aoq.pipeline.search.store import Store
-from aoq.pipeline.search.units import Backend, Steps, Unit, list_bytes, unit_name
+from aoq.pipeline.search.units import Backend, Steps, Store, Unit, list_bytes, unit_name
 
 logger = logging.getLogger(__name__)
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 
 SMALL = 2e11
 """Multiplications in a job of seconds; its tables stay in memory, and a crash loses it."""
-MOST_ROWS = 8192
+IMAGE_ROWS = 8192
 """Images per unit; a crash loses at most one unit."""
 AGAIN = 6.0, None
 """Deviations (`limits.FIRST`) of further searches; the last starts without limits and certifies every list."""
@@ -44,7 +44,7 @@ LOST = ("cuda", "cublas", "hip error")
 """Words in the error messages of a device that failed."""
 
 
-def on_device(side: Side, work: Callable[[Scan], Result]) -> Result:
+def on_device(side: Side, work: Callable[[Scan], _Result]) -> _Result:
     """Run `work` on the side's device; if memory runs out, run it again with smaller tiles.
 
     Raises:
@@ -82,7 +82,7 @@ def certify(found: Heads, side: Side, scan: Scan, searches: Sequence[float | Non
     for deviations in searches:
         rows = np.flatnonzero(~found.certified)
         most = max(1, side.memory // 4 // (KEY_BYTES * width_for(side.h, len(side.candidates))))
-        for start, stop in blocks(len(rows), min(most, MOST_ROWS)):
+        for start, stop in blocks(len(rows), min(most, IMAGE_ROWS)):
             some = side.rows(rows[start:stop])
             if deviations is None:
                 limits = torch.full((stop - start,), -torch.inf, dtype=torch.float32, device=scan.device)
@@ -98,7 +98,7 @@ def certify(found: Heads, side: Side, scan: Scan, searches: Sequence[float | Non
 def exact_heads(side: Side) -> Heads:
     """Find the h best negatives of every anchor, all certified."""
     found = Heads.none(len(side.anchors), side.h)
-    return on_device(side, lambda scan: certify(found, side, scan, (FIRST, *AGAIN)))
+    return on_device(side, lambda scan: certify(found, side, scan, (FIRST_DEVIATIONS, *AGAIN)))
 
 
 def rescored(side: Side, ids: Integer[np.ndarray, "anchors k"]) -> Heads:
@@ -106,12 +106,12 @@ def rescored(side: Side, ids: Integer[np.ndarray, "anchors k"]) -> Heads:
     rows, places = np.nonzero(ids >= 0)
     found = ids[rows, places].astype(np.int64)
     scores = score_pairs(side.anchors, side.candidates, (side.anchor_norms, side.candidate_norms), (rows, found))
-    keys = torch.full(ids.shape, NONE, dtype=torch.int64)
+    keys = torch.full(ids.shape, NO_CANDIDATE, dtype=torch.int64)
     keys.numpy()[rows, places] = keys_of(torch.from_numpy(found), torch.from_numpy(scores)).numpy()
     own = np.repeat(np.arange(len(ids)), np.diff(side.positives.offsets)) << 32 | side.positives.ids
-    keys.numpy()[rows, places] = np.where(np.isin(rows << 32 | found, own), NONE, keys.numpy()[rows, places])
+    keys.numpy()[rows, places] = np.where(np.isin(rows << 32 | found, own), NO_CANDIDATE, keys.numpy()[rows, places])
     if ids.shape[1] < side.h:
-        keys = torch.nn.functional.pad(keys, (0, side.h - ids.shape[1]), value=NONE)
+        keys = torch.nn.functional.pad(keys, (0, side.h - ids.shape[1]), value=NO_CANDIDATE)
     best = Heads.of(keys, torch.full((len(ids),), torch.inf, dtype=torch.float32), side.h)
     return replace(best, bound=np.full(len(ids), np.inf, np.float32))
 
@@ -145,7 +145,7 @@ def _image_rows(problem: Problem) -> list[tuple[int, int]]:
         each += KEY_BYTES * width_for(problem.h_captions, len(problem.captions))
     if "t2i" in problem.directions:
         each += int(KEY_BYTES * len(problem.captions) * kept_share(problem.size("t2i")))
-    return blocks(len(problem.images), max(1, min(MOST_ROWS, problem.memory // 4 // each)))
+    return blocks(len(problem.images), max(1, min(IMAGE_ROWS, problem.memory // 4 // each)))
 
 
 def _scanned(direction: Direction, start: int, stop: int) -> str:
@@ -198,7 +198,7 @@ def _merge(start: int, stop: int, problem: Problem, store: Store) -> list[pa.Tab
     limits = np.max([table["limit"].to_numpy() for table in tables], axis=0)
     columns = [table["keys"].combine_chunks() for table in tables]
     counts = np.stack([column.value_lengths().to_numpy() for column in columns])
-    keys = np.full((stop - start, max(side.h, counts.sum(0).max())), NONE)
+    keys = np.full((stop - start, max(side.h, counts.sum(0).max())), NO_CANDIDATE)
     ends = counts.cumsum(0)
     places = np.arange(keys.shape[1])
     for column, end, count in zip(columns, ends, counts, strict=True):

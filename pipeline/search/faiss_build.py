@@ -20,18 +20,18 @@ from jaxtyping import Float32
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.search.faiss_flat import load_faiss
-from aoq.pipeline.search.problem import BLOCK, blocks
+from aoq.pipeline.search.problem import READ_ROWS, blocks
 from aoq.pipeline.search.recall import sampled_rows
 
 logger = logging.getLogger(__name__)
 
-STAGE, STAGE_VERSION = "index", 1
+_STAGE, _STAGE_VERSION = "index", 1
 SHARD_BYTES = 2**29
 ADDED = 65536  # vectors added to an index at a time
 PER_CELL, LEAST_TRAINED = 64, 65536  # vectors to train on: this many per cell, and at least this many in all
 CELL_LEAST = 39  # average number of vectors per cell; k-means needs as many to place a centre
 WIDEST_GRAPH = 4096
-Vectors = Float32[np.ndarray, "vectors D"]
+_Vectors = Float32[np.ndarray, "vectors D"]
 
 
 class Recipe(NamedTuple):
@@ -84,7 +84,7 @@ def _untrainable(recipe: Recipe, vectors: int, why: str) -> ValueError:
     return ValueError(f"FAISS cannot train {recipe.factory!r} on {vectors} vectors ({why}); ask for fewer clusters.")
 
 
-class Sizes(NamedTuple):
+class IndexSizes(NamedTuple):
     """Sizes of an index."""
 
     cells: int
@@ -96,7 +96,7 @@ class Sizes(NamedTuple):
     """Most bytes that building takes: twice the training sample, or a shard and the vectors being added."""
 
     @classmethod
-    def of(cls, recipe: Recipe, vectors: int, dimensions: int) -> Sizes:
+    def of(cls, recipe: Recipe, vectors: int, dimensions: int) -> IndexSizes:
         cells = getattr(load_faiss().try_extract_index_ivf(empty_index(recipe, dimensions)), "nlist", 0)
         each = dimensions if recipe.factory.endswith("SQ8") else 4 * dimensions
         each += 8 + 2 * 32 * 4 * recipe.factory.startswith("HNSW")
@@ -105,18 +105,18 @@ class Sizes(NamedTuple):
         return cls(cells, each, rows, sample, max(2 * 4 * dimensions * sample, adding))
 
 
-def build_index(vectors: Vectors, recipe: Recipe, root: Path, memory: int) -> Artifact:
+def build_index(vectors: _Vectors, recipe: Recipe, root: Path, memory: int) -> Artifact:
     """Return the index of these vectors below `root`, after building it if it is not there.
 
     Raises:
         ValueError: if FAISS cannot train it, or if `memory`, in bytes, is too small.
     """
-    count, sizes = len(vectors), Sizes.of(recipe, *vectors.shape)
+    count, sizes = len(vectors), IndexSizes.of(recipe, *vectors.shape)
     found = sha256(repr(vectors.shape).encode())
-    for start, stop in blocks(count, BLOCK):
+    for start, stop in blocks(count, READ_ROWS):
         found.update(np.ascontiguousarray(vectors[start:stop]).data)
     ingredients = {"vectors": found.hexdigest(), "factory": recipe.factory, "shard_rows": sizes.shard_rows}
-    made = Artifact(root, STAGE, STAGE_VERSION, ingredients)
+    made = Artifact(root, _STAGE, _STAGE_VERSION, ingredients)
     if not made.exists():  # refuse before a folder is made
         if count < sizes.cells:
             raise _untrainable(recipe, count, f"it has {sizes.cells} cells")
@@ -133,7 +133,7 @@ def build_index(vectors: Vectors, recipe: Recipe, root: Path, memory: int) -> Ar
     return made
 
 
-def _fill(vectors: Vectors, recipe: Recipe, sizes: Sizes, folder: Path) -> None:
+def _fill(vectors: _Vectors, recipe: Recipe, sizes: IndexSizes, folder: Path) -> None:
     """Write every missing shard. The first one is trained, and the others copy its training."""
     files = {rows: folder / f"shard-{rows[0]:010d}.faiss" for rows in blocks(len(vectors), sizes.shard_rows)}
     for rows, file in files.items():  # names sort as rows do
@@ -143,7 +143,7 @@ def _fill(vectors: Vectors, recipe: Recipe, sizes: Sizes, folder: Path) -> None:
             os.replace(temporary, file)
 
 
-def _shard(vectors: Vectors, rows: tuple[int, int], recipe: Recipe, sizes: Sizes, first: Path) -> Any:
+def _shard(vectors: _Vectors, rows: tuple[int, int], recipe: Recipe, sizes: IndexSizes, first: Path) -> Any:
     faiss = load_faiss()
     if first.exists():
         index = faiss.read_index(str(first))

@@ -16,13 +16,12 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float32, Int64
 
-from aoq.pipeline.arithmetic import find_device
+from aoq.pipeline.engine import find_device
 from aoq.pipeline.search.exact import certify, lists_table, on_device, rescored
 from aoq.pipeline.search.problem import Direction, Problem, Side, blocks
-from aoq.pipeline.search.store import Store
-from aoq.pipeline.search.units import Backend, Steps, Unit, unit_name
+from aoq.pipeline.search.units import Backend, Steps, Store, Unit, unit_name
 
-BLOCK = 4096
+ANCHOR_ROWS = 4096
 """Anchors per unit; a crash loses at most one unit."""
 SLACK = 32
 """Candidates requested beyond h and the positives."""
@@ -100,7 +99,7 @@ def _flat_steps(problem: Problem) -> Steps[Problem]:
     units = [
         Unit((unit_name(direction, *rows),), partial(_search, direction, *rows))
         for direction in problem.directions
-        for rows in blocks(problem.size(direction).anchors, BLOCK)
+        for rows in blocks(problem.size(direction).anchors, ANCHOR_ROWS)
     ]
     return [units]
 

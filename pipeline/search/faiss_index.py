@@ -1,4 +1,4 @@
-"""Backends ivf, hnsw and faiss:FACTORY: an index proposes candidates, which are then scored exactly.
+"""Backends ivf, hnsw and faiss:FAISS_PREFIX: an index proposes candidates, which are then scored exactly.
 
 Recall is measured on the lists that were written, at sampled anchors that are also searched exactly.
 """
@@ -21,23 +21,20 @@ import pyarrow as pa
 
 from aoq.pipeline.search.exact import lists_table, rescored
 from aoq.pipeline.search.faiss_build import Recipe, build_index, empty_index, hnsw, ivf, opened_index
-from aoq.pipeline.search.faiss_flat import load_faiss
+from aoq.pipeline.search.faiss_flat import ANCHOR_ROWS, SLACK, load_faiss
 from aoq.pipeline.search.kept import Heads
 from aoq.pipeline.search.lists import from_arrow
 from aoq.pipeline.search.problem import Direction, Problem, Side, blocks
 from aoq.pipeline.search.recall import choose_breadth, last_true_scores, sampled_rows, wilson_interval
-from aoq.pipeline.search.store import Folder, Store
-from aoq.pipeline.search.units import Backend, Steps, Unit, unit_name
+from aoq.pipeline.search.units import Backend, Folder, Steps, Store, Unit, unit_name
 
 logger = logging.getLogger(__name__)
 
-BLOCK = 4096  # anchors per unit; a crash loses at most one unit
-SLACK = 32  # candidates requested beyond h and the positives, as an index misjudges some; of long lists a quarter
-SAMPLED, TUNED_ON = 512, 1024  # anchors on which recall is measured, and others on which the breadth is chosen
+MEASURED_ON, TUNED_ON = 512, 1024  # anchors on which recall is measured, and others on which the breadth is chosen
 MOST_TIMES = 2  # a direction whose recall falls short is searched more widely at most this often
-FACTORY = "faiss:"
+FAISS_PREFIX = "faiss:"
 RECIPES: dict[str, Callable[[int], Recipe]] = {"ivf": ivf, "hnsw": hnsw}
-ABOUT = {
+_ABOUT = {
     "ivf": "approximate, by as many cells of an index as the recall floor needs; the index is kept",
     "hnsw": "approximate, by a graph, searched as widely as the recall floor needs; the graph is kept",
 }
@@ -45,7 +42,7 @@ ABOUT_FACTORY = 'approximate, by an index of FAISS such as "faiss:IVF256,Flat|np
 
 
 def candidates_asked(wanted: int) -> int:
-    """Return the number of candidates to request from an index when the `wanted` best are needed."""
+    """Return how many candidates to request for the `wanted` best, as an index misjudges some."""
     return wanted + max(SLACK, wanted // 4)
 
 
@@ -67,7 +64,7 @@ class Indexed:
     """How often each direction was searched more widely because its recall fell short."""
 
     def backend(self) -> Backend:
-        about = ABOUT.get(self.name, ABOUT_FACTORY)
+        about = _ABOUT.get(self.name, ABOUT_FACTORY)
         return Backend(self.name, about, self._steps, guarantee=self._guarantee, widened=self._widened)
 
     def _widened(self, problem: Problem, store: Store, short: Sequence[Direction]) -> Backend | None:
@@ -82,7 +79,7 @@ class Indexed:
     def _recipe(self, direction: Direction, problem: Problem) -> Recipe:
         if self.name in RECIPES:
             return RECIPES[self.name](problem.size(direction).candidates)
-        factory, _, parameters = self.name.removeprefix(FACTORY).partition("|")
+        factory, _, parameters = self.name.removeprefix(FAISS_PREFIX).partition("|")
         return Recipe(factory, parameters)
 
     def _label(self, direction: Direction) -> str:
@@ -103,7 +100,7 @@ class Indexed:
             [
                 Unit((unit_name(label, *rows),), partial(self._search, direction, slice(*rows)))
                 for direction, label in sides
-                for rows in blocks(problem.size(direction).anchors, BLOCK)
+                for rows in blocks(problem.size(direction).anchors, ANCHOR_ROWS)
             ],
             [Unit((f"recall-{label}",), partial(self._recall, direction)) for direction, label in sides],
         ]
@@ -152,8 +149,8 @@ class Indexed:
         """Measure the recall of the written lists on a sample of anchors, a new one for each breadth."""
         whole, times = problem[direction], self.times[direction]
         count, found = len(whole.anchors), []
-        sample = sampled_rows(count, SAMPLED, seed=2 * times)
-        for start, stop in blocks(count, BLOCK):
+        sample = sampled_rows(count, MEASURED_ON, seed=2 * times)
+        for start, stop in blocks(count, ANCHOR_ROWS):
             if len(here := sample[(sample >= start) & (sample < stop)] - start):
                 found.append(from_arrow(store.read(unit_name(self._label(direction), start, stop))).scores[here])
         recall = float((np.concatenate(found) >= last_true_scores(whole.rows(sample))).mean())

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from aoq.pipeline.search.device import sort_rows
 
-NONE = torch.iinfo(torch.int64).max
+NO_CANDIDATE = torch.iinfo(torch.int64).max
 """The key that sorts last: no candidate."""
 KEY_BYTES = 8
 
@@ -34,7 +34,7 @@ class Kept:
         """Start with nothing kept."""
         counts = torch.zeros(len(limits), dtype=torch.int64, device=limits.device)
         shape = len(limits), width_for(h, candidates)
-        return cls(h, limits.clone(), counts, torch.full(shape, NONE, dtype=torch.int64, device=limits.device))
+        return cls(h, limits.clone(), counts, torch.full(shape, NO_CANDIDATE, dtype=torch.int64, device=limits.device))
 
     def __getitem__(self, rows: slice) -> Kept:
         """Select anchors, as a view: what they keep is kept here too."""
@@ -74,7 +74,7 @@ class Kept:
     def _raise_limits(self, rows: Int64[Tensor, " some"]) -> None:
         """Keep the h best. From now on a candidate must beat the last of them, because ties have higher ids."""
         keys = sort_rows(self.keys[rows])
-        keys[:, self.h :] = NONE
+        keys[:, self.h :] = NO_CANDIDATE
         last = scores_of(keys[:, self.h - 1])
         raised = torch.nextafter(last, torch.full_like(last, torch.inf))
         raised = torch.where(self.counts[rows] < self.h, -torch.inf, raised)
@@ -99,7 +99,7 @@ def keys_of(candidates: Int64[Tensor, " pairs"], scores: Float32[Tensor, " pairs
 
 
 def scores_of(keys: Int64[Tensor, "*axes"]) -> Float32[Tensor, "*axes"]:
-    """Decode the scores of keys; that of `NONE` is NaN."""
+    """Decode the scores of keys; that of `NO_CANDIDATE` is NaN."""
     bits = ~(keys >> 32).int()
     return torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).view(torch.float32)
 
@@ -121,8 +121,8 @@ class Heads:
     def of(cls, keys: Int64[Tensor, "anchors width"], limits: Float32[Tensor, " anchors"], h: int) -> Heads:
         """Take the h best of `keys`, which are sorted in place; other candidates score below `limits` or sort later."""
         best = sort_rows(keys)[:, :h]
-        ids = torch.where(best == NONE, -1, best & 0xFFFFFFFF).int()
-        scores = torch.where(best == NONE, -torch.inf, scores_of(best))
+        ids = torch.where(best == NO_CANDIDATE, -1, best & 0xFFFFFFFF).int()
+        scores = torch.where(best == NO_CANDIDATE, -torch.inf, scores_of(best))
         bound = torch.nextafter(torch.minimum(limits, scores[:, -1]), torch.full_like(limits, -torch.inf))
         # A list that ends early without a limit holds all negatives there are.
         bound = torch.where((ids[:, -1] < 0) & (limits > -torch.inf), torch.inf, bound)

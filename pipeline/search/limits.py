@@ -13,21 +13,28 @@ import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
-from aoq.pipeline.arithmetic import Arithmetic
-from aoq.pipeline.search.device import Room, arithmetics, multiply, to_device
+from aoq.pipeline.search.device import (
+    Arithmetic,
+    Operand,
+    Room,
+    arithmetics,
+    errors_of,
+    floors_of,
+    multiply,
+    to_device,
+)
 from aoq.pipeline.search.problem import Side, Size, blocks
-from aoq.pipeline.search.products import Block, errors_of, floors_of
 
 SCORING = 14.0
 """Cost of an exact score, in products."""
 FEWEST_EXPECTED = 2.0
-FIRST = 2.8
+FIRST_DEVIATIONS = 2.8
 """Standard deviations by which a limit's rank exceeds the expected one; about one limit in 100 is too high."""
-PROBED = 256
+_PROBED = 256
 """Anchors on which the arithmetic is chosen."""
 
 
-def sample_and_rank(size: Size, deviations: float = FIRST) -> tuple[int, int]:
+def sample_and_rank(size: Size, deviations: float = FIRST_DEVIATIONS) -> tuple[int, int]:
     """Return the number of candidates to sample, and the rank in the sample of the score that becomes the limit.
 
     A sample of e N / w candidates contains on average e of an anchor's w best among N. The rank is d standard
@@ -38,7 +45,7 @@ def sample_and_rank(size: Size, deviations: float = FIRST) -> tuple[int, int]:
     (2571, 12)
     """
     count, wanted = size.candidates, max(1, size.wanted)
-    expected = max(FEWEST_EXPECTED, (SCORING * FIRST * wanted**2 / (2 * count)) ** (2 / 3))
+    expected = max(FEWEST_EXPECTED, (SCORING * FIRST_DEVIATIONS * wanted**2 / (2 * count)) ** (2 / 3))
     sampled = min(count, math.ceil(expected * count / wanted))
     expected = sampled * wanted / count
     deviation = math.sqrt(expected * (1 - sampled / count))
@@ -52,7 +59,7 @@ def kept_share(size: Size) -> float:
 
 
 def sampled_limits(
-    side: Side, how: Arithmetic, device: torch.device, room: Room, deviations: float = FIRST
+    side: Side, how: Arithmetic, device: torch.device, room: Room, deviations: float = FIRST_DEVIATIONS
 ) -> Float32[Tensor, " anchors"]:
     """Take, for each anchor, the approximate product of the chosen rank in the sample."""
     sample, rank = _sample(side, how, device, deviations)
@@ -69,11 +76,11 @@ def choose_arithmetic(side: Side, device: torch.device, room: Room) -> Arithmeti
     If the vectors have collapsed, the error of a coarse product exceeds the differences between scores, so most pairs
     would need an exact score.
     """
-    rows = np.linspace(0, len(side.anchors) - 1, min(PROBED, len(side.anchors))).astype(np.int64)
+    rows = np.linspace(0, len(side.anchors) - 1, min(_PROBED, len(side.anchors))).astype(np.int64)
     able, costs = arithmetics(device), []
     for how in able:
-        sample, rank = _sample(side, how, device, FIRST)
-        anchors = Block.of(side.anchors[rows], side.anchor_norms[rows], how, device)
+        sample, rank = _sample(side, how, device, FIRST_DEVIATIONS)
+        anchors = Operand.of(side.anchors[rows], side.anchor_norms[rows], how, device)
         near = multiply(anchors.near, sample.near)
         limits = near.topk(rank, sorted=False).values.amin(1).float()
         above = torch.nextafter(limits, torch.full_like(limits, torch.inf))  # many ties raise limits during the scan
@@ -82,9 +89,9 @@ def choose_arithmetic(side: Side, device: torch.device, room: Room) -> Arithmeti
     return able[int(np.argmin(costs))]
 
 
-def _sample(side: Side, how: Arithmetic, device: torch.device, deviations: float) -> tuple[Block, int]:
+def _sample(side: Side, how: Arithmetic, device: torch.device, deviations: float) -> tuple[Operand, int]:
     sampled, rank = sample_and_rank(side.size, deviations)
     rows: Int64[np.ndarray, " sampled"] = np.arange(len(side.candidates))
     if sampled < len(rows):
         rows = np.sort(np.random.default_rng(0).choice(len(rows), sampled, replace=False))
-    return Block.of(side.candidates[rows], side.candidate_norms[rows], how, device), rank
+    return Operand.of(side.candidates[rows], side.candidate_norms[rows], how, device), rank

@@ -11,13 +11,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float32, Float64, Int64, Integer
 
+from aoq.pipeline.engine import in_parallel
 from aoq.pipeline.search.positives import Positives, both_ways, pairs_of, with_itself
-from aoq.pipeline.threads import in_parallel
 
 Direction = Literal["i2t", "t2i"]
 DIRECTIONS: tuple[Direction, ...] = ("i2t", "t2i")
-OTHER: Mapping[Direction, Direction] = {"i2t": "t2i", "t2i": "i2t"}
-BLOCK = 4096
+OPPOSITE: Mapping[Direction, Direction] = {"i2t": "t2i", "t2i": "i2t"}
+READ_ROWS = 4096
 DEFAULT_MEMORY = 1_500_000_000
 NORMS = 1e-12, 1e12
 """Limits of a side's largest norm, between which no square or product overflows or underflows float32.
@@ -163,7 +163,7 @@ class Problem:
         shape = self.images.shape, self.captions.shape, self.h_captions, self.h_images
         found = sha256(repr((*shape, "one set") if self.one_set else shape).encode())
         for rows in (self.positives, self.images, self.captions):
-            for start, stop in blocks(len(rows), BLOCK):
+            for start, stop in blocks(len(rows), READ_ROWS):
                 found.update(np.ascontiguousarray(rows[start:stop]).data)
         return found.hexdigest()
 
@@ -216,6 +216,6 @@ def _norms(vectors: Float32[np.ndarray, "items D"], name: str) -> Float64[np.nda
 
 
 def _write_norms(start: int, stop: int, vectors: np.ndarray, norms: np.ndarray) -> None:
-    for first, last in blocks(stop - start, BLOCK // 16):
+    for first, last in blocks(stop - start, READ_ROWS // 16):
         part = vectors[start + first : start + last].astype(np.float64)
         norms[start + first : start + last] = np.sqrt(np.einsum("nd,nd->n", part, part)) * (1 + 2.0**-20)

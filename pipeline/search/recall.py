@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 NORMAL_QUANTILE = 1.959964
 """The 97.5 % quantile, so that the interval covers 95 %."""
-DEVIATIONS = 3 * math.sqrt(3)
+_DEVIATIONS = 3 * math.sqrt(3)
 """Standard errors by which the sample's recall must exceed the wanted one. A second sample, half as large, decides
 later; the difference of the two has sqrt(3) times the standard error, and three of those are hardly ever exceeded."""
 STEP = 1.125
@@ -73,7 +73,7 @@ def choose_breadth(index: str, widest: int, measure: Measure, wanted: float, cou
         if sampled == count:
             return recall >= wanted
         error = float(found.std(ddof=1)) * math.sqrt((count - sampled) / (count - 1) / sampled)
-        return recall - DEVIATIONS * error >= wanted
+        return recall - _DEVIATIONS * error >= wanted
 
     narrow, wide = beyond, min(max(beyond + 1, math.ceil(STEP * beyond)), widest)
     while not is_enough(wide):

@@ -13,12 +13,20 @@ import torch
 from jaxtyping import Float, Float32, Float64, Int64
 from torch import Tensor
 
-from aoq.pipeline.arithmetic import Arithmetic, find_device
-from aoq.pipeline.search.device import Room, multiply, room_on, scores_on
+from aoq.pipeline.engine import find_device
+from aoq.pipeline.search.device import (
+    Arithmetic,
+    Operand,
+    Room,
+    errors_of,
+    floors_of,
+    multiply,
+    room_on,
+    scores_on,
+)
 from aoq.pipeline.search.kept import KEY_BYTES, Kept, width_for
 from aoq.pipeline.search.limits import choose_arithmetic
 from aoq.pipeline.search.problem import Side, blocks
-from aoq.pipeline.search.products import Block, errors_of, floors_of
 
 MOST_PAIRS = 2**18
 """Pairs scored together; a tile that selects more is divided."""
@@ -33,7 +41,7 @@ class Edge:
     They are candidates `first`, `first` + 1, … of the other edge. `kept` is None if their lists are not wanted.
     """
 
-    block: Block
+    block: Operand
     errors: Float64[Tensor, " vectors"]
     kept: Kept | None
     first: int
@@ -50,7 +58,7 @@ class Scan:
     device: torch.device
     room: Room
     how: Arithmetic
-    _resident: dict[int, Block] = field(default_factory=dict, repr=False)
+    _resident: dict[int, Operand] = field(default_factory=dict, repr=False)
     _reused: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -76,7 +84,7 @@ class Scan:
         columns = self.room.columns
         if limits is not None:
             columns = max(1, min(columns, side.memory // 8 // (KEY_BYTES * width_for(h, len(side.anchors)))))
-        anchors, own = Block.of(side.anchors, side.anchor_norms, self.how, self.device), _Own(side)
+        anchors, own = Operand.of(side.anchors, side.anchor_norms, self.how, self.device), _Own(side)
         for start, stop in blocks(len(side.candidates), columns):
             candidates = self._candidates(side, start, stop)
             others = None if limits is None else Kept.nothing(limits[start:stop], h, len(side.anchors))
@@ -90,11 +98,11 @@ class Scan:
                 self._select(near, rows, ends)
             yield others
 
-    def _candidates(self, side: Side, start: int, stop: int) -> Block:
+    def _candidates(self, side: Side, start: int, stop: int) -> Operand:
         """Move candidates to the device; they stay on a GPU that has room for all of them."""
         known = self._resident.get(start)
         if known is None or len(known) != stop - start:
-            known = Block.of(side.candidates[start:stop], side.candidate_norms[start:stop], self.how, self.device)
+            known = Operand.of(side.candidates[start:stop], side.candidate_norms[start:stop], self.how, self.device)
             if 2 * side.candidates.nbytes <= self.room.resident:
                 self._resident[start] = known
         return known

@@ -17,8 +17,8 @@ from jaxtyping import Float32, Float64, Int64, Integer
 from numba import njit
 from torch import Tensor
 
-from aoq.pipeline.search.problem import BLOCK, blocks
-from aoq.pipeline.threads import in_parallel
+from aoq.pipeline.engine import in_parallel
+from aoq.pipeline.search.problem import READ_ROWS, blocks
 
 
 def exact_scores(
@@ -33,13 +33,13 @@ def exact_scores(
     >>> exact_scores(one, two, np.array([0, 2]), np.array([0, 1])).tolist()
     [1.0, 1.0]
     """
-    longest = max((float(norms_of(candidates[ids[a:b]]).max()) for a, b in blocks(len(ids), BLOCK)), default=0.0)
+    longest = max((float(norm_bounds(candidates[ids[a:b]]).max()) for a, b in blocks(len(ids), READ_ROWS)), default=0.0)
     rows = np.repeat(np.arange(len(anchors)), np.diff(offsets))
-    norms = norms_of(anchors), np.broadcast_to(longest, len(candidates))
+    norms = norm_bounds(anchors), np.broadcast_to(longest, len(candidates))
     return score_pairs(anchors, candidates, norms, (rows, ids.astype(np.int64, copy=False)))
 
 
-def norms_of(vectors: Float32[np.ndarray, "items D"]) -> Float64[np.ndarray, " items"]:
+def norm_bounds(vectors: Float32[np.ndarray, "items D"]) -> Float64[np.ndarray, " items"]:
     """Return upper bounds of the norms, within 1e-6 relative."""
     return np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64)) * (1 + 2.0**-20)
 

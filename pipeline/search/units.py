@@ -1,18 +1,133 @@
-"""Units of work, how to run them, and the search backends that plan them."""
+"""Units of work, the stores of their tables, how to run them, and the search backends that plan them."""
 
 from __future__ import annotations
 
+import logging
+import math
+import os
+import platform
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, BinaryIO, Generic, TypeVar
 
 import pyarrow as pa
 
 from aoq.pipeline.search.problem import Direction, Problem
-from aoq.pipeline.search.store import Store
 
-Job = TypeVar("Job")
+logger = logging.getLogger(__name__)
+
+_CHECKSUM_BYTES = sha256().digest_size
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Arrow files, each with a checksum of its content, its name and the job that it is `of`.
+
+    A file appears whole or not at all, and is read only if it is unchanged and belongs to the same job.
+    """
+
+    path: Path
+    of: str = ""
+
+    def has(self, name: str) -> bool:
+        """Return whether the table exists and is undamaged."""
+        path = self._file(name)
+        if not path.is_file():
+            return False
+        if not self._is_whole(name):
+            logger.warning("%s is damaged or belongs to another search; making it again", path)
+            return False
+        return True
+
+    def read(self, name: str) -> pa.Table:
+        """Map the table, so that only the used parts are read."""
+        path = self._file(name)
+        if not path.is_file() or not self._is_whole(name):
+            raise ValueError(
+                f"{path} was lost or damaged after it was written; run again: only this file is made again."
+            )
+        with pa.memory_map(str(path)) as file:
+            content = file.read_buffer().slice(0, file.size() - _CHECKSUM_BYTES)
+        return pa.ipc.open_file(content).read_all()
+
+    def write(self, name: str, table: pa.Table) -> None:
+        temporary = self.path / f"{name}.tmp-{platform.node()}-{os.getpid()}"
+        with pa.ipc.new_file(temporary, table.schema) as writer:
+            writer.write_table(table)
+        with temporary.open("r+b") as file:
+            checksum = _checksum(file, self.of, name)
+            file.write(checksum)
+        os.replace(temporary, self._file(name))
+
+    def drop(self, name: str) -> None:
+        """Delete a table that was consumed."""
+        self._file(name).unlink(missing_ok=True)
+
+    def clear_unfinished(self) -> None:
+        """Delete the temporary files of killed processes."""
+        for path in self.path.glob("*.tmp-*"):
+            path.unlink(missing_ok=True)
+
+    def names(self, prefix: str) -> list[str]:
+        """Return the names of undamaged tables, in order."""
+        found = sorted(path.stem for path in self.path.glob(f"{prefix}*.unit"))
+        return [name for name in found if self._is_whole(name)]
+
+    def _file(self, name: str) -> Path:
+        return self.path / f"{name}.unit"
+
+    def _is_whole(self, name: str) -> bool:
+        """Check the hash once, and again if the file has changed."""
+        found = self._file(name).stat()
+        return _is_whole(self, name, (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
+
+
+@lru_cache(maxsize=2**16)
+def _is_whole(folder: Folder, name: str, stamp: tuple[int, ...]) -> bool:
+    with folder._file(name).open("rb") as file:
+        size = max(0, stamp[1] - _CHECKSUM_BYTES)
+        return _checksum(file, folder.of, name, size) == file.read()
+
+
+def _checksum(file: BinaryIO, of: str, name: str, size: int | None = None) -> bytes:
+    """Hash the first `size` bytes, by default all, and leave the file position after them."""
+    found, left = sha256(f"{of}\0{name}\0".encode()), math.inf if size is None else size
+    while block := file.read(int(min(left, 2**20))):
+        found.update(block)
+        left -= len(block)
+    return found.digest()
+
+
+@dataclass(eq=False)
+class MemoryStore:
+    """Tables in this process's memory."""
+
+    _tables: dict[str, pa.Table] = field(default_factory=dict)
+
+    def has(self, name: str) -> bool:
+        return name in self._tables
+
+    def read(self, name: str) -> pa.Table:
+        return self._tables[name]
+
+    def write(self, name: str, table: pa.Table) -> None:
+        self._tables[name] = table
+
+    def drop(self, name: str) -> None:
+        self._tables.pop(name, None)
+
+    def names(self, prefix: str) -> list[str]:
+        return sorted(name for name in self._tables if name.startswith(prefix))
+
+
+Store = Folder | MemoryStore
+
+
+_Job = TypeVar("_Job")
 RECALL_FLOOR = 0.95
 """Default fraction of the true lists that an approximate search must find."""
 
@@ -21,13 +136,13 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Unit(Generic[Job]):
+class Unit(Generic[_Job]):
     """`run(job, store)` makes the tables `outputs`; they are identical on every run and machine."""
 
     outputs: tuple[str, ...]
-    run: Callable[[Job, Store], Sequence[pa.Table]]
+    run: Callable[[_Job, Store], Sequence[pa.Table]]
 
-    def do(self, job: Job, store: Store) -> None:
+    def do(self, job: _Job, store: Store) -> None:
         """Write the outputs unless the store has all of them."""
         if all(store.has(name) for name in self.outputs):
             return
@@ -43,14 +158,14 @@ def unit_name(kind: str, start: int, stop: int) -> str:
     return f"{kind}-{start:09d}-{stop:09d}"
 
 
-Steps = Sequence[Sequence[Unit[Job]]]
+Steps = Sequence[Sequence[Unit[_Job]]]
 """The units of a step depend on earlier steps, but not on each other."""
 
 
-Runner = Callable[[Steps[Job], Job, Store, Progress], None]
+Runner = Callable[[Steps[_Job], _Job, Store, Progress], None]
 
 
-def run_in_process(steps: Steps[Job], job: Job, store: Store, progress: Progress) -> None:
+def run_in_process(steps: Steps[_Job], job: _Job, store: Store, progress: Progress) -> None:
     """Run the units one after another, each with all threads."""
     total, done = sum(map(len, steps)), 0
     for units in steps:
@@ -61,7 +176,7 @@ def run_in_process(steps: Steps[Job], job: Job, store: Store, progress: Progress
 
 
 def run_in_order(
-    units: Sequence[Unit[Job]], job: Job, store: Store, run: Runner[Job], take: Callable[[int, pa.Table], None]
+    units: Sequence[Unit[_Job]], job: _Job, store: Store, run: Runner[_Job], take: Callable[[int, pa.Table], None]
 ) -> None:
     """Run units of one table each, and call `take` with each number and table, in order; the store then drops it.
 
@@ -98,10 +213,6 @@ def list_bytes(problem: Problem) -> float:
     return float(sum(size.anchors * (8 * size.h + 12) for size in sizes))
 
 
-def no_wider_search(problem: Problem, store: Store, short: Sequence[Direction]) -> None:
-    """Return None: this search cannot be widened."""
-
-
 def never(problem: Problem) -> bool:
     return False
 
@@ -119,7 +230,7 @@ class Backend:
     """Floating-point operations of each step by name, in order; None if unknown."""
     work_bytes: Callable[[Problem], float] = list_bytes
     """Bytes that the units write during the search, not counted in `problem.memory`."""
-    widened: Callable[[Problem, Store, Sequence[Direction]], Backend | None] = no_wider_search
+    widened: Callable[[Problem, Store, Sequence[Direction]], Backend | None] = lambda *_: None
     """Return a backend that searches directions whose recall fell short more widely, or None."""
     is_small: Callable[[Problem], bool] = never
     """Return whether a job takes seconds, so that its tables may stay in memory."""

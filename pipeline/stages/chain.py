@@ -13,8 +13,8 @@ from aoq.pipeline.config.dataset import TRAINING_DATA
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.load import override_text, split_member
 from aoq.pipeline.config.tables import Fusion, Mining, Refresh, Rerank
-from aoq.pipeline.digests import digest, file_sha256, known_sha256
-from aoq.pipeline.terminal import did_you_mean
+from aoq.pipeline.console import did_you_mean
+from aoq.pipeline.files import digest, file_sha256, known_sha256
 
 MARKS = r"""[A-Za-z0-9_.=,\-\s"'{}\[\]@:]+"""
 """Characters of an override that a folder's name keeps or can do without."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aoq.pipeline.build import UNITS, Build
+from aoq.pipeline.build import UNITS, Build, planned_file, take_in_planned
 from aoq.pipeline.console import show_progress
 from aoq.pipeline.data.check import examine_folder
 from aoq.pipeline.data.demo import write_demo_world
@@ -18,9 +18,8 @@ from aoq.pipeline.data.findings import SEVERITIES, Flaw, confusion, isolation, s
 from aoq.pipeline.data.folder import Split, split_fingerprint
 from aoq.pipeline.data.noise import draw_noise, read_noise
 from aoq.pipeline.data.vocabulary import Vocabulary
-from aoq.pipeline.digests import digest, known_sha256
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.inputs import planned_file, take_in_planned
+from aoq.pipeline.files import digest, known_sha256
 from aoq.pipeline.stages.chain import Chain, pretrained
 from aoq.pipeline.stages.splits import NOISE, SUBWORDS, VOCABULARY, open_checked, open_true_train_split, take_in_split
 

@@ -15,17 +15,16 @@ from torch import Tensor
 
 from aoq.models.base import EmbeddingModel
 from aoq.models.towers.preprocessing import stacked
-from aoq.pipeline.build import UNITS
-from aoq.pipeline.console import Report, show_progress
-from aoq.pipeline.digests import digest, file_sha256, known_sha256
-from aoq.pipeline.embedding_blocks import Side, sides_of, write_embeddings
+from aoq.pipeline.build import UNITS, take_in
+from aoq.pipeline.console import Reporter, show_progress
+from aoq.pipeline.embedding import EncodedSide, model_sides, write_embeddings
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.inputs import take_in
+from aoq.pipeline.files import digest, file_sha256, known_sha256
 from aoq.pipeline.on_ray import Job, choose_runner
 from aoq.pipeline.prepare.blocks import images_job
 from aoq.pipeline.prepare.encoders import Encoder, open_encoder
 from aoq.pipeline.prepare.photographs import Photographs, open_photographs
-from aoq.pipeline.search.store import Folder
+from aoq.pipeline.search.units import Folder
 from aoq.pipeline.stages.chain import Chain
 from aoq.pipeline.stages.splits import open_checked, open_pairs, open_true_train_split
 from aoq.pipeline.training.checkpoint import load_model
@@ -41,7 +40,7 @@ def embed_train_split(chain: Chain, stage: str, folder: Path, engine: Engine) ->
     model = load_model(weights).to(device)
     assert isinstance(model, EmbeddingModel)  # the configuration allows only these to search
     with show_progress("embeddings") as report:
-        write_embeddings(sides_of(model, open_pairs(chain, "train", engine.verify), device), folder, report)
+        write_embeddings(model_sides(model, open_pairs(chain, "train", engine.verify), device), folder, report)
     return known_sha256(weights)
 
 
@@ -87,7 +86,7 @@ class Encoding:
         """Identity of the vectors."""
         return digest([self.read, self.count, digest(list(self.captions))])
 
-    def sides(self, device: torch.device) -> dict[str, Side]:
+    def sides(self, device: torch.device) -> dict[str, EncodedSide]:
         """Encode photographs and captions as unit vectors, in order; threads read photographs ahead."""
         photographs, encoder, pool = self.photographs, self.encoder, ThreadPoolExecutor()
         preprocessing = encoder.images.preprocessing
@@ -104,12 +103,12 @@ class Encoding:
             return encoder.texts([self.captions[row] for row in rows], device)
 
         return {
-            "images": Side(self.count, partial(_in_parts, encode_images)),
-            "captions": Side(len(self.captions), partial(_in_parts, encode_captions)),
+            "images": EncodedSide(self.count, partial(_in_parts, encode_images)),
+            "captions": EncodedSide(len(self.captions), partial(_in_parts, encode_captions)),
         }
 
 
-def write_encoded(encoding: Encoding, vectors: Path, work: Path, engine: Engine, report: Report) -> None:
+def write_encoded(encoding: Encoding, vectors: Path, work: Path, engine: Engine, report: Reporter) -> None:
     """Write the vectors into the folder `vectors`; on Ray the nodes write blocks of them to `work`."""
     device = engine.torch_device()
     run = choose_runner(engine, partial(_ship, encoding=encoding, device=device))
@@ -120,15 +119,15 @@ def write_encoded(encoding: Encoding, vectors: Path, work: Path, engine: Engine,
 
 
 def _ship(
-    sides: Mapping[str, Side], store: Folder, *, encoding: Encoding, device: torch.device
-) -> Job[Mapping[str, Side]]:
+    sides: Mapping[str, EncodedSide], store: Folder, *, encoding: Encoding, device: torch.device
+) -> Job[Mapping[str, EncodedSide]]:
     """Make the job of an encoding; with a GPU, each unit has one."""
     closed = replace(encoding, folder=encoding.folder.absolute(), captions=list(encoding.captions))
     images, opened = encoding.photographs.images, partial(_open_on_node, closed, encoding.read, device.type)
     return images_job(store, encoding.encoder.images.module, device.type, images, encoding.count, opened)
 
 
-def _open_on_node(encoding: Encoding, read: str, device: str) -> Mapping[str, Side]:
+def _open_on_node(encoding: Encoding, read: str, device: str) -> Mapping[str, EncodedSide]:
     if encoding.read != read:
         raise ValueError(f"{encoding.folder}, or the weights of {encoding.name}, are not the same on all nodes.")
     return encoding.sides(torch.device(device))

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 
 from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.build import Build
+from aoq.pipeline.build import Build, planned_file
 from aoq.pipeline.data.annotations import annotation_files
 from aoq.pipeline.data.folder import Split, split_fingerprint
 from aoq.pipeline.data.phrases import annotation_path, find_phrases
-from aoq.pipeline.digests import file_sha256
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.inputs import planned_file
+from aoq.pipeline.files import file_sha256
 from aoq.pipeline.stages.chain import Chain
 from aoq.pipeline.stages.data import check_feature_size
 from aoq.pipeline.stages.splits import open_checked, open_named_pairs, take_in_split
@@ -54,7 +53,7 @@ def make_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
     """Write metrics on the split and its annotations: of the second round, or of an ensemble and its members."""
     from aoq.pipeline.embedding import reserved_file, similarity_matrix
     from aoq.pipeline.evaluation.annotated import measure_annotations
-    from aoq.pipeline.evaluation.attended import measure_attention
+    from aoq.pipeline.evaluation.attention import measure_attention
     from aoq.pipeline.evaluation.retrieval import ensemble, evaluate_similarity
     from aoq.pipeline.training.checkpoint import load_model
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aoq.pipeline.build import UNITS, Build
+from aoq.pipeline.build import UNITS, Build, planned_file
 from aoq.pipeline.config.screen import Screen
 from aoq.pipeline.config.tables import Fusion, Mining, Refresh, Rerank
 from aoq.pipeline.console import show_progress
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.noise import read_clean_pairs
-from aoq.pipeline.digests import known_sha256
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.inputs import planned_file
+from aoq.pipeline.files import known_sha256
 from aoq.pipeline.mining.sizes import fit_depths
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.stages.chain import Chain, Depths, pretrained
@@ -53,7 +53,7 @@ def plan_screen(chain: Chain, screen: Screen) -> None:
 
 def make_embeddings(chain: Chain, build: Build, engine: Engine) -> None:
     """Write the vectors, with the hash of the weights that made them."""
-    from aoq.pipeline.embedding_blocks import finish_embeddings
+    from aoq.pipeline.embedding import finish_embeddings
     from aoq.pipeline.stages.encoding import embed_train_split, encode_train_split
 
     if chain.experiment.teacher_encoder is None:
@@ -80,7 +80,7 @@ def make_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
         teacher = _teacher(chain, weights)
         if chain.experiment.teacher_encoder is not None:
             teacher["model"] = chain.experiment.teacher_encoder
-        provenance = _provenance(chain, build, teacher)
+        provenance = _provenance(chain, teacher)
         how = {"search": mining.search, "recall_floor": mining.recall_floor}
         _mine(chain, vectors, Depths.of(mining), build, engine, provenance=provenance, **how)
 
@@ -123,7 +123,7 @@ def _refresh(chain: Chain, options: Refresh, build: Build, engine: Engine) -> No
     (student,), vectors = (member.chain for member in chain.members), build.directory / "vectors"
     vectors.mkdir(exist_ok=True)
     weights = embed_train_split(student, "second_round", vectors, engine)
-    provenance = _provenance(chain, build, _teacher(student, weights))
+    provenance = _provenance(chain, _teacher(student, weights))
     search: str | Backend = "auto"
     if options.drifted_below is not None:
         earlier = student["hard_negatives"].opened() / "table"
@@ -148,7 +148,7 @@ def _rerank(chain: Chain, options: Rerank, build: Build, engine: Engine) -> None
     images = read_lists(folder, "t2i", manifest).negative_ids[:, : options.depth_images].copy()
     depths = {"captions": captions.shape[1], "images": images.shape[1]}
     about = {"experiment": options.shortlist, "depths": depths, "tables": table_hashes(manifest)}
-    provenance = _provenance(chain, build, _teacher(teacher, known_sha256(weights)), shortlist=about)
+    provenance = _provenance(chain, _teacher(teacher, known_sha256(weights)), shortlist=about)
     listed = Shortlist(captions, images, pairs.split.positives)
     lengths, model = shortened(pairs.split, Depths.of(options)), load_model(weights).to(device)
     with show_progress("rescoring") as report:
@@ -179,7 +179,7 @@ def _fuse(chain: Chain, options: Fusion, build: Build, engine: Engine) -> None:
         method=options.method,
         weights=options.weights,
         depths=shortened(split, Depths.of(options)),
-        provenance=_provenance(chain, build, {"experiment": chain.experiment.name, "fusion": how}),
+        provenance=_provenance(chain, {"experiment": chain.experiment.name, "fusion": how}),
         positives=split.positives,
         output=build.directory / "table",
     )
@@ -230,6 +230,6 @@ def _teacher(chain: Chain, weights: str) -> dict[str, Any]:
     return {"experiment": chain.experiment.name, "model": chain.experiment.model.name, "weights_sha256": weights}
 
 
-def _provenance(chain: Chain, build: Build, teacher: dict[str, Any], **more: Any) -> dict[str, Any]:
+def _provenance(chain: Chain, teacher: dict[str, Any], **more: Any) -> dict[str, Any]:
     dataset = fingerprint(chain)
-    return {"dataset": dataset, "teacher": teacher, **more, "tool": "aoq", "tool_version": build.tool_version}
+    return {"dataset": dataset, "teacher": teacher, **more, "tool": "aoq", "tool_version": version("aoq")}

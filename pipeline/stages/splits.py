@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aoq.models import MODELS
+from aoq.pipeline.build import SAMPLED, take_in, take_in_planned
 from aoq.pipeline.data.files import open_features, read_pairing
 from aoq.pipeline.data.folder import (
     SAMPLED_FILES,
@@ -17,8 +18,8 @@ from aoq.pipeline.data.folder import (
     split_fingerprint,
     split_paths,
 )
-from aoq.pipeline.digests import known_sha256
-from aoq.pipeline.inputs import SAMPLED, Verify, take_in, take_in_planned
+from aoq.pipeline.engine import Verify
+from aoq.pipeline.files import known_sha256
 from aoq.pipeline.stages.chain import Chain
 
 if TYPE_CHECKING:

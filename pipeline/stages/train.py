@@ -17,16 +17,14 @@ import torch
 from aoq.models import build_model
 from aoq.models.base import MatchingModel
 from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.build import Build, code_versions
+from aoq.pipeline.build import Build, code_versions, planned_file
 from aoq.pipeline.config.training import CoTeaching, Training
 from aoq.pipeline.console import show_progress
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.engine import Engine, torchrun_rank
-from aoq.pipeline.evaluation.chance import chance_of
-from aoq.pipeline.evaluation.ranks import DEV_RANKS, write_ranks
+from aoq.pipeline.evaluation.ranks import DEV_RANKS, chance_of, write_ranks
 from aoq.pipeline.evaluation.retrieval import ensemble, retrieval_ranks, summarise
-from aoq.pipeline.inputs import collected, planned_file
 from aoq.pipeline.prepare.pixels import decoded_elsewhere
 from aoq.pipeline.stages.chain import Chain, Depths
 from aoq.pipeline.stages.data import check_pretrained
@@ -83,7 +81,7 @@ def train(chain: Chain, stage: str, build: Build, engine: Engine, processes: Pro
             chain, stage, section, description=description, pairs=pairs, seed=chain.experiment.seed, run=run
         )
         if group.are_several:
-            group.check_same({"experiment": repr(chain.experiment), **code_versions(), **build.inputs.content})
+            group.check_same({"experiment": repr(chain.experiment), **code_versions(), **build.inputs})
         notes = trainer.train(validate)
         if group.leads:
             report_outcome(chain, trainer.schedule, notes, dev.split)
@@ -180,7 +178,7 @@ def _start_ranks(chain: Chain, stage: str, build: Build, engine: Engine) -> dict
     """Train with processes that are started here or on Ray; take over the leader's inputs."""
     (notes, inputs), nodes = run_ranks(engine, build.directory, partial(train_rank, chain, stage, build.directory))
     build.recall_inputs()
-    build.inputs.content |= inputs
+    build.inputs |= inputs
     return {**notes, **nodes}
 
 
@@ -191,12 +189,9 @@ def train_rank(
     with TemporaryDirectory() as folder:
         leads = processes.leads and directory is not None
         build = Build(directory if directory is not None and leads else Path(folder))
-        build.recall_inputs()
-        with collected(build.inputs):
+        with build.collecting():
             notes = train(chain, stage, build, engine if leads else replace(engine, tensorboard=False), processes)
-        if leads:
-            build.inputs.check_again()
-        return notes, build.inputs.content
+        return notes, build.inputs
 
 
 def follow_stage(chain: Any, stage: str, artifact: Artifact, engine: Engine) -> None:

@@ -15,7 +15,7 @@ from aoq.pipeline.columns import read_parquet
 from aoq.pipeline.reading import parse_json, reading
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.positives import both_ways
-from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction
+from aoq.pipeline.search.problem import DIRECTIONS, OPPOSITE, Direction
 from aoq.pipeline.tables.files import (
     CERTIFICATES,
     MANIFEST,
@@ -77,7 +77,7 @@ def audit(given: NegativeTable | Path | str) -> list[Finding]:
     mined = [direction for direction in table.directions if table[direction].h]
     for direction in mined:
         findings += _lists(direction, table)
-    if all(table[direction].negative_ids.max(initial=-1) < len(table[OTHER[direction]]) for direction in mined):
+    if all(table[direction].negative_ids.max(initial=-1) < len(table[OPPOSITE[direction]]) for direction in mined):
         listed = {direction: _keys(table, direction) for direction in mined}
         if table.positives is not None:
             findings += _positives(table, table.positives, listed)
@@ -90,7 +90,7 @@ def audit(given: NegativeTable | Path | str) -> list[Finding]:
 
 
 def _lists(direction: Direction, table: NegativeTable) -> Iterator[Finding]:
-    lists, candidates = table[direction], len(table[OTHER[direction]])
+    lists, candidates = table[direction], len(table[OPPOSITE[direction]])
     ids, scores = lists.negative_ids, lists.scores
     real: Bool[np.ndarray, "anchors h"] = ids >= 0
     finite: Bool[np.ndarray, "anchors h"] = np.isfinite(scores)
@@ -180,8 +180,8 @@ def _agreement(table: NegativeTable, listed: dict[Direction, Keys]) -> Iterator[
     if any(one.get("scores", "exact") != "exact" or one.get("guarantee") == "fused" for one in about):
         return
     for direction in table.directions:
-        keys, theirs = listed[direction], listed[OTHER[direction]].ravel()
-        lists, other = table[direction], table[OTHER[direction]]
+        keys, theirs = listed[direction], listed[OPPOSITE[direction]].ravel()
+        lists, other = table[direction], table[OPPOSITE[direction]]
         order = np.argsort(theirs)
         place = order[np.minimum(np.searchsorted(theirs, keys, sorter=order), len(order) - 1)]
         there, real = theirs[place] == keys, keys >= 0

@@ -8,10 +8,10 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from aoq.pipeline.digests import file_sha256
+from aoq.pipeline.console import visible
+from aoq.pipeline.files import file_sha256
 from aoq.pipeline.tables.files import directions_of, read_manifest, search_facts, sides_of
 from aoq.pipeline.tables.pairs import TWO_SIDES
-from aoq.pipeline.terminal import visible
 
 VIEW = "view"
 """Folder of the view that is published with a table."""

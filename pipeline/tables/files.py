@@ -38,9 +38,8 @@ import pyarrow as pa
 from typing_extensions import Required, TypedDict
 
 from aoq.pipeline.columns import Parquet, open_parquet, read_parquet
-from aoq.pipeline.digests import canonical_json
+from aoq.pipeline.files import canonical_json, write_atomically
 from aoq.pipeline.reading import read_json
-from aoq.pipeline.scratch import write_atomically
 from aoq.pipeline.search.lists import NegativeLists, from_arrow
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
 from aoq.pipeline.tables.pairs import SIDES, TWO_SIDES, Pairs, pairs_sha256

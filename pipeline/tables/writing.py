@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from aoq.pipeline.scratch import publish, scratch_beside
+from aoq.pipeline.engine import in_parallel
+from aoq.pipeline.files import replace_output, scratch_beside
 from aoq.pipeline.search.lists import NegativeLists, from_arrow, to_arrow
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.card import describe_collapse, write_card
@@ -32,7 +33,6 @@ from aoq.pipeline.tables.files import (
     write_manifest,
 )
 from aoq.pipeline.tables.pairs import Pairs, pairs_sha256, require_one_each, rows_by_id
-from aoq.pipeline.threads import in_parallel
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ def made_whole(output: Path, *, overwrite: bool = False) -> Iterator[Path]:
         if output.exists() and not (output / MANIFEST).is_file():
             raise ValueError(f"{output} is there already and is no table; choose another name.")
         yield scratch / output.name
-        publish(scratch / output.name, output)
+        replace_output(scratch / output.name, output)
 
 
 def write_table(

@@ -22,10 +22,9 @@ from aoq.models import build_model
 from aoq.models.base import MatchingModel
 from aoq.pipeline.config.models import ModelSection
 from aoq.pipeline.config.section import validated
-from aoq.pipeline.digests import canonical_json, file_sha256
+from aoq.pipeline.files import canonical_json, file_sha256, write_atomically
 from aoq.pipeline.official import FROM_DATA
 from aoq.pipeline.reading import parse_json, reading
-from aoq.pipeline.scratch import write_atomically
 from aoq.pipeline.training.metrics import MetricsLog
 
 logger = logging.getLogger(__name__)

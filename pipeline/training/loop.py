@@ -18,14 +18,14 @@ import torch
 from numpy.typing import ArrayLike
 
 from aoq.models.base import MatchingModel
-from aoq.pipeline.arithmetic import products_in
 from aoq.pipeline.build import UNITS
 from aoq.pipeline.config.losses import LogitLoss, Loss
 from aoq.pipeline.config.training import Training
 from aoq.pipeline.data.batches import PairData, steps_per_epoch
-from aoq.pipeline.digests import file_sha256
+from aoq.pipeline.engine import products_in
 from aoq.pipeline.evaluation.ranks import DEV_RANKS, write_ranks
 from aoq.pipeline.evaluation.retrieval import Ranks, summarise
+from aoq.pipeline.files import file_sha256
 from aoq.pipeline.losses.info_nce import LearntTemperature
 from aoq.pipeline.training.batches import read_ahead
 from aoq.pipeline.training.checkpoint import Checkpoints, packed_state, save_model, unpacked_state

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float32, Float64, Int32
 from aoq.pipeline.config.section import check_registered
 from aoq.pipeline.config.tables import check_windows
 from aoq.pipeline.search.positives import Positives, pairs_of, positive_pairs_of, with_itself
-from aoq.pipeline.search.problem import BLOCK, DIRECTIONS, Direction, blocks
+from aoq.pipeline.search.problem import DIRECTIONS, READ_ROWS, Direction, blocks
 from aoq.pipeline.tables.pairs import SIDES, Pairs, is_among, pair_keys, positives_of
 from aoq.pipeline.training.drawable import Drawable
 
@@ -207,7 +207,7 @@ def _check_ids(direction: Direction, lists: Drawable, candidates: int, pairs: Pa
     """Refuse ids without a candidate, and positives that could be drawn, whatever table or weights they come from."""
     anchor, candidate = (side.removesuffix("s") for side in SIDES[direction])
     positives = positives_of(direction, pairs, len(lists.ids))
-    for start, stop in blocks(len(lists.ids), BLOCK):
+    for start, stop in blocks(len(lists.ids), READ_ROWS):
         ids, listed = lists.ids[start:stop], lists.ids[start:stop] >= 0
         is_broken = (ids < -1) | (ids >= candidates)
         is_broken[:, 1:] |= listed[:, 1:] & ~listed[:, :-1]

@@ -12,6 +12,7 @@ import pytest
 
 from aoq.pipeline.browse.lists import ListFile
 from aoq.pipeline.browse.source import Gallery
+from aoq.pipeline.console import visible
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.tables.files import read_manifest
 from aoq.pipeline.tables.inspection import inspect_anchor
@@ -19,7 +20,6 @@ from aoq.pipeline.tables.pairs import paired
 from aoq.pipeline.tables.screens.view import read_view
 from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.tables.writing import write_table
-from aoq.pipeline.terminal import visible
 
 
 def entries(page):

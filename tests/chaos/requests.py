@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 from PIL import Image
 
-from aoq.pipeline.terminal import is_hidden
+from aoq.pipeline.console import is_hidden
 from tests.chaos import forks
 from tests.chaos.campaign import Kind
 from tests.chaos.reference import Reference

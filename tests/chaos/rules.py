@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from aoq.pipeline.terminal import is_hidden
+from aoq.pipeline.console import is_hidden
 from tests.chaos.forks import Ended
 
 LINES = 12

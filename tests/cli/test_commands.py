@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aoq.pipeline.build import seal
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.evaluation.ranks import write_ranks
 from aoq.pipeline.evaluation.retrieval import Ranks, summarise
-from aoq.pipeline.manifest import seal
-from aoq.pipeline.scratch import scratch_beside
+from aoq.pipeline.files import scratch_beside
 from aoq.pipeline.stages.plan import MAKERS, plan
 from aoq.pipeline.tables.table import read_table
 from tests.cli.conftest import TINY, only

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from aoq.pipeline.cli import main
 from aoq.pipeline.cli.output import echo, echo_json, say, show_rows, styled
-from aoq.pipeline.terminal import is_hidden
+from aoq.pipeline.console import is_hidden
 from tests.cli.conftest import TINY
 from tests.republish import republish
 

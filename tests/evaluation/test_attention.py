@@ -20,8 +20,14 @@ from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.data.phrases import Phrase, find_phrases, read_phrases
 from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.data.vocabulary import Vocabulary, tokenise
-from aoq.pipeline.evaluation.attended import measure_attention, relevant_regions
-from aoq.pipeline.evaluation.attention import THRESHOLDS, attention_curve, box_overlap, phrase_scores
+from aoq.pipeline.evaluation.attention import (
+    THRESHOLDS,
+    attention_curve,
+    box_overlap,
+    measure_attention,
+    phrase_scores,
+    relevant_regions,
+)
 
 CPU = torch.device("cpu")
 
@@ -59,15 +65,12 @@ def test_the_curve_is_the_mean_over_phrases_and_its_best_is_reported():
     every = [[slow_phrase_scores(w, r, threshold) for w, r in judged] for threshold in THRESHOLDS]
     means = np.mean(every, axis=1).T
     np.testing.assert_allclose([summary["curve"][name] for name in ("precision", "recall", "f1")], 100 * means)
+    with pytest.raises(ValueError, match="none of 1 phrases has a relevant region"):
+        attention_curve([(np.ones((1, 2)) / 2, np.zeros(2, dtype=bool))])
     best = int(means[2].argmax())
     assert [summary[name] for name in ("precision", "recall", "f1")] == pytest.approx((100 * means[:, best]).tolist())
     assert summary["threshold"] == THRESHOLDS[best]
     assert json.loads(json.dumps(summary))["curve"]["recall"] == pytest.approx((100 * means[1]).tolist())
-
-
-def test_phrases_none_of_which_can_be_judged_are_an_error():
-    with pytest.raises(ValueError, match="none of 1 phrases has a relevant region"):
-        attention_curve([(np.ones((1, 2)) / 2, np.zeros(2, dtype=bool))])
 
 
 @given(st.integers(0, 10_000))

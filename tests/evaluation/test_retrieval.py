@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 from aoq.pipeline.evaluation import retrieval
-from aoq.pipeline.evaluation.retrieval import ensemble, evaluate_similarity, open_similarity, retrieval_ranks, summarise
+from aoq.pipeline.evaluation.retrieval import (
+    cross_retrieval_ranks,
+    ensemble,
+    evaluate_similarity,
+    open_similarity,
+    rank_histogram,
+    retrieval_ranks,
+    summarise,
+)
 
 METRICS = ["r1", "r5", "r10", "medr", "meanr"]
 
@@ -75,7 +83,7 @@ def slow_ranks(similarity, image_of):
 
 def test_any_pairing_with_ties_equals_the_definition(monkeypatch):
     rng = np.random.default_rng(0)
-    monkeypatch.setattr("aoq.pipeline.evaluation.retrieval.BLOCK_BYTES", 200)
+    monkeypatch.setattr("aoq.pipeline.evaluation.retrieval._BLOCK_BYTES", 200)
     for _ in range(50):
         images = int(rng.integers(1, 8))
         image_of = rng.permutation(np.concatenate([np.arange(images), rng.integers(0, images, 9)]))
@@ -118,7 +126,7 @@ def test_every_caption_has_an_image(monkeypatch, captions, folds):
 def test_a_matrix_on_disk_is_not_read_whole(tmp_path, monkeypatch):
     np.save(tmp_path / "similarity.npy", np.random.default_rng(0).random((500, 2000), dtype=np.float32))
     similarity = open_similarity(tmp_path / "similarity.npy", 500, 2000)
-    monkeypatch.setattr(retrieval, "BLOCK_BYTES", similarity.nbytes // 50)
+    monkeypatch.setattr(retrieval, "_BLOCK_BYTES", similarity.nbytes // 50)
     tracemalloc.start()
     evaluate_similarity(similarity, np.arange(2000) // 4)
     peak = tracemalloc.get_traced_memory()[1]
@@ -131,3 +139,42 @@ def test_a_matrix_of_another_split_is_refused(tmp_path):
     assert open_similarity(tmp_path / "similarity.npy", 2, 5).shape == (2, 5)
     with pytest.raises(ValueError, match=r"similarity.npy has float32 of shape \(2, 5\), and the split 5 images"):
         open_similarity(tmp_path / "similarity.npy", 5, 2)
+
+
+def slow_cross_ranks(similarity, image_of, identity=None):
+    found = []
+    images, captions = similarity.shape
+    same = np.arange(images) if identity is None else identity
+    for caption, image in enumerate(image_of):
+        score = similarity[image, caption]
+        other_images = [other for other in range(images) if same[other] != same[image]]
+        other_captions = [other for other in range(captions) if same[image_of[other]] != same[image]]
+        among_images = 1 + sum(similarity[other, caption] >= score for other in other_images)
+        among_captions = 1 + sum(similarity[image, other] >= score for other in other_captions)
+        weight = len(other_captions) / len(other_images)
+        found.append(max(weight * (among_images - 1) + 1, among_captions))
+    return found
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_any_pairing_and_ties(seed):
+    rng = np.random.default_rng(seed)
+    image_of = rng.permutation(np.concatenate([np.arange(7), rng.integers(0, 7, 12)]))
+    similarity = rng.integers(0, 6, (7, len(image_of))) / 4
+    np.testing.assert_allclose(cross_retrieval_ranks(similarity, image_of), slow_cross_ranks(similarity, image_of))
+    copies = rng.integers(0, 3, 7)
+    found = cross_retrieval_ranks(similarity, image_of, copies)
+    np.testing.assert_allclose(found, slow_cross_ranks(similarity, image_of, copies))
+    assert (found <= cross_retrieval_ranks(similarity, image_of)).any()
+
+
+def test_with_five_captions_it_is_the_papers():
+    rng = np.random.default_rng(1)
+    similarity, image_of = rng.normal(size=(9, 45)).astype(np.float32), np.repeat(np.arange(9), 5)
+    ranks = cross_retrieval_ranks(similarity, image_of)
+    for caption, image in enumerate(image_of):
+        score = similarity[image, caption]
+        r_i = 1 + (similarity[:, caption] > score).sum()
+        r_t = 1 + (np.delete(similarity[image], np.flatnonzero(image_of == image)) > score).sum()
+        assert ranks[caption] == max(5 * r_i - 4, r_t)
+    assert rank_histogram(ranks).sum() == 45

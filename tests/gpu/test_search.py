@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from aoq.pipeline.arithmetic import TF32, products_in
+from aoq.pipeline.engine import products_in
 from aoq.pipeline.search import limits
 from aoq.pipeline.search.backends import search_problem
-from aoq.pipeline.search.device import arithmetics
+from aoq.pipeline.search.device import TF32, Operand, arithmetics, errors_of
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
-from aoq.pipeline.search.products import Block, errors_of
 from tests.search.problems import KINDS, NAMES, PINNED, pinned_lists, problem_named, vectors_of
 
 pytestmark = pytest.mark.gpu
@@ -35,7 +34,7 @@ def test_products_are_within_their_bound(device, how, size, kind):
     rng = np.random.default_rng(size)
     sides = [vectors_of(rng, 256, size, "normal" if kind == "of one sign" else kind) for _ in range(2)]
     sides = [np.abs(side) for side in sides] if kind == "of one sign" else sides
-    one, other = (Block.of(side, np.linalg.norm(side.astype(np.float64), axis=1), how, device) for side in sides)
+    one, other = (Operand.of(side, np.linalg.norm(side.astype(np.float64), axis=1), how, device) for side in sides)
     with products_in("tf32" if how.name == TF32.name else "float32"):
         near = (one.near @ other.near.T).double()
     exact, errors = one.vectors.double() @ other.vectors.double().T, errors_of(one, other, how)[:, None]

@@ -16,7 +16,7 @@ from aoq.pipeline.search import exact, faiss_flat, scan
 from aoq.pipeline.search.backends import BACKENDS
 from aoq.pipeline.search.device import Room
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
-from aoq.pipeline.search.store import Folder
+from aoq.pipeline.search.units import Folder
 from aoq.pipeline.tables.table import read_table
 
 IMAGES, EACH = 30, 3
@@ -63,8 +63,8 @@ def cut(monkeypatch):
 
     def into(block, tile_images, tile_captions):
         monkeypatch.setattr(exact, "SMALL", 0)
-        monkeypatch.setattr(faiss_flat, "BLOCK", block)
-        monkeypatch.setattr(exact, "MOST_ROWS", tile_images)
+        monkeypatch.setattr(faiss_flat, "ANCHOR_ROWS", block)
+        monkeypatch.setattr(exact, "IMAGE_ROWS", tile_images)
         monkeypatch.setattr(scan, "room_on", lambda device, memory, shrink: Room(tile_images, tile_captions, 0, 14.0))
 
     return into

@@ -12,7 +12,7 @@ from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.mining import sizes
 from aoq.pipeline.mining.rerank import Rescoring, Shortlist, measured_recall, rerank, rescoring_units
-from aoq.pipeline.search.store import Folder
+from aoq.pipeline.search.units import Folder
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.pairs import paired
 from aoq.pipeline.tables.table import read_table

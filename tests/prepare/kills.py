@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from aoq.pipeline import embedding_blocks
+from aoq.pipeline import embedding
 from aoq.pipeline.prepare import extraction, prepare
 from tests.chaos import forks
 
@@ -32,8 +32,8 @@ def main(folder: Path, name: str, *command: str) -> str | None:
     forks.preload()
     for module in PRELOADED:
         importlib.import_module(module)
-    extraction.BLOCK_IMAGES = embedding_blocks.STORE_ROWS = BLOCK  # the commands' forks have them, too
-    embedding_blocks.BATCH = BATCH
+    extraction.BLOCK_IMAGES = embedding.STORE_ROWS = BLOCK  # the commands' forks have them, too
+    embedding.BATCH = BATCH
     prepare._workers = lambda engine: 2  # with one thread: two wait for each other on a busy machine
     whole = forks.run(("aoq", name, *command, "whole"), folder)
     if whole.code != 0:

@@ -17,8 +17,7 @@ from aoq.pipeline.prepare.blocks import ship_extraction
 from aoq.pipeline.prepare.extraction import Extracting, ImageReader
 from aoq.pipeline.prepare.extractors import open_extractor
 from aoq.pipeline.prepare.request import Request, list_source
-from aoq.pipeline.search.store import Folder
-from aoq.pipeline.search.units import run_in_process
+from aoq.pipeline.search.units import Folder, run_in_process
 from tests.prepare.conftest import CPU, encoded, picture
 from tests.prepare.test_sources import shard
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from aoq.pipeline import embedding_blocks, on_ray
+from aoq.pipeline import embedding, on_ray
 from aoq.pipeline.cli import main
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.prepare import blocks, extraction
@@ -41,8 +41,8 @@ def cluster():
 def small_blocks(monkeypatch):
     """Shrink the blocks of this process, which plans them."""
     monkeypatch.setattr(extraction, "BLOCK_IMAGES", 6)
-    monkeypatch.setattr(embedding_blocks, "STORE_ROWS", 8)
-    monkeypatch.setattr(embedding_blocks, "BATCH", 8)
+    monkeypatch.setattr(embedding, "STORE_ROWS", 8)
+    monkeypatch.setattr(embedding, "BATCH", 8)
 
 
 @pytest.fixture

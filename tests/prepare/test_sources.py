@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from aoq.pipeline.hub import load_splits
+from aoq.pipeline.extras import load_splits
 from aoq.pipeline.prepare.request import list_source
 from aoq.pipeline.prepare.sources.records import Fields
 from aoq.pipeline.prepare.splits import named_splits

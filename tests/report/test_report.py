@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 import tasks
 from aoq.pipeline.cli import main
+from aoq.pipeline.console import is_hidden
 from aoq.pipeline.evaluation.significance import Comparison, rsum_intervals
 from aoq.pipeline.report.collect import collect_runs, run_labels
 from aoq.pipeline.report.page import GLOSSARY
@@ -21,7 +22,6 @@ from aoq.pipeline.report.plots import curves
 from aoq.pipeline.report.verdict import verdicts
 from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.stages.report import control_of, plan_report, render_report
-from aoq.pipeline.terminal import is_hidden
 from tests.report.conftest import SECTIONS
 
 HOSTILE = '<script>alert("x")</script> & "two" dogs <b>'

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
+from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search.backends import search_problem
-from aoq.pipeline.search.problem import Problem
+from aoq.pipeline.search.problem import Direction, Problem
+from aoq.pipeline.search.scores import sum_exactly
+from aoq.pipeline.tables.table import NegativeTable, read_table
 
 KINDS = (
     "normal",
@@ -128,6 +131,21 @@ NAMES = tuple(
 )
 
 
+def reference_lists(problem: Problem, direction: Direction) -> tuple[np.ndarray, np.ndarray]:
+    """Return ids and scores of each anchor's h best negatives, by falling score, then rising id; -1 and NaN pad."""
+    side, ids, scores = problem[direction], [], []
+    for row, anchor in enumerate(side.anchors):
+        own = set(side.positives[row].tolist())
+        ranked = sorted(
+            (-sum_exactly(anchor, candidate), number)
+            for number, candidate in enumerate(side.candidates)
+            if number not in own
+        )
+        ids.append([number for _, number in ranked[: side.h]] + [-1] * (side.h - len(ranked)))
+        scores.append([-score for score, _ in ranked[: side.h]] + [np.nan] * (side.h - len(ranked)))
+    return np.array(ids, np.int32), np.array(scores, np.float32) + np.float32(0)
+
+
 def fingerprint(*arrays: np.ndarray) -> str:
     """First digits of the hash of all bytes."""
     return sha256(b"".join(np.ascontiguousarray(one).tobytes() for one in arrays)).hexdigest()[:12]
@@ -145,3 +163,10 @@ def pinned_lists(problem, search="onepass"):
         problem.images, problem.captions, problem.positives, np.array([problem.h_captions, problem.h_images])
     )
     return " ".join([given, *parts])
+
+
+def mined(problem: Problem, folder: Path, search: str, **options: object) -> NegativeTable:
+    """The table that is mined into a folder; its indexes are kept beside the folder."""
+    options = {"provenance": {"dataset": "d"}, "indexes": folder.parent / "kept", **options}
+    mine(problem, search=search, work=folder / "work", output=folder / "table", **options)
+    return read_table(folder / "table")

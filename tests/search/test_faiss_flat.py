@@ -88,7 +88,7 @@ def test_on_a_gpu_candidates_are_uploaded_once_and_little_memory_halves_the_anch
     expected = search_problem(problem, search="faiss-flat").lists
     assert OfAGPU.uploads == 0  # the device is the CPU, whatever FAISS sees
     monkeypatch.setattr(faiss_flat, "find_device", lambda name: torch.device("cuda:0"))
-    monkeypatch.setattr(faiss_flat, "BLOCK", 25)
+    monkeypatch.setattr(faiss_flat, "ANCHOR_ROWS", 25)
     again = Problem(problem.images, problem.captions, problem.positives, 12, 7, device="cpu")
     found = search_problem(again, search="faiss-flat").lists
     assert (OfAGPU.uploads, OfAGPU.searched) == (2, 360)

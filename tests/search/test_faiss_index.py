@@ -10,15 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search import faiss_build, faiss_index
 from aoq.pipeline.search.backends import choose_backend, run_search, search_problem
-from aoq.pipeline.search.faiss_build import Sizes, build_index, hnsw, ivf
+from aoq.pipeline.search.faiss_build import IndexSizes, build_index, ivf
 from aoq.pipeline.search.problem import DIRECTIONS, Problem, blocks
 from aoq.pipeline.search.recall import sampled_rows
-from aoq.pipeline.search.store import Memory
+from aoq.pipeline.search.units import MemoryStore
 from aoq.pipeline.tables.audit import audit
-from aoq.pipeline.tables.table import read_table
+from tests.search.problems import mined
 
 faiss = pytest.importorskip("faiss")
 SEARCHES = ["ivf", "hnsw"]
@@ -31,12 +30,6 @@ def problem():
     images = rng.normal(size=(600, 12)).astype(np.float32)
     captions = np.repeat(images, 2, axis=0) + rng.normal(size=(1200, 12)).astype(np.float32)
     return Problem(images, captions, np.repeat(np.arange(600, dtype=np.int32), 2), 20, 10)
-
-
-def mined(problem, folder, search, **options):
-    options = {"indexes": folder.parent / "kept", **options}
-    mine(problem, search=search, provenance={"dataset": "d"}, work=folder / "work", output=folder / "table", **options)
-    return read_table(folder / "table")
 
 
 def files_of(folder: Path):
@@ -67,7 +60,7 @@ def test_recall_is_that_of_a_brute_force_search_on_the_sample(problem, tmp_path,
     for direction in DIRECTIONS:
         side, about = problem[direction], table.manifest["directions"][direction]
         found = []
-        for row in sampled_rows(len(side.anchors), faiss_index.SAMPLED, seed=0):
+        for row in sampled_rows(len(side.anchors), faiss_index.MEASURED_ON, seed=0):
             ids = sorted(set(range(len(side.candidates))) - set(side.positives[int(row)].tolist()))
             products = side.candidates[ids].astype(np.float64) @ side.anchors[row].astype(np.float64)
             best = {ids[place] for place in np.argsort(-products)[: side.h]}
@@ -118,7 +111,7 @@ def test_what_falls_short_is_searched_more_widely_and_measured_anew(problem, tmp
     plain = search_problem(problem, search=asked, recall_floor=0.0).lists["i2t"]
     np.testing.assert_array_equal(table.i2t.negative_ids, plain.negative_ids)
     side, found = problem["i2t"], []
-    for row in sampled_rows(600, faiss_index.SAMPLED, seed=2):  # those that first fell short were of seed 0
+    for row in sampled_rows(600, faiss_index.MEASURED_ON, seed=2):  # those that first fell short were of seed 0
         ids = np.setdiff1d(np.arange(len(side.candidates)), side.positives[int(row)])
         best = ids[np.argsort(-(side.candidates[ids].astype(np.float64) @ side.anchors[row]))[: side.h]]
         found.append(len(np.intersect1d(best, plain.negative_ids[row])) / side.h)
@@ -186,16 +179,6 @@ def test_an_index_serves_other_depths_pairs_and_either_side(problem, tmp_path, m
     assert turned.sha256 == {"i2t": first.sha256["t2i"], "t2i": first.sha256["i2t"]}
 
 
-def test_other_vectors_have_another_index(problem, tmp_path):
-    captions = problem.captions.copy()
-    captions[-1, -1] += np.float32(1)
-    keys = [
-        mined(world, tmp_path / f"{number}", "ivf").manifest["directions"]["i2t"]["index"]["key"]
-        for number, world in enumerate((problem, replace(problem, captions=captions)))
-    ]
-    assert keys[0] != keys[1]
-
-
 @pytest.mark.parametrize("search", ["ivf", "hnsw", "faiss:PCA8,IVF16,Flat|nprobe=5"])
 def test_shards_find_what_one_file_finds(problem, tmp_path, monkeypatch, search):
     """Shards of an index of cells have the same cells; each graph of shards is searched as widely as the whole."""
@@ -235,22 +218,6 @@ def test_a_crash_while_building_loses_one_shard(problem, tmp_path, monkeypatch):
     assert resumed.manifest()["files"] == whole.manifest()["files"]
 
 
-def test_a_search_that_was_cut_short_goes_on(problem, tmp_path, monkeypatch):
-    monkeypatch.setattr(faiss_index, "BLOCK", 100)
-
-    def stop(done, total):
-        if done == 8:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        mined(problem, tmp_path / "a", "ivf", progress=stop)
-    seen = {path: path.stat().st_mtime_ns for path in (tmp_path / "a" / "work").glob("*.unit")}
-    assert len(seen) == 8
-    table = mined(problem, tmp_path / "a", "ivf")
-    assert {path: path.stat().st_mtime_ns for path in seen} == seen
-    assert table.sha256 == mined(problem, tmp_path / "b", "ivf").sha256
-
-
 def test_an_index_that_was_deleted_meanwhile_is_built_again(problem, tmp_path, monkeypatch):
     def stop(done, total):
         if done == 2:
@@ -265,7 +232,7 @@ def test_an_index_that_was_deleted_meanwhile_is_built_again(problem, tmp_path, m
 
 def test_in_memory_an_index_is_gone_with_its_search(problem, tmp_path, monkeypatch):
     monkeypatch.setattr(faiss_index, "mkdtemp", lambda prefix: str(tmp_path))
-    store = Memory()
+    store = MemoryStore()
     run_search(problem, choose_backend("ivf"), store)
     assert files_of(tmp_path)
     del store
@@ -273,15 +240,8 @@ def test_in_memory_an_index_is_gone_with_its_search(problem, tmp_path, monkeypat
     assert not tmp_path.exists()
 
 
-def test_one_set_has_one_index(problem):
-    alone = Problem(problem.images, problem.images, np.empty((0, 2), np.int32), 7, 0, one_set=True)
-    found = search_problem(alone, search="ivf")
-    assert tuple(found.guarantees) == ("i2t",)
-    assert not (found.lists["i2t"].negative_ids == np.arange(600)[:, None]).any()
-
-
 def test_too_little_memory_is_refused_with_what_is_needed(problem, tmp_path):
-    needed = Sizes.of(ivf(1200), 1200, 12).memory
+    needed = IndexSizes.of(ivf(1200), 1200, 12).memory
     with pytest.raises(
         ValueError, match=rf"building IVF16,SQ8 of 1200 vectors takes .*; give at least {needed // 10**6 + 1} "
     ):
@@ -298,12 +258,7 @@ def test_more_cells_than_vectors_are_refused_and_leave_nothing(problem, tmp_path
     assert not (tmp_path / "kept").exists()
 
 
-def test_recipes_grow_with_the_vectors():
-    assert [ivf(count).factory for count in (1, 39, 800, 10**6, 5 * 10**7)] == [
-        "IVF1,SQ8",
-        "IVF1,SQ8",
-        "IVF16,SQ8",
-        "IVF4096,SQ8",
-        "IVF32768,SQ8",
-    ]
-    assert (hnsw(100).widest, hnsw(10**6).widest) == (100, 4096)
+def test_other_vectors_have_another_index(problem, tmp_path):
+    (other := problem.captions.copy())[-1, -1] += np.float32(1)
+    keys = {build_index(vectors, ivf(1200), tmp_path, 10**9).key for vectors in (problem.captions, other)}
+    assert len(keys) == 2

@@ -9,7 +9,7 @@ from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.on_ray import ship_problem
 from aoq.pipeline.search.backends import BACKENDS
 from aoq.pipeline.search.problem import Problem
-from aoq.pipeline.search.store import Folder
+from aoq.pipeline.search.units import Folder
 
 
 def problem_of(positives, h_captions=1, h_images=1):
@@ -34,11 +34,6 @@ def test_both_sides_may_have_several_positives_and_pairs_may_repeat():
     assert problem.positives.tolist() == [[2, 1], [0, 4], [2, 4]]
     assert own(problem, "i2t") == [[4], [], [1, 4]]
     assert own(problem, "t2i") == [[], [2], [], [], [0, 2]]
-
-
-def test_no_pairs_at_all():
-    problem = problem_of(np.empty((0, 2), np.int64))
-    assert own(problem, "i2t") == [[]] * 3
 
 
 @pytest.mark.parametrize("one_set", [False, True])
@@ -86,9 +81,7 @@ def test_one_set_is_one_array_with_one_kind_of_lists(change):
 def test_a_direction_of_no_depth_is_left_out_and_no_table_is_made(tmp_path):
     problem = problem_of([0, 1, 2, -1, -1], h_captions=4, h_images=0)
     assert problem.directions == ("i2t",)
+    unpaired = problem_of([-1] * 5, h_captions=4, h_images=0)
+    assert BACKENDS["onepass"].costs(unpaired)["lists of captions"] == 0
     with pytest.raises(ValueError, match="a table has lists of both directions"):
         mine(problem, search="onepass", provenance={}, work=tmp_path / "w", output=tmp_path / "t")
-
-
-def test_a_direction_of_no_depth_costs_nothing_where_nothing_is_paired():
-    assert BACKENDS["onepass"].costs(problem_of([-1] * 5, h_captions=4, h_images=0))["lists of captions"] == 0

@@ -11,8 +11,7 @@ import pytest
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.on_ray import choose_runner, connected, room_for, ship_problem
 from aoq.pipeline.search.problem import Problem
-from aoq.pipeline.search.store import Folder, Memory
-from aoq.pipeline.search.units import Unit, run_in_order, run_in_process
+from aoq.pipeline.search.units import Folder, MemoryStore, Store, Unit, run_in_order, run_in_process
 
 
 @pytest.mark.parametrize(
@@ -75,14 +74,9 @@ def test_vectors_that_are_no_file_are_refused(tmp_path):
             ship_problem(problem, Folder(tmp_path), fetched={})
 
 
-def test_an_unknown_backend_is_refused():
-    with pytest.raises(ValueError, match=r"backend is 'dask'; known are inprocess and ray"):
-        Engine(backend="dask")
-
-
 def test_units_are_taken_in_order_and_as_soon_as_they_can_be():
     units = [Unit((f"unit-{n}",), lambda job, store, n=n: [pa.table({"n": [n]})]) for n in range(4)]
-    told, store = [], Memory()
+    told, store = [], MemoryStore()
 
     def run(steps, job, store, progress):
         for done, number in enumerate((2, 0, 1, 3), start=1):
@@ -113,3 +107,43 @@ def test_a_table_that_is_there_is_taken_and_not_made_again(tmp_path):
     taken.append("again")
     run_in_order(units[1:], None, store, run_in_process, lambda number, table: taken.append(table["n"].to_pylist()))
     assert (made, taken) == ([2, 0, 1, 1], [0, "again", [1], [2]])
+
+
+@pytest.fixture(params=["folder", "memory"])
+def store(request, tmp_path) -> Store:
+    return Folder(tmp_path) if request.param == "folder" else MemoryStore()
+
+
+def test_tables_come_back(store):
+    table = pa.table({"limit": [0.5, 0.25], "keys": [[3, 1], []]})
+    store.write("kept-0", table)
+    assert store.has("kept-0")
+    assert not store.has("kept-1")
+    assert store.read("kept-0") == table
+
+
+def test_names_are_listed_by_what_they_start_with(store):
+    for name in ("t2i-1", "i2t-1", "i2t-0"):
+        store.write(name, pa.table({"score": [1.0]}))
+    assert store.names("i2t-") == ["i2t-0", "i2t-1"]
+
+
+def test_a_table_of_a_folder_is_read_only_as_it_was_written(tmp_path, caplog):
+    written = Folder(tmp_path, "one search")
+    for name in ("i2t-0", "i2t-1"):
+        written.write(name, pa.table({"score": [1.0, 2.0]}))
+    path = tmp_path / "i2t-0.unit"
+    whole = path.read_bytes()
+    damages = [whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :] for place in range(len(whole))]
+    for content in (*damages, whole[:-1], whole[:9], b"", whole + b"0", (tmp_path / "i2t-1.unit").read_bytes()):
+        path.write_bytes(content)
+        assert not written.has("i2t-0")
+        with pytest.raises(ValueError, match=r"i2t-0.unit was lost or damaged after it was written; run again"):
+            written.read("i2t-0")
+    path.write_bytes(whole)
+    assert written.has("i2t-0")
+    assert written.names("i2t") == ["i2t-0", "i2t-1"]
+    other = Folder(tmp_path, "another search")
+    assert not other.has("i2t-0")
+    assert other.names("i2t") == []
+    assert "i2t-0.unit is damaged or belongs to another search; making it again" in caplog.text

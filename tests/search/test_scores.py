@@ -53,9 +53,10 @@ def test_halfway_between_two_numbers_it_is_added_up_exactly():
     anchors = np.float32([[1, 2**-24, 2**-60], [1, 2**-24, -(2**-60)], [1, 2**-24, 0]])
     found = all_pairs(anchors, np.ones((1, 3), dtype=np.float32))[:, 0]
     assert found.tolist() == [1 + 2**-23, 1, 1]
+    assert not np.signbit(all_pairs(np.float32([[0.0, -0.0]]), np.float32([[-1, 1], [1, 1]]))).any()
 
 
-@pytest.mark.parametrize("size", [255, 256, 257, 600, 2048])
+@pytest.mark.parametrize("size", [257, 2048])
 def test_long_vectors_are_added_up_part_by_part(size):
     """Their last products, after the last whole part, decide."""
     rng = np.random.default_rng(size)
@@ -68,8 +69,3 @@ def test_long_vectors_are_added_up_part_by_part(size):
             assert found[row, column] == rounded(
                 sum(Fraction(a) * Fraction(b) for a, b in zip(one, other, strict=True))
             )
-
-
-def test_zero_has_no_sign():
-    found = all_pairs(np.float32([[0.0, -0.0]]), np.float32([[-1, 1], [1, 1]]))
-    assert not np.signbit(found).any()

@@ -14,11 +14,9 @@ import safetensors.torch
 import torch
 from safetensors.numpy import save_file
 
-from aoq.pipeline import vector_files
 from aoq.pipeline.cli.table_options import read_id_file
-from aoq.pipeline.hub import load_splits
-from aoq.pipeline.vector_files import Given
-from aoq.pipeline.vectors import open_vectors
+from aoq.pipeline.extras import load_splits
+from aoq.pipeline.vectors import VectorFile, open_vectors
 
 ROWS, SIZE = 23, 5
 IDS = [f"item {row}" for row in range(ROWS)]
@@ -35,64 +33,68 @@ def table_of(vectors, *, is_fixed=True):
     return pa.table({"name": IDS, "vector": lists, "number": [2 * row for row in range(ROWS)], "same": ["a"] * ROWS})
 
 
-def write_npy(folder, vectors):
-    np.save(folder / "v.npy", vectors)
-    return folder / "v.npy"
+def write_npy(path, vectors):
+    np.save(path, vectors)
 
 
-def write_safetensors(folder, vectors):
-    save_file({"vector": vectors}, folder / "v.safetensors")
-    return folder / "v.safetensors"
+def write_npz(path, vectors):
+    np.savez(path, vector=vectors)
 
 
-def write_npz(folder, vectors):
-    np.savez(folder / "v.npz", vector=vectors)
-    return folder / "v.npz"
+def write_safetensors(path, vectors):
+    save_file({"vector": vectors}, path)
 
 
-def write_parquet(folder, vectors):
-    pq.write_table(table_of(vectors), folder / "v.parquet", row_group_size=7)
-    return folder / "v.parquet"
+def write_parquet(path, vectors):
+    pq.write_table(table_of(vectors), path, row_group_size=7)
 
 
-def write_feather(folder, vectors):
-    feather.write_feather(table_of(vectors, is_fixed=False), folder / "v.feather", chunksize=6)
-    return folder / "v.feather"
+def write_feather(path, vectors):
+    feather.write_feather(table_of(vectors, is_fixed=False), path, chunksize=6)
 
 
-def write_arrow(folder, vectors, kind=pa.ipc.new_file):
+def write_arrow(path, vectors, kind=pa.ipc.new_file):
     table = table_of(vectors)
-    with pa.OSFile(str(folder / "v.arrow"), "wb") as sink, kind(sink, table.schema) as writer:
+    with pa.OSFile(str(path), "wb") as sink, kind(sink, table.schema) as writer:
         writer.write_table(table, max_chunksize=9)
-    return folder / "v.arrow"
 
 
-def write_stream(folder, vectors):
-    return write_arrow(folder, vectors, pa.ipc.new_stream)
+def write_stream(path, vectors):
+    write_arrow(path, vectors, pa.ipc.new_stream)
 
 
-def write_saved(folder, vectors):
+def write_saved(path, vectors):
+    """A data set in two files, of rows that lie in another order on disk."""
     datasets = pytest.importorskip("datasets")
-    datasets.Dataset(table_of(vectors, is_fixed=False)).save_to_disk(str(folder / "saved"), num_shards=2)
-    return folder / "saved"
+    table = table_of(vectors, is_fixed=False)
+    order = np.random.default_rng(1).permutation(len(table))
+    shuffled = datasets.Dataset(table.take(pa.array(order)))
+    shuffled.select(np.argsort(order).tolist()).save_to_disk(str(path), num_shards=2)
 
 
-def write_chosen_rows(folder, vectors):
-    """Rows of a data set that lie in another order on disk."""
-    datasets = pytest.importorskip("datasets")
-    order = np.random.default_rng(1).permutation(ROWS)
-    shuffled = datasets.Dataset(table_of(vectors).take(pa.array(order)))
-    shuffled.select(np.argsort(order).tolist()).save_to_disk(str(folder / "saved"))
-    return folder / "saved"
+SUFFIXES = {
+    write_npy: ".npy",
+    write_npz: ".npz",
+    write_safetensors: ".safetensors",
+    write_parquet: ".parquet",
+    write_feather: ".feather",
+    write_arrow: ".arrow",
+    write_stream: ".arrow",
+    write_saved: "",
+}
+COLUMNED = [*SUFFIXES][3:]
 
 
-COLUMNED = [write_parquet, write_feather, write_arrow, write_stream, write_saved, write_chosen_rows]
+def written(write, folder, vectors):
+    path = folder / f"v{SUFFIXES[write]}"
+    write(path, vectors)
+    return path
 
 
-@pytest.mark.parametrize("write", [write_npy, write_npz, write_safetensors, *COLUMNED])
+@pytest.mark.parametrize("write", SUFFIXES)
 @pytest.mark.parametrize("normalise", [False, True])
 def test_rows_are_those_that_were_written(write, normalise, vectors, tmp_path):
-    path = write(tmp_path, vectors)
+    path = written(write, tmp_path, vectors)
     expected = vectors / np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True) if normalise else vectors
     found = open_vectors(str(path), tmp_path / "copy.npy", normalise=normalise).rows
     np.testing.assert_array_equal(found, expected.astype(np.float32))
@@ -112,7 +114,7 @@ def test_ids_are_texts_of_any_kind(write, kind, vectors, tmp_path, monkeypatch):
     columns = {"id": ["b", "a", "b"], "lacking": ["b", None, "a"]}
     of_kind = {name: pa.array(values, pa.large_string()).cast(kind) for name, values in columns.items()}
     monkeypatch.setitem(globals(), "table_of", lambda *_, **__: pa.table(of_kind))
-    path = write(tmp_path, vectors)
+    path = written(write, tmp_path, vectors)
     assert read_id_file(f"{path}::id") == columns["id"]
     with pytest.raises(ValueError, match="row 1 has no id in column 'lacking'"):
         read_id_file(f"{path}::lacking")
@@ -120,7 +122,7 @@ def test_ids_are_texts_of_any_kind(write, kind, vectors, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("write", COLUMNED)
 def test_ids_are_a_column_of_the_file(write, vectors, tmp_path):
-    path = write(tmp_path, vectors)
+    path = written(write, tmp_path, vectors)
     np.testing.assert_array_equal(open_vectors(f"{path}::vector", tmp_path / "c.npy", normalise=False).rows, vectors)
     assert read_id_file(f"{path}::name") == IDS
     assert read_id_file(f"{path}::number") == [str(2 * row) for row in range(ROWS)]
@@ -132,12 +134,12 @@ def test_what_are_no_ids_are_refused(write, column, vectors, tmp_path):
     given = f"::{column}" if column else "[^:]"
     message = given + r" names no column of ids; those of texts or whole numbers are \['name', 'number', 'same'\]"
     with pytest.raises(ValueError, match=message):
-        read_id_file(f"{write(tmp_path, vectors)}::{column}")
+        read_id_file(f"{written(write, tmp_path, vectors)}::{column}")
 
 
 def test_files_of_vectors_alone_have_no_ids(vectors, tmp_path):
     with pytest.raises(ValueError, match=r"v\.npy holds vectors alone; ids are a column of \.parquet, \.arrow"):
-        read_id_file(f"{write_npy(tmp_path, vectors)}::name")
+        read_id_file(f"{written(write_npy, tmp_path, vectors)}::name")
 
 
 @pytest.mark.parametrize("write", COLUMNED)
@@ -147,7 +149,7 @@ def test_a_missing_id_or_vector_is_refused(write, vectors, tmp_path, monkeypatch
 
     monkeypatch.setitem(globals(), "table_of", table)
     monkeypatch.setitem(globals(), "ROWS", 2)
-    path = write(tmp_path, vectors)
+    path = written(write, tmp_path, vectors)
     with pytest.raises(ValueError, match="row 1 has no id in column 'id'"):
         read_id_file(f"{path}::id")
     with pytest.raises(ValueError, match=r"lists of column 'vector' are not all of . numbers"):
@@ -156,7 +158,7 @@ def test_a_missing_id_or_vector_is_refused(write, vectors, tmp_path, monkeypatch
 
 @pytest.mark.parametrize("write", [write_arrow, write_stream, write_feather, write_saved])
 def test_a_file_that_was_cut_short_is_one_sentence(write, vectors, tmp_path):
-    path = write(tmp_path, vectors)
+    path = written(write, tmp_path, vectors)
     file = path if path.is_file() else sorted(path.glob("*.arrow"))[0]
     file.write_bytes(file.read_bytes()[:-300])
     with pytest.raises(ValueError, match=r"is damaged or not an Arrow file"):
@@ -164,13 +166,13 @@ def test_a_file_that_was_cut_short_is_one_sentence(write, vectors, tmp_path):
 
 
 def test_a_data_sets_hash_is_of_its_files(vectors, tmp_path):
-    path = write_saved(tmp_path, vectors)
-    before = Given.of(str(path)).sha256
+    path = written(write_saved, tmp_path, vectors)
+    before = VectorFile.of(str(path)).sha256
     (path / "dataset_info.json").write_text("{}")
-    assert Given.of(str(path)).sha256 == before
+    assert VectorFile.of(str(path)).sha256 == before
     shard = sorted(path.glob("*.arrow"))[1]
     shard.write_bytes(shard.read_bytes() + b"\0")
-    assert Given.of(str(path)).sha256 != before
+    assert VectorFile.of(str(path)).sha256 != before
 
 
 def test_splits_are_chosen_by_their_folder(vectors, tmp_path):
@@ -178,36 +180,36 @@ def test_splits_are_chosen_by_their_folder(vectors, tmp_path):
     found = datasets.DatasetDict({"train": datasets.Dataset(table_of(vectors))})
     found.save_to_disk(str(tmp_path / "all"))
     with pytest.raises(ValueError, match=r"all holds a data set's splits, \['train'\]; name one: \S+all/SPLIT::COLUMN"):
-        Given.of(str(tmp_path / "all"))
-    assert Given.of(f"{tmp_path / 'all' / 'train'}::vector").open()[:2] == (ROWS, SIZE)
+        VectorFile.of(str(tmp_path / "all"))
+    assert VectorFile.of(f"{tmp_path / 'all' / 'train'}::vector").open().shape == (ROWS, SIZE)
 
 
 @pytest.mark.parametrize("state", ["{}", '{"_data_files": []}', '{"_data_files": [{"filename": "../v.arrow"}]}'])
 def test_a_state_that_names_no_files_is_refused(state, vectors, tmp_path):
-    write_arrow(tmp_path, vectors)
+    written(write_arrow, tmp_path, vectors)
     (tmp_path / "saved").mkdir()
     (tmp_path / "saved" / "state.json").write_text(state)
     with pytest.raises(ValueError, match=r"save the data set again"):
-        Given.of(str(tmp_path / "saved")).open()
+        VectorFile.of(str(tmp_path / "saved")).open()
 
 
 def test_what_is_no_file_of_vectors_is_refused(tmp_path):
     (tmp_path / "folder").mkdir()
     for given in (tmp_path / "folder", tmp_path / "v.txt"):
         with pytest.raises(ValueError, match=r"is none of \.npy, .* and no folder of save_to_disk"):
-            Given.of(str(given))
+            VectorFile.of(str(given))
     with pytest.raises(FileNotFoundError, match=r"v\.npy does not exist"):
-        Given.of(str(tmp_path / "v.npy"))
+        VectorFile.of(str(tmp_path / "v.npy"))
 
 
 def test_one_of_several_columns_or_tensors_is_named(vectors, tmp_path):
     table = table_of(vectors)
     feather.write_feather(table.append_column("other", table["vector"]), tmp_path / "v.feather")
     np.savez(tmp_path / "v.npz", vector=vectors, other=vectors)
-    for name, kind in (("v.feather", "columns"), ("v.npz", "tensors")):
-        with pytest.raises(ValueError, match=rf"2 {kind} of vectors, \['vector', 'other'\]; name one: \S+::NAME"):
-            Given.of(str(tmp_path / name)).open()
-        assert Given.of(f"{tmp_path / name}::other").open()[:2] == (ROWS, SIZE)
+    for name in ("v.feather", "v.npz"):
+        with pytest.raises(ValueError, match=r"2 parts of vectors, \['vector', 'other'\]; name one: \S+::NAME"):
+            VectorFile.of(str(tmp_path / name)).open()
+        assert VectorFile.of(f"{tmp_path / name}::other").open().shape == (ROWS, SIZE)
 
 
 @pytest.fixture
@@ -236,7 +238,7 @@ def hub(monkeypatch, tmp_path):
 @pytest.mark.parametrize("is_fixed", [True, False])
 @pytest.mark.parametrize(("name", "given"), [("some/set", "hf:some/set"), ("some/set/clip", "hf:some/set/clip@train")])
 def test_a_column_of_the_hub_is_read_as_one_of_a_file(hub, vectors, tmp_path, is_fixed, name, given, monkeypatch):
-    monkeypatch.setattr(vector_files, "BLOCK", 7)
+    monkeypatch.setattr("aoq.pipeline.vectors.READ_ROWS", 7)
     asked = hub(name, train=table_of(vectors, is_fixed=is_fixed))
     for part in ("::vector", ""):
         found = open_vectors(f"{given}{part}", tmp_path / "copy.npy", normalise=False).rows
@@ -258,9 +260,9 @@ def test_the_hash_of_a_column_of_the_hub_is_of_its_vectors_alone(hub, vectors):
     hub("some/set", train=table_of(vectors))
     hub("other/set", train=table_of(vectors, is_fixed=False).drop_columns("name"), test=table_of(vectors[::-1].copy()))
     by_definition = hashlib.sha256(f"{ROWS} {SIZE}\0".encode() + vectors.tobytes()).hexdigest()
-    assert Given.of("hf:some/set::vector").sha256 == by_definition
-    assert Given.of("hf:other/set@train::vector").sha256 == by_definition
-    assert Given.of("hf:other/set@test::vector").sha256 != by_definition
+    assert VectorFile.of("hf:some/set::vector").sha256 == by_definition
+    assert VectorFile.of("hf:other/set@train::vector").sha256 == by_definition
+    assert VectorFile.of("hf:other/set@test::vector").sha256 != by_definition
 
 
 def ragged(*lengths):
@@ -271,10 +273,13 @@ def ragged(*lengths):
     ("given", "said"),
     [
         ("hf:no/set::vector", r"no/set of the Hugging Face hub cannot be loaded \(Couldn't reach 'no/set' .*\); where"),
-        ("hf:some/set::vectors", r"hf:some/set has no 'vectors' among its columns of vectors; they are \['vector'\]\."),
+        (
+            "hf:some/set::vectors",
+            r"hf:some/set has no part 'vectors'; those with a row of floats per item are \['vector'\]\.",
+        ),
         (
             "hf:some/set::name",
-            r"hf:some/set: column 'name' is of string, and lists of floats .*; such are \['vector'\]",
+            r"hf:some/set holds string of shape \(23,\) in 'name'; a row of floats per item is needed",
         ),
         ("hf:some/set@dev::vector", r"some/set of the Hugging Face hub has no split 'dev'; its splits are \['train'\]"),
         ("hf:two/splits::vector", r"hf:two/splits has the splits \['dev', 'train'\]; name one: hf:two/splits@SPLIT::C"),
@@ -283,7 +288,7 @@ def ragged(*lengths):
     ],
 )
 def test_what_the_hub_has_not_is_one_sentence(hub, vectors, tmp_path, given, said, monkeypatch):
-    monkeypatch.setattr(vector_files, "BLOCK", 2)
+    monkeypatch.setattr("aoq.pipeline.vectors.READ_ROWS", 2)
     hub("some/set", train=table_of(vectors))
     hub("two/splits", train=table_of(vectors), dev=table_of(vectors))
     hub("ragged/set", train=ragged(3, 4))

@@ -12,7 +12,6 @@ import aoq
 from aoq.pipeline.build import Build
 from aoq.pipeline.cli import main
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.inputs import collected
 from aoq.pipeline.search import scan
 from aoq.pipeline.settings import set_engine
 from aoq.pipeline.stages.plan import MAKERS
@@ -31,7 +30,7 @@ def made_there(tmp_path):
         folder = tmp_path / "there" / stage
         folder.mkdir(parents=True)
         build = Build(folder)
-        with collected(build.inputs), Simulated():
+        with build.collecting(), Simulated():
             MAKERS[stage](chain, build, THERE)
         return folder, build.notes
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.build import content_of, seal
 from aoq.pipeline.cli.artifacts import _problems
 from aoq.pipeline.data.demo import write_demo_world
-from aoq.pipeline.digests import file_sha256
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.manifest import content_of, seal
+from aoq.pipeline.files import file_sha256
 from aoq.pipeline.stages import splits
 from aoq.pipeline.stages.splits import open_checked
 from aoq.pipeline.tables.table import read_table
@@ -186,4 +186,4 @@ def test_a_study_reads_files_of_one_name_from_two_folders(make, tmp_path):
     with Artifact(tmp_path, "study", 1, {}).building() as build:
         for chain in (one, two):
             open_checked(chain, "dev")
-    assert {name for name in build.inputs.content if "ims" in name} == {f"data/{n}/dev_ims.npy" for n in ("one", "two")}
+    assert {name for name in build.inputs if "ims" in name} == {f"data/{n}/dev_ims.npy" for n in ("one", "two")}

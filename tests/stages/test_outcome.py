@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from aoq.pipeline.data.folder import open_split
-from aoq.pipeline.evaluation.chance import chance_of
+from aoq.pipeline.evaluation.ranks import chance_of
 from aoq.pipeline.stages.train import report_outcome
 
 

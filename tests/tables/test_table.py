@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from aoq.pipeline.data.noise import write_clean_pairs
-from aoq.pipeline.scratch import reclaim, scratch_of
+from aoq.pipeline.files import reclaim, scratch_of
 from aoq.pipeline.search.exact import exact_heads, lists_table
 from aoq.pipeline.search.lists import NegativeLists, from_arrow
 from aoq.pipeline.search.problem import Problem

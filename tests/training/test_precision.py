@@ -9,13 +9,12 @@ import pytest
 import torch
 
 from aoq.models import MODELS, build_model, naaf
-from aoq.pipeline.arithmetic import products_in
 from aoq.pipeline.config.losses import LossSection, OnlineLoss
 from aoq.pipeline.config.training import Training
-from aoq.pipeline.embedding import similarity_matrix
-from aoq.pipeline.embedding_blocks import encode_block, sides_of
+from aoq.pipeline.embedding import encode_block, model_sides, similarity_matrix
+from aoq.pipeline.engine import products_in
 from aoq.pipeline.evaluation.retrieval import retrieval_ranks
-from aoq.pipeline.search.store import Memory
+from aoq.pipeline.search.units import MemoryStore
 from aoq.pipeline.training.batches import draw_batch, offline_draws, read_batch
 from aoq.pipeline.training.chunks import BatchScores, Cut, check_precision
 from aoq.pipeline.training.loop import Run
@@ -143,7 +142,7 @@ def test_what_the_caller_has_set_reaches_no_step(pairs, sampler, tmp_path):
             return retrieval_ranks(scores[0], pairs.split.image_of)
 
         weights = trainer.train(validate)["final_weights_sha256"]
-        (table,) = encode_block("captions", 0, 20, sides_of(model, pairs, CPU), Memory())
+        (table,) = encode_block("captions", 0, 20, model_sides(model, pairs, CPU), MemoryStore())
         assert arithmetic() == state
         return weights, scores[0].tobytes(), table["vector"].to_pylist(), seen
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from jaxtyping import Int
 
-from aoq.pipeline.digests import digest
+from aoq.pipeline.files import digest
 from aoq.pipeline.reading import reading
 
 

@@ -25,7 +25,7 @@ from numpy.lib.format import open_memmap
 from aoq.pipeline.reading import open_array
 from aoq.pipeline.search.lists import NegativeLists, in_table_order, to_arrow
 from aoq.pipeline.search.positives import Positives, offsets_of, pairs_of
-from aoq.pipeline.search.problem import DIRECTIONS, OTHER, Direction, blocks
+from aoq.pipeline.search.problem import DIRECTIONS, OPPOSITE, Direction, blocks
 from aoq.pipeline.search.scores import exact_scores
 from aoq.pipeline.tables.exchange.outgoing import Outgoing
 from aoq.pipeline.tables.files import ContentHash
@@ -233,7 +233,7 @@ def import_lists(
         kind = "exact" if both else "none" if scores is None else "source"
         about = {"h": ids.shape[1], "search": "none", "guarantee": "imported", "scores": kind}
         own = positives_of(direction, pairs, len(ids))
-        made[direction] = about, _cleaned(given[direction], own, len(given[OTHER[direction]][1]), both)
+        made[direction] = about, _cleaned(given[direction], own, len(given[OPPOSITE[direction]][1]), both)
     provenance = {"dataset": pairing_sha256(pairs, captions), **provenance}
     return write_table(output, provenance, made, pairs, write=_write_cleaned)
 

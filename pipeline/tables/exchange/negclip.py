@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from aoq.pipeline.columns import parse_csv
-from aoq.pipeline.digests import file_sha256
+from aoq.pipeline.files import file_sha256
 from aoq.pipeline.reading import reading
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import DIRECTIONS

@@ -13,6 +13,7 @@ from numba import njit
 
 from aoq.pipeline.config.screen import Screen
 from aoq.pipeline.data.vocabulary import tokenise
+from aoq.pipeline.engine import in_parallel
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.positives import Positives, both_ways, with_itself
 from aoq.pipeline.search.problem import DIRECTIONS, Direction, blocks
@@ -20,8 +21,7 @@ from aoq.pipeline.search.scores import exact_scores
 from aoq.pipeline.tables.contents import TableContents
 from aoq.pipeline.tables.pairs import Pairs, is_among, pair_keys
 from aoq.pipeline.tables.screens.judgements import Judgements
-from aoq.pipeline.threads import in_parallel
-from aoq.pipeline.vectors import norms_of
+from aoq.pipeline.vectors import checked_norms
 
 BLOCK_ENTRIES = 2**20
 BLOCK_NUMBERS = 2**24
@@ -170,7 +170,7 @@ class Context:
     @cached_property
     def _norms(self) -> dict[str, Float64[np.ndarray, " items"]]:
         sides = {"images": self.known.images, "captions": self.known.captions}
-        return {side: norms_of(vectors, side) for side, vectors in sides.items() if vectors is not None}
+        return {side: checked_norms(vectors, side) for side, vectors in sides.items() if vectors is not None}
 
     def nearest_own(self, side: Literal["images", "captions"], entries: Entries) -> Float32[np.ndarray, " entries"]:
         """Cosine of each listed image and the most similar one of the caption's own, or the other way round.

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, UInt32
 
 from aoq.pipeline.config.screen import CERTAIN, EXCLUSIONS, RULES, Screen
-from aoq.pipeline.search.problem import OTHER, Direction
+from aoq.pipeline.search.problem import OPPOSITE, Direction
 from aoq.pipeline.tables.pairs import is_among, pair_keys
 from aoq.pipeline.tables.screens.knowledge import INPUT_OPTIONS, Context, Entries, Knowledge, entry_blocks
 from aoq.pipeline.tables.screens.view import bit
@@ -34,7 +34,7 @@ def is_doubtful(entries: Entries, least: float, context: Context) -> Bool[np.nda
 def is_mutual(entries: Entries, most: int, context: Context) -> Bool[np.ndarray, " entries"]:
     mutual = entries.places < most
     first = np.flatnonzero(mutual)
-    theirs = context.table[OTHER[entries.direction]].negative_ids[entries.candidates[first], :most]
+    theirs = context.table[OPPOSITE[entries.direction]].negative_ids[entries.candidates[first], :most]
     mutual[first] = (theirs == entries.anchors[first, None]).any(axis=1)
     return mutual
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from aoq.pipeline.search.problem import DIRECTIONS, OTHER
+from aoq.pipeline.search.problem import DIRECTIONS, OPPOSITE
 from aoq.pipeline.tables.exchange import writers
 from aoq.pipeline.tables.exchange.formats import FORMATS
 from aoq.pipeline.tables.exchange.outgoing import Names
@@ -145,7 +145,7 @@ CASES = [
 @pytest.mark.parametrize(("name", "scored", "pictures", "direction"), CASES)
 def test_rows(name, scored, pictures, direction, world, outgoing, groups, tmp_path):
     names = world.pictures if pictures else world.names
-    anchors, candidates = names[direction], names[OTHER[direction]]
+    anchors, candidates = names[direction], names[OPPOSITE[direction]]
     made = outgoing(direction, scored=scored, change=shorten, pictures=pictures)
     written = FORMATS[name].write(made, tmp_path / "out")
     by_anchor = [
@@ -201,7 +201,7 @@ def test_rows_are_written_in_groups_that_fit_into_memory(outgoing, tmp_path, mon
 
 
 def test_trec(direction, world, outgoing, groups, tmp_path):
-    ids = world.names[direction].ids, world.names[OTHER[direction]].ids
+    ids = world.names[direction].ids, world.names[OPPOSITE[direction]].ids
     lines = [
         (ids[0][anchor], "Q0", ids[1][row], str(place), score, "aoq")
         for anchor, _, negatives in groups(direction, DEPTH, shorten)

@@ -1,25 +1,64 @@
-"""Temporary folders: an output is written in `.OUTPUT.work` beside it until it is complete.
+"""Files: hashes, atomic writes, and temporary folders.
 
-The folder holds its own lock and is removed when the command ends. The next run of the same output takes over what a
-killed command left; `aoq gc --unfinished` lists it.
+An output is written in `.OUTPUT.work` beside it until it is complete. The folder holds its own lock and is removed when
+the command ends. The next run of the same output takes over what a killed command left; `aoq gc --unfinished` lists it.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
 import os
 import shutil
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
+UNSURE_NS = 100_000_000
+"""A file modified so recently may change again without a new timestamp."""
 LOCK = "aoq.lock"
-REPLACED = ".replaced"
-"""Suffix of the old output while the new one takes its place."""
 FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+_REPLACED = ".replaced"
+"""Suffix of the old output while the new one takes its place."""
+_known: dict[Path, tuple[tuple[int, ...], str]] = {}
+
+
+def canonical_json(content: Any) -> str:
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def digest(content: Any) -> str:
+    """Return sixteen hex digits that name a JSON value, whatever the order of its keys."""
+    return hashlib.sha256(canonical_json(content).encode()).hexdigest()[:16]
+
+
+def file_sha256(path: Path) -> str:
+    """Hash a file's bytes; refuse devices and pipes, which may never end."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError(f"{path} is not a regular file; copy its content to one.")
+    with path.open("rb") as file:
+        hasher = hashlib.sha256()
+        while block := file.read(1 << 20):
+            hasher.update(block)
+    return hasher.hexdigest()
+
+
+def known_sha256(path: Path) -> str:
+    """Hash a file once per process, and again if it was replaced or written since."""
+    status = path.stat()
+    stamp = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    before, sha256 = _known.get(path, (None, ""))
+    if before != stamp:
+        now, sha256 = time.time_ns(), file_sha256(path)
+        if now - status.st_ctime_ns > UNSURE_NS:
+            _known[path] = stamp, sha256
+    return sha256
 
 
 @contextmanager
@@ -57,10 +96,10 @@ def scratch_of(output: Path) -> Path:
     return output.absolute().with_name(f".{output.name}.work")
 
 
-def publish(made: Path, output: Path) -> None:
+def replace_output(made: Path, output: Path) -> None:
     """Replace the output with a file or folder from its temporary folder; a kill in between loses neither."""
     if output.exists():
-        os.replace(output, made.with_name(f"{output.name}{REPLACED}"))
+        os.replace(output, made.with_name(f"{output.name}{_REPLACED}"))
     os.replace(made, output)
 
 
@@ -124,7 +163,7 @@ def _make(folder: Path) -> None:
 def _restore(folder: Path) -> None:
     """Restore the old output if a run was killed before it published the new one; else remove it."""
     name = folder.name.removeprefix(".").removesuffix(".work")
-    output, made, replaced = folder.with_name(name), folder / name, folder / f"{name}{REPLACED}"
+    output, made, replaced = folder.with_name(name), folder / name, folder / f"{name}{_REPLACED}"
     if replaced.exists() and made.exists() and not output.exists():
         os.replace(replaced, output)
     if replaced.exists():
