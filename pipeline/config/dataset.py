@@ -101,7 +101,7 @@ class Dataset(Section):
     """Train on the first images of the training split, up to this number, with their captions; by default on all."""
     noise: Noise | None = None
     max_regions: PositiveInt | None = None
-    """Keep only the first regions of each image; detectors write them by falling score."""
+    """Keep only the first regions of each image, which detectors write by falling score. A grid is never cut."""
     vocabulary: str | None = None
     """SCAN's json or VSRN's pickle, relative to the data root; by default built from `vocabulary_splits`."""
     tokeniser: str | None = None

@@ -29,7 +29,7 @@ class Pixels(ABC):
 
 @dataclass(frozen=True)
 class PairData:
-    """A split with its captions tokenised; `max_regions` keeps the first regions of each image only.
+    """A split with its captions tokenised; `max_regions` limits the regions of each image (`Split.count_regions`).
 
     With `pixels`, its images are photographs instead of region features.
     """
@@ -38,6 +38,10 @@ class PairData:
     tokens: TokenisedCaptions
     max_regions: int | None = None
     pixels: Pixels | None = None
+
+    @property
+    def regions(self) -> int:
+        return self.split.count_regions(self.max_regions)
 
     def augmented(self, ways: tuple[str, ...] | None, seed: int, epoch: int) -> PairData:
         """Return the split as one epoch of a training sees it."""
@@ -50,7 +54,7 @@ class PairData:
             return Images(self.pixels.read(rows))
 
         def read(array: np.ndarray, dtype: type) -> torch.Tensor:
-            return torch.from_numpy(np.array(array[rows, : self.max_regions], dtype=dtype))
+            return torch.from_numpy(np.array(array[rows, : self.regions], dtype=dtype))
 
         split = self.split
         return Images(

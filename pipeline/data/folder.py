@@ -61,6 +61,23 @@ class Split:
     def caption_count(self) -> int:
         return len(self.captions)
 
+    def count_regions(self, most: int | None) -> int:
+        """Count the regions that are read of each image: `most`, as boxes lie by falling score; all cells of a grid."""
+        count = self.features.shape[1]
+        return count if most is None or self._is_grid else min(count, most)
+
+    @cached_property
+    def _is_grid(self) -> bool:
+        """Whether the regions of an image are cells of equal rank: their boxes lie row by row."""
+        if self.boxes is None or not len(self.boxes) or self.boxes.shape[2] != 4:
+            return False
+        left, top = self.boxes[0, :, 0], self.boxes[0, :, 1]
+        columns, rows = np.unique(left), np.unique(top)
+        is_full = len(left) == len(columns) * len(rows)
+        return bool(
+            is_full and (left == np.tile(columns, len(rows))).all() and (top == rows.repeat(len(columns))).all()
+        )
+
     @cached_property
     def positives(self) -> Int32[np.ndarray, "pairs 2"]:
         """Rows (image, caption): each caption with its image and the copies of that."""

@@ -136,7 +136,7 @@ def word_attention(
 
 def relevant_regions(pairs: PairData, phrase: Phrase, image: int) -> Bool[np.ndarray, " regions"]:
     """Mark the real regions that a phrase names, or that overlap one of its boxes enough."""
-    split, used = pairs.split, slice(pairs.max_regions)
+    split, used = pairs.split, slice(pairs.regions)
     if phrase.boxes is None:
         relevant = np.isin(np.arange(split.features.shape[1])[used], phrase.regions)
     else:

@@ -57,8 +57,8 @@ def evaluate(
     """Measure `recalls` of a model on one split of a dataset folder.
 
     `vocabulary` is the vocabulary of the model's training: `vocabulary.json` or the folder `tokeniser` of its dataset
-    artefact, or an official file. `max_regions` keeps the first regions of each image, as in training. A model with an
-    image tower reads the folder's photographs, as `aoq prepare` lists or packs them.
+    artefact, or an official file. `max_regions` keeps the first regions of each image, except of a grid, as in
+    training. A model with an image tower reads the folder's photographs, as `aoq prepare` lists or packs them.
     """
     from aoq.pipeline.embedding import similarity_matrix  # imported here: `recalls` needs no pyarrow
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ from aoq.pipeline.stages.chain import Chain
 
 if TYPE_CHECKING:
     from aoq.pipeline.data.batches import PairData, Pixels
+
+logger = logging.getLogger(__name__)
 
 NOISE = "noise.npy"
 """The dataset stage's file with the image of every training caption, in the format of NCR's noise files."""
@@ -78,6 +81,9 @@ def open_pairs(chain: Chain, role: str, verify: Verify = "sampled") -> PairData:
     tokens = TokenisedCaptions.load(chain["dataset"].opened() / f"{role}_tokens.npz")
     pairs = PairData(split, tokens, config.max_regions, _open_pixels(chain, split))
     if pairs.pixels is None:
+        if config.max_regions is not None and pairs.regions > config.max_regions:
+            message = "%s: all %d regions are read: they are cells of a grid, and max_regions = %d cuts boxes by score"
+            logger.info(message, split.name, pairs.regions, config.max_regions)
         _check_regions(chain.experiment.model.name, pairs)
     return pairs
 
@@ -97,8 +103,8 @@ def model_options(chain: Chain) -> dict[str, Any]:
     dataset, section = chain["dataset"].manifest(), chain.experiment.model
     sizes = {name: dataset[name] for name in ("feature_size", "vocabulary_size")}
     if not MODELS[section.name].takes_masks:
-        regions = open_features(split_paths(chain.folder, chain.experiment.dataset.train)["ims.npy"]).shape[1]
-        sizes["regions"] = min(regions, chain.experiment.dataset.max_regions or regions)
+        split = open_split(chain.folder, chain.experiment.dataset.train)
+        sizes["regions"] = split.count_regions(chain.experiment.dataset.max_regions)
     return {**section.model_dump(exclude={"name"}), **sizes}
 
 
@@ -130,7 +136,7 @@ def _check_regions(name: str, pairs: PairData) -> None:
             f"{model.__name__} needs the boxes of regions, and split {split.name!r} has no {split.name}_boxes.npy; "
             "write one (images, regions, 4): x1, y1, x2, y2 in [0, 1]; or choose a model without positions."
         )
-    if not model.takes_masks and split.mask is not None and not split.mask[:, : pairs.max_regions].all():
+    if not model.takes_masks and split.mask is not None and not split.mask[:, : pairs.regions].all():
         raise ValueError(
             f"{model.__name__} normalises each region slot over the batch and takes no masked regions, but "
             f"{split.name}_mask.npy masks some; set [dataset] max_regions to what every image has, or choose another "

@@ -46,3 +46,16 @@ def test_tensors_hold_the_rows_asked_for(dtype):
     captions = PairData(split, tokens).captions(np.array([5, 1]))
     assert captions.words.tolist() == [[16, 17, 18], [4, 5, 6]]
     assert captions.lengths.tolist() == [3, 3]
+
+
+def test_a_grid_is_never_cut():
+    """Its cells have no order of importance: the first 24 of 49 are the upper half of the picture."""
+    y, x = (part.reshape(-1) for part in np.mgrid[:7, :7])
+    boxes = np.stack([x, y, x + 1, y + 1], axis=1)[None].repeat(2, axis=0).astype(np.float32) / 7
+    for order, read in ((np.arange(49), 49), (np.random.default_rng(0).permutation(49), 24)):
+        split = Split(
+            "train", np.zeros((2, 49, 3)), ["a"] * 2, np.arange(2, dtype=np.int32), ["0", "1"], boxes[:, order]
+        )
+        tokens = TokenisedCaptions(np.ones(2, dtype=np.int32), np.arange(3))
+        images = PairData(split, tokens, max_regions=24).images(np.array([1]))
+        assert images.features.shape[1] == images.boxes.shape[1] == read
