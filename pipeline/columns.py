@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -107,8 +107,8 @@ def parse_csv(
     return table.select(columns.names).cast(columns)  # a CSV file without rows has no column types
 
 
-def parse_json_lines(path: Path) -> pa.Table:
-    """Read the objects of a JSON lines file as rows. Arrow's own reader can crash on damaged lines."""
+def parse_json_lines(path: Path) -> list[dict[str, Any]]:
+    """Read the objects of a JSON lines file. Arrow's own reader can crash on damaged lines."""
     rows = []
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
@@ -116,7 +116,17 @@ def parse_json_lines(path: Path) -> pa.Table:
                 rows += [parse_json(line, dict[str, Any])] if line.strip() else []
             except ValueError as error:
                 raise ValueError(f"line {number}: {error}") from None
-    return pa.Table.from_pylist(rows)
+    return rows
+
+
+def transpose(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the columns of all rows; None where a row has no such key.
+
+    >>> transpose([{"a": 1}, {"a": 2, "b": 3}])
+    {'a': [1, 2], 'b': [None, 3]}
+    """
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
 
 
 def _without_lacking(optional: Collection[str], columns: pa.Schema, found: pa.Schema) -> pa.Schema:

@@ -93,7 +93,7 @@ def open_photographs(folder: Path, split: str, images: int) -> Photographs:
     if len(paths) != images:
         raise ValueError(f"{path} lists {len(paths)} photographs, and the split has {images} images; prepare it again.")
     if is_packed:
-        return Photographs(ParquetImages([str(path)], "bytes"), sha256)
+        return Photographs(ParquetImages([str(path)], "bytes", ""), sha256)
     files = [name for name in paths if name is not None]
     if len(files) < len(paths):
         raise ValueError(f"{path} names no file of image {paths.index(None)}; prepare it again with --pack.")

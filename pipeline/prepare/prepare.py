@@ -25,16 +25,13 @@ from aoq.pipeline.prepare.extraction import Extracting, Extraction, ImageReader,
 from aoq.pipeline.prepare.extractor import Extractor
 from aoq.pipeline.prepare.extractors import open_extractor
 from aoq.pipeline.prepare.photographs import LISTED_ROWS, write_photographs
-from aoq.pipeline.prepare.request import Request, list_source
+from aoq.pipeline.prepare.request import SHOWN_BROKEN, Request, list_source
 from aoq.pipeline.prepare.sources.records import Listing, clean_captions
 from aoq.pipeline.prepare.splits import draw_splits, hash_images, named_splits
 from aoq.pipeline.search.problem import blocks
 from aoq.pipeline.search.units import Folder
 
 logger = logging.getLogger(__name__)
-
-SHOWN_BROKEN = 5
-"""Images that an error names; the log names all."""
 
 
 def prepare_folder(
@@ -47,7 +44,7 @@ def prepare_folder(
     import_extra("PIL.Image", "prepare", "aoq prepare")  # before anything is read
     if engine.backend == "ray":
         load_ray()
-    listing = list_source(request.source, request.images, request.fields)
+    listing = list_source(request.source, request.images, request.fields, request.skip_broken)
     logger.info("%s is %s of %d images", request.source, listing.kind, len(listing))
     listing = clean_captions(listing)
     folder.mkdir(parents=True, exist_ok=True)

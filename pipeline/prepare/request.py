@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -27,6 +28,10 @@ from aoq.pipeline.prepare.sources.tables import (
     table_in,
 )
 
+logger = logging.getLogger(__name__)
+
+SHOWN_BROKEN = 5
+"""Records or images that an error names; the log names all."""
 SOURCES = {
     "a .csv, .tsv, .jsonl or .parquet table": (table_in, list_table),
     "Karpathy's or COCO's .json": (is_json, list_json),
@@ -73,7 +78,9 @@ class Request:
         )
 
 
-def list_source(source: str, images: Path | None = None, fields: Fields | None = None) -> Listing:
+def list_source(
+    source: str, images: Path | None = None, fields: Fields | None = None, skip_broken: bool = False
+) -> Listing:
     """Open a source and list its images with their captions; `images` is the folder where image paths start."""
     path, fields = Path(source).expanduser(), fields or Fields()
     if images is not None and not images.is_dir():
@@ -89,9 +96,16 @@ def list_source(source: str, images: Path | None = None, fields: Fields | None =
                 f"{source} holds no images with captions in a known layout; known are {'; '.join(SOURCES)}."
             )
         records = open_kind(path, images, fields)
+    if records.broken and not skip_broken:
+        shown = "; ".join(records.broken[:SHOWN_BROKEN])
+        raise ValueError(
+            f"{len(records.broken)} records cannot be read: {shown}; repair them, or leave them out (--skip-broken)."
+        )
+    for sentence in records.broken:
+        logger.warning("%s; the record is left out", sentence)
     try:
         return read_records(records)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{source}: {error}") from None
 
 
@@ -100,7 +114,7 @@ def source_fingerprint(request: Request) -> str:
 
     Files that hold many images are identified by their size and 256 blocks of each.
     """
-    listing = list_source(request.source, request.images, request.fields)
+    listing = list_source(request.source, request.images, request.fields, request.skip_broken)
     total = sha256(listing.texts_sha256.encode())
     if not listing.images.files:
         total.update(listing.images.identity().encode())

@@ -6,13 +6,14 @@ import io
 import json
 import tarfile
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from aoq.pipeline.extras import load_splits
 from aoq.pipeline.prepare.request import list_source
-from aoq.pipeline.prepare.sources.records import Fields
+from aoq.pipeline.prepare.sources.records import Fields, clean_captions
 from aoq.pipeline.prepare.splits import named_splits
 from tests.prepare.conftest import encoded, picture, write_csv
 
@@ -35,11 +36,9 @@ def folder(tmp_path):
 
 def check(source, *, images=None, fields=None, splits=SPLITS, order=(0, 1, 2)):
     """The three images with their captions, in this order; splits by our names."""
-    listing = list_source(str(source), images, fields)
+    listing = clean_captions(list_source(str(source), images, fields))
     assert [listing.images.read(row) for row in range(len(listing))] == [FILES[NAMES[n]] for n in order]
-    assert [sorted(filter(None, texts)) for texts in listing.captions.to_pylist()] == [
-        sorted(CAPTIONS[n]) for n in order
-    ]
+    assert [sorted(texts) for texts in listing.captions.to_pylist()] == [sorted(CAPTIONS[n]) for n in order]
     if splits is None:
         assert listing.splits is None
     else:
@@ -109,6 +108,15 @@ def test_parquet_files_that_hold_their_images(tmp_path, images):
     for name, at in (("train-00000-of-00002", 0), ("train-00001-of-00002", 2), ("validation-00000-of-00001", 1)):
         pq.write_table(rows.slice(at, 1), tmp_path / "data" / f"{name}.parquet")
     check(tmp_path, order=BY_SPLIT)
+
+
+def test_parquet_cells_with_a_path_alone(folder, tmp_path_factory):
+    """The paths that `datasets` leaves where it did not embed the pictures start at the file, or at --images."""
+    rows = pa.table({"image": [{"bytes": None, "path": name} for name in NAMES], "captions": CAPTIONS, "split": SPLITS})
+    pq.write_table(rows, folder / "t.parquet")
+    check(folder / "t.parquet")
+    (elsewhere := tmp_path_factory.mktemp("elsewhere") / "t.parquet").write_bytes((folder / "t.parquet").read_bytes())
+    check(elsewhere, images=folder)
 
 
 def test_karpathys_json_with_its_restval(folder):
@@ -183,6 +191,97 @@ def test_shards_of_webdataset(tmp_path):
     assert listing.images.describe(2).endswith("val-000.tar:b.png")
 
 
+WRITTEN = ["a one", "b 'two'", 'c "three"']
+CELLS = [
+    json.dumps(WRITTEN),
+    repr(WRITTEN),
+    str(np.array(WRITTEN)),
+    f"[None, {repr(WRITTEN)[1:]}",
+    "[]",
+    "",
+    "a [b] c",
+    "[a b]",
+]
+READ = [WRITTEN, WRITTEN, WRITTEN, [None, *WRITTEN], [], [""], ["a [b] c"], ["[a b]"]]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "json"])
+def test_every_value_is_read_by_itself(tmp_path, kind):
+    """A list in one record and a text in the next; captions, splits and names that the first record lacks."""
+    names = [f"{row}.png" for row in range(len(CELLS))]
+    source = tmp_path / f"t.{kind}"
+    if kind == "csv":
+        write_csv(source, ["image", "caption"], [[*row] for row in zip(names, CELLS, strict=True)])
+        assert list_source(str(source)).captions.to_pylist() == READ
+        write_csv(source, ["image", "caption"], [["a.png", "['a' ... 'b']"]])
+        with pytest.raises(ValueError, match=r"row 1 \(from 1\) of column 'caption' looks like a list"):
+            list_source(str(source))
+        return
+    rows = [
+        {"image": "a.png", "caption": 7},
+        {"image": "b.png", "captions": ["x", {"raw": "y"}], "split": "dev"},
+        {"image": "c.png", "caption": None, "split": "dev"},
+    ]
+    source.write_text(json.dumps(rows) if kind == "json" else "\n".join(map(json.dumps, rows)))
+    listing = list_source(str(source))
+    assert listing.captions.to_pylist() == [["7"], ["x", "y"], [None]]
+    assert listing.splits.to_pylist() == [None, "dev", "dev"]
+    rows[0]["caption"] = {"en": "e", "de": "d"}
+    source.write_text(json.dumps(rows) if kind == "json" else "\n".join(map(json.dumps, rows)))
+    with pytest.raises(ValueError, match=r"is a record of en, de; .* --caption-column caption.en"):
+        list_source(str(source))
+    assert list_source(str(source), None, Fields(captions=("caption.de",))).captions.to_pylist()[0] == ["d"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "captions"),
+    [
+        (['a.png\t"open', "b.png\tone", 'c.png\tends"'], ['"open', "one", 'ends"']),
+        (['a.png\t"bye" says', "b.png\ta", "c.png\tb"], ['"bye" says', "a", "b"]),
+        (['a.png\t"two\n""lines"""', "b.png\ta", "c.png\tb"], ['two\n"lines"', "a", "b"]),
+        (['a.png\t"quoted"', "b.png\ta", "c.png\tb"], ["quoted", "a", "b"]),
+    ],
+)
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_quotation_marks_belong_to_the_text_where_they_join_rows(tmp_path, lines, captions, end):
+    (tmp_path / "t.tsv").write_bytes("\n".join(["image\tcaption", *lines]).replace("\n", end).encode())
+    listing = list_source(str(tmp_path / "t.tsv"))
+    assert listing.captions.to_pylist() == [[text.replace("\n", end)] for text in captions]
+
+
+def test_a_table_whose_rows_are_unclear_is_refused_by_its_line(tmp_path):
+    for rows, reason in (('a,"b"c,d\ne\n', "line 2: "), ("a,b\nc\n", "row 2 has 1 values, and the header names 2")):
+        (tmp_path / "t.csv").write_text(f"image,caption\n{rows}")
+        with pytest.raises(ValueError, match=reason):
+            list_source(str(tmp_path / "t.csv"))
+
+
+def test_samples_of_shards_are_joined_counted_and_named(tmp_path, caplog):
+    image, note = FILES["a.png"], ("._a.png", b"note")
+    apart = [
+        ("a.png", image),
+        note,
+        ("b.png", image),
+        ("c.png", image),
+        ("d.txt", b"lonely"),
+        ("a.txt", b"\xef\xbb\xbfa"),
+    ]
+    shard(tmp_path / "x.tar", [*apart, ("b.json", b'{"caption": null}'), ("c.json", b'{"captions": [3, "c"]}')])
+    shard(tmp_path / "y.tar", [("a.png", image), ("a.txt", b"other")])
+    listing = list_source(str(tmp_path))
+    assert listing.captions.to_pylist() == [["a"], [None], ["3", "c"], ["other"]]
+    assert listing.ids.to_pylist() == ["x/a", "x/b", "x/c", "y/a"]
+    assert "1 samples have no picture" in caplog.text
+    assert "1 files (._*)" in caplog.text
+    shard(tmp_path / "y.tar", [("a.png", image), ("a.txt", b"caf\xe9"), ("b.png", image), ("b.txt", b"b")])
+    with pytest.raises(ValueError, match=r"1 records cannot be read: .*y.tar:a.txt is not a text in UTF-8; .*--skip-b"):
+        list_source(str(tmp_path))
+    assert list_source(str(tmp_path), skip_broken=True).captions.to_pylist()[3] == ["b"]
+    for fields in (Fields(captions=("nonsense",)), Fields(image="png")):
+        with pytest.raises(ValueError, match=r"no column 'nonsense'|leave out --images and --image-column"):
+            list_source(str(tmp_path / "x.tar"), None, fields)
+
+
 @pytest.fixture
 def dataset():
     """The three images as a data set of Hugging Face."""
@@ -239,10 +338,14 @@ def test_a_configuration_and_a_split_of_the_hub(monkeypatch, dataset):
         ("a.json", '{"images": [], "annotations": [{"image_id": 1, "caption": "a"}]}', "image 1, which is not listed"),
         ("a.csv", "image,caption\na.png,\xff", "damaged|UTF|image"),
         ("a.csv", "", "damaged"),
-        ("a.csv", "image,image\na,b\n", "no column is named like captions"),
+        ("a.csv", "image,image\na,b\n", "two columns have the same name"),
         ("a.jsonl", '{"image": "a", "caption": "b"}\n{"image": tru', "line 2"),
-        ("a.jsonl", '{"image": ["a"], "caption": "b"}', "one text or number a row"),
-        ("a.jsonl", '{"image": "a", "caption": {"b": 1}}', "records of b"),
+        ("a.jsonl", '{"image": ["a"], "caption": "b"}', "holds a list; it needs one text or number"),
+        (
+            "a.jsonl",
+            '{"image": "a", "caption": {"b": 1}}',
+            "is a record of b; name the one with the text, as in --caption-column caption.b",
+        ),
         ("a.parquet", "PAR1", "damaged"),
         ("a.tar", "nothing", "tar archive"),
         ("a.tar", "", "tar archive"),

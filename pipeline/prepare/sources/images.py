@@ -122,9 +122,11 @@ class ParquetImages(EncodedImages):
 
     files: Sequence[str]
     column: str
+    root: str
+    """Where paths in cells without bytes start."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"files": self.files, "column": self.column}  # without the cached row group
+        return {"files": self.files, "column": self.column, "root": self.root}  # without the cached row group
 
     @cached_property
     def _groups(self) -> list[tuple[int, str, int, pq.FileMetaData]]:
@@ -148,7 +150,7 @@ class ParquetImages(EncodedImages):
                 opened = pq.ParquetFile(name, metadata=about, page_checksum_verification=True)
                 cached = start, opened.read_row_group(group, [self.column])[self.column]
             vars(self)["_cached"] = cached
-        return image_bytes(cached[1][row - start].as_py())
+        return image_bytes(cached[1][row - start].as_py(), self.root)
 
     def describe(self, row: int) -> str:
         return f"{self._group_of(row)[1]}: image {row}"
@@ -160,10 +162,11 @@ class DatasetImages(EncodedImages):
 
     dataset: Any
     column: str
+    root: str
     files: Sequence[str] = ()
 
     def read(self, row: int) -> bytes:
-        return image_bytes(self.dataset[row][self.column])
+        return image_bytes(self.dataset[row][self.column], self.root)
 
     def describe(self, row: int) -> str:
         return f"image {row}"
@@ -172,11 +175,11 @@ class DatasetImages(EncodedImages):
         return str(self.dataset._fingerprint)
 
 
-def image_bytes(value: Any) -> bytes:
-    """Return the encoded image in a cell: bytes, or {bytes, path}."""
+def image_bytes(value: Any, root: str) -> bytes:
+    """Return the encoded image in a cell: bytes, or {bytes, path} with a path from `root`."""
     if isinstance(value, dict):
         if value.get("bytes") is None and value.get("path"):
-            return Path(value["path"]).read_bytes()
+            return Path(root, value["path"]).read_bytes()
         value = value.get("bytes")
     if not isinstance(value, bytes):
         raise ValueError("holds no image")

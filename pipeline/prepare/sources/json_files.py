@@ -7,11 +7,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from typing_extensions import TypedDict
 
+from aoq.pipeline.columns import transpose
 from aoq.pipeline.data.files import read_lines
-from aoq.pipeline.prepare.sources.records import Fields, Records, concatenate_splits
+from aoq.pipeline.prepare.sources.records import SPLIT, Fields, Records, record_columns
 from aoq.pipeline.reading import checked, read_json, reading
 
 COCO_NAME = re.compile(r"captions_(\D+?)\d*\.json")
@@ -41,16 +41,16 @@ def is_json(source: Path) -> bool:
 def list_json(source: Path, images: Path | None, fields: Fields) -> Records:
     """List the images of the file, or of the folder of COCO's files."""
     if source.is_dir():
-        return _list_coco(_coco_files(source), images or source)
+        return _list_coco(_coco_files(source), images or source, fields)
     content: Any = read_json(source, object, remedy="write it again")
     root = images or source.parent
     if isinstance(content, dict) and "annotations" in content:
-        return _list_coco([source], root)
+        return _list_coco([source], root, fields)
     with reading(source, "a JSON list of records, Karpathy's file of images with sentences, or COCO's captions"):
         is_karpathys = isinstance(content, dict) and "images" in content
         records = checked(content["images"] if is_karpathys else content, list[dict[str, Any]])
-        rows = pa.Table.from_pylist(records)
-    return Records("Karpathy's JSON" if is_karpathys else "a JSON list", rows, root.absolute(), fields)
+    kind = "Karpathy's JSON" if is_karpathys else "a JSON list"
+    return Records(kind, record_columns(records, fields), root.absolute(), fields)
 
 
 def _coco_files(folder: Path) -> list[Path]:
@@ -58,21 +58,21 @@ def _coco_files(folder: Path) -> list[Path]:
     return sorted(path for path in paths if COCO_NAME.fullmatch(path.name))
 
 
-def _list_coco(paths: list[Path], root: Path) -> Records:
+def _list_coco(paths: list[Path], root: Path, fields: Fields) -> Records:
     """List one split per file, named after it; images lie in a folder of that name, `train2017`, or all in one."""
-    parts = []
+    rows: list[dict[str, Any]] = []
+    splits = {path: named[1] for path in paths if (named := COCO_NAME.fullmatch(path.name))}
     for path in paths:
         content = read_json(path, Coco, remedy="take a file of COCO's captions")
         folder = path.stem.removeprefix("captions_")
         inside = f"{folder}/" if (root / folder).is_dir() else ""
         names = {image["id"]: inside + image["file_name"] for image in content["images"]}
-        captions = content["annotations"]
-        if lost := [caption["image_id"] for caption in captions if caption["image_id"] not in names]:
-            raise ValueError(f"{path}: a caption belongs to image {lost[0]}, which is not listed.")
-        columns = [names[caption["image_id"]] for caption in captions], [caption["caption"] for caption in captions]
-        parts.append(pa.table([pa.array(column, pa.string()) for column in columns], ["file_name", "caption"]))
-    splits = [named[1] for path in paths if (named := COCO_NAME.fullmatch(path.name))]
-    return Records("COCO's captions", concatenate_splits(parts, splits), root.absolute(), Fields())
+        split = {SPLIT: splits[path]} if len(set(splits.values())) > 1 else {}
+        for caption in content["annotations"]:
+            if caption["image_id"] not in names:
+                raise ValueError(f"{path}: a caption belongs to image {caption['image_id']}, which is not listed.")
+            rows.append({**caption, "file_name": names[caption["image_id"]], **split})
+    return Records("COCO's captions", transpose(rows), root.absolute(), fields)
 
 
 def id_file_splits(folder: Path) -> list[str]:
@@ -84,7 +84,7 @@ def id_file_splits(folder: Path) -> list[str]:
 def list_id_files(source: Path, images: Path | None, fields: Fields) -> Records:
     """List equally many captions for every id, in order, or an id per caption."""
     mapping = read_json(source / MAPPING, dict[str, str]) if (source / MAPPING).is_file() else None
-    parts = []
+    rows: dict[str, list[str]] = {"image": [], "caption": [], SPLIT: []}
     for split in id_file_splits(source):
         path = source / f"{split}_ids.txt"
         ids, captions = read_lines(path), read_lines(source / f"{split}_caps.txt")
@@ -96,6 +96,7 @@ def list_id_files(source: Path, images: Path | None, fields: Fields) -> Records:
         if mapping is not None and (missing := [name for name in ids if name not in mapping]):
             raise ValueError(f"{path}: {MAPPING} does not have id {missing[0]!r}; add it.")
         names = [name if mapping is None else mapping[name] for name in ids for _ in range(times)]
-        parts.append(pa.table({"image": names, "caption": captions, "split": [split] * len(captions)}))
+        for name, values in zip(rows, (names, captions, [split] * len(captions)), strict=True):
+            rows[name] += values
     root = images or next((source / name for name in ("images", "thumbs") if (source / name).is_dir()), source)
-    return Records("a folder of ids and captions", pa.concat_tables(parts), root.absolute(), Fields())
+    return Records("a folder of ids and captions", rows, root.absolute(), fields)

@@ -1,25 +1,29 @@
 """Read the records of a source, whatever their fields are called, as images with captions, ids and splits.
 
 A record may have one caption, a list of them, several fields of them (`caption_0`, `caption_1`, …), or records with the
-text in a field `raw`, as Karpathy's files have; a list may also be a JSON text. Records of one path are one image.
+text in a field `raw`, as Karpathy's files have. A list may be written as text, as JSON, Python or numpy print it.
+Records of one path are one image.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Int
 
+from aoq.pipeline.columns import transpose
 from aoq.pipeline.prepare.sources.images import EncodedImages, ImageFiles
 
 logger = logging.getLogger(__name__)
@@ -34,7 +38,11 @@ TEXT_FIELDS = ("raw", "caption", "text", "sentence")
 SPLIT_NAME = re.compile(r"(train|training|val|valid|validation|dev|test)(?=[^A-Za-z]|$)")
 WHITE = r"[\s\x{0b}\x{1c}-\x{1f}\x{85}\x{2028}\x{2029}]+"
 """White space and anything that some programs take for the end of a line: the captions file has one caption a line."""
+LIST_BEGINS = re.compile(r"\s*\[\s*(?:['\"\]]|(?:None|null|nan)\b)")
+LIST_ITEM = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|None|null|nan""")
 HASHED_TEXTS = 1 << 16
+
+Columns = Mapping[str, Sequence[Any] | pa.ChunkedArray]
 
 
 @dataclass(frozen=True)
@@ -51,9 +59,11 @@ class Records(NamedTuple):
     """Raw records of a source, and their images: one per record, or the folder where their paths start."""
 
     kind: str
-    rows: pa.Table
+    columns: Columns
     images: EncodedImages | Path
     fields: Fields
+    broken: Sequence[str] = ()
+    """Sentences about records that cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -89,22 +99,27 @@ class Listing:
 
 def read_records(records: Records) -> Listing:
     """List the images of records."""
-    kind, rows, images, fields = records
-    caption_fields = list(fields.captions) or _caption_fields(rows)
-    parts, owners = zip(*(_texts(rows, name) for name in caption_fields), strict=True)
-    texts, row_of = pa.concat_arrays(parts), np.concatenate(owners)
-    split = fields.split or (SPLIT if SPLIT in rows.column_names else None)
-    splits = None if split is None else _strings(rows, split)
-    image_of = first = np.arange(len(rows))
+    kind, columns, images, fields, _ = records
+    caption_fields = list(fields.captions) or _caption_fields(columns)
+    texts, row_of = [], []
+    for name in caption_fields:
+        for row, value in enumerate(_values(columns, name)):
+            captions = [*_texts(value, name, row)]
+            texts += captions
+            row_of += [row] * len(captions)
+    split = fields.split or (SPLIT if SPLIT in columns else None)
+    splits = None if split is None else _strings(columns, split)
+    image_of = first = np.arange(len(_values(columns, caption_fields[0])))
     ids = None
+    kind = f"{kind} (captions in {', '.join(caption_fields)})"
     if isinstance(images, Path):
-        named = fields.image or next((name for name in IMAGE_FIELDS if name in rows.column_names), None)
+        named = fields.image or next((name for name in IMAGE_FIELDS if name in columns), None)
         if named is None:
             raise ValueError(
-                f"no column is named like images; the columns are {_names(rows)}: name it by --image-column."
+                f"no column is named like images; the columns are {_names(columns)}: name it by --image-column."
             )
-        kind = f"{kind} (images in {named}, captions in {', '.join(caption_fields)})"
-        paths = _paths(rows, named)
+        kind = kind.replace("(", f"(images in {named}, ", 1)
+        paths = _paths(columns, named)
         # An image stands at the place of its first record; it may occur in every split.
         key = paths if splits is None else pc.binary_join_element_wise(paths, splits.fill_null(""), "\0")
         image_of = key.dictionary_encode().indices.to_numpy()
@@ -113,9 +128,10 @@ def read_records(records: Records) -> Listing:
         ids = pa.array([name.removeprefix(f"{images}/") for name in names], pa.string())
         images = ImageFiles([str(images / name) for name in names])
     if ids is None or fields.id:
-        ids = _ids(rows, fields.id, first)
+        ids = _ids(columns, fields.id, first)
     splits = None if splits is None else splits.take(pa.array(first))
-    return Listing(kind, images, ids, _lists(texts, image_of[row_of], len(first)), splits)
+    owners = image_of[np.array(row_of, np.int64)]
+    return Listing(kind, images, ids, _lists(pa.array(texts, pa.string()), owners, len(first)), splits)
 
 
 def clean_captions(listing: Listing) -> Listing:
@@ -142,15 +158,22 @@ def split_of_file(path: Path) -> str | None:
     return named[1] if named else None
 
 
-def concatenate_splits(parts: Sequence[pa.Table], names: Sequence[str | None]) -> pa.Table:
+def concatenate_splits(parts: Sequence[pa.Table], names: Sequence[str | None]) -> dict[str, Any]:
     """Concatenate the tables of splits; their names become the column `split`, unless one is unknown or all are one."""
-    if None not in names and len(set(names)) > 1:
-        columns = (pa.array([name] * len(part), pa.string()) for name, part in zip(names, parts, strict=True))
-        parts = [
-            part if SPLIT in part.column_names else part.append_column(SPLIT, column)
-            for part, column in zip(parts, columns, strict=True)
-        ]
-    return pa.concat_tables(parts, promote_options="default")
+    table = pa.concat_tables(parts, promote_options="default")
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    if None not in names and len(set(names)) > 1 and SPLIT not in columns:
+        columns[SPLIT] = [name for name, part in zip(names, parts, strict=True) for _ in range(len(part))]
+    return columns
+
+
+def record_columns(records: Sequence[Mapping[str, Any]], fields: Fields) -> dict[str, list[Any]]:
+    """Return the fields of all records as columns; records may name their captions differently."""
+    columns = transpose(records)
+    usual = [name for name in CAPTION_FIELDS if name in columns]
+    if len(usual) > 1 and not fields.captions:
+        columns[usual[0]] = [next((record[name] for name in usual if name in record), None) for record in records]
+    return columns
 
 
 def _lists(texts: pa.Array, owners: Int[np.ndarray, " texts"], count: int) -> pa.ListArray:
@@ -159,92 +182,98 @@ def _lists(texts: pa.Array, owners: Int[np.ndarray, " texts"], count: int) -> pa
     return pa.ListArray.from_arrays(pa.array(offsets), texts.take(pa.array(np.argsort(owners, kind="stable"))))
 
 
-def _ids(rows: pa.Table, name: str | None, first: Int[np.ndarray, " images"]) -> pa.Array:
+def _ids(columns: Columns, name: str | None, first: Int[np.ndarray, " images"]) -> pa.Array:
     """Use the field that is named, or one with a different value for every image; else row numbers."""
     if name is not None:
-        return _strings(rows, name).take(pa.array(first))
+        return _strings(columns, name).take(pa.array(first))
     for name in ID_FIELDS:
-        if name in rows.column_names and not pa.types.is_nested(rows.schema.field(name).type):
-            ids = _strings(rows, name).take(pa.array(first))
+        if name in columns and not any(isinstance(value, list | dict) for value in _values(columns, name)):
+            ids = _strings(columns, name).take(pa.array(first))
             if not ids.null_count and pc.count_distinct(ids).as_py() == len(ids):
                 return ids
     return pa.array(map(str, range(len(first))), pa.string())
 
 
-def _caption_fields(rows: pa.Table) -> list[str]:
-    if named := next((name for name in CAPTION_FIELDS if name in rows.column_names), None):
+def _caption_fields(columns: Columns) -> list[str]:
+    if named := next((name for name in CAPTION_FIELDS if name in columns), None):
         return [named]
-    if numbered := [name for name in rows.column_names if NUMBERED.fullmatch(name)]:
+    if numbered := [name for name in columns if NUMBERED.fullmatch(name)]:
         return numbered
-    raise ValueError(f"no column is named like captions; the columns are {_names(rows)}: name one by --caption-column.")
+    raise ValueError(
+        f"no column is named like captions; the columns are {_names(columns)}: name one by --caption-column."
+    )
 
 
-def _column(rows: pa.Table, name: str) -> pa.Array:
-    if rows.column_names.count(name) != 1:
-        raise ValueError(f"there is no column {name!r}; the columns are {_names(rows)}.")
-    return rows[name].combine_chunks()
+def _names(columns: Columns) -> str:
+    return ", ".join(columns)
 
 
-def _names(rows: pa.Table) -> str:
-    return ", ".join(rows.column_names)
+def _values(columns: Columns, name: str) -> Sequence[Any]:
+    """Return a column's values; `caption.en` is the field `en` of the records in `caption`."""
+    outer, _, inner = name.partition(".")
+    if name not in columns and inner and outer in columns:
+        records = _values(columns, outer)
+        if any(isinstance(record, dict) and inner in record for record in records):
+            return [record.get(inner) if isinstance(record, dict) else None for record in records]
+    if name not in columns:
+        raise ValueError(f"there is no column {name!r}; the columns are {_names(columns)}.")
+    column = columns[name]
+    return column.to_pylist() if isinstance(column, pa.ChunkedArray) else column
 
 
-def _paths(rows: pa.Table, name: str) -> pa.Array:
+def _paths(columns: Columns, name: str) -> pa.Array:
     """Read the paths in a field; Karpathy's `filepath` and `filename` are joined."""
-    paths = _strings(rows, name)
-    if name == "filepath" and "filename" in rows.column_names:
-        paths = pc.binary_join_element_wise(paths, _strings(rows, "filename"), "/")
+    paths = _strings(columns, name)
+    if name == "filepath" and "filename" in columns:
+        paths = pc.binary_join_element_wise(paths, _strings(columns, "filename"), "/")
     if paths.null_count:
         row = pc.index(paths.is_null(), True).as_py() + 1
         raise ValueError(f"row {row} (from 1) names no image; fill or remove it.")
     return paths
 
 
-def _strings(rows: pa.Table, name: str) -> pa.Array:
-    return _as_strings(name, _column(rows, name))
+def _strings(columns: Columns, name: str) -> pa.Array:
+    return pa.array((_text(value, name, row) for row, value in enumerate(_values(columns, name))), pa.string())
 
 
-def _as_strings(name: str, column: pa.Array) -> pa.Array:
-    if pa.types.is_nested(column.type) or pa.types.is_binary(column.type):
-        raise ValueError(f"column {name!r} is of {column.type}; it needs one text or number a row.")
-    return column.cast(pa.string())
+def _text(value: Any, name: str, row: int) -> str | None:
+    """Return a value as text: a number as it is written, nothing for a missing one."""
+    if isinstance(value, list | dict | bytes):
+        kind = {list: "a list", dict: f"a record of {', '.join(map(str, value))}"}.get(type(value), "bytes")
+        raise ValueError(f"row {row + 1} (from 1) of column {name!r} holds {kind}; it needs one text or number.")
+    if value is None or value != value:  # NaN is what pandas writes for a missing text
+        return None
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _texts(rows: pa.Table, name: str) -> tuple[pa.Array, Int[np.ndarray, " texts"]]:
-    column = _unwrap(name, _column(rows, name))
-    if not _is_list(column.type):
-        texts = _as_strings(name, column)
-        lists = _json_lists(texts)
-        if lists is None:
-            return texts, np.arange(len(texts))
-        column = lists
-    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
-    return _as_strings(name, _unwrap(name, column.flatten())), np.repeat(np.arange(len(lengths)), lengths)
-
-
-def _unwrap(name: str, column: pa.Array) -> pa.Array:
-    while pa.types.is_struct(column.type):
-        names = column.type.names
-        field = next((field for field in TEXT_FIELDS if field in names), None)
+def _texts(value: Any, name: str, row: int) -> Iterator[str | None]:
+    """Yield the captions in a value."""
+    if isinstance(value, dict):
+        field = next((field for field in TEXT_FIELDS if field in value), None)
         if field is None:
-            needed = f"one of {', '.join(TEXT_FIELDS)} must hold the text"
-            raise ValueError(f"column {name!r} has records of {', '.join(names)}; {needed}.")
-        column = column.field(field)
-    return column
+            raise ValueError(
+                f"row {row + 1} (from 1) of column {name!r} is a record of {', '.join(map(str, value))}; "
+                f"name the one with the text, as in --caption-column {name}.{next(iter(value), 'en')}."
+            )
+        yield from _texts(value[field], name, row)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item, name, row)
+    elif isinstance(value, str) and LIST_BEGINS.match(value) and value.rstrip().endswith("]"):
+        yield from _texts(_written_list(value, name, row), name, row)
+    else:
+        yield _text(value, name, row)
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
-def _json_lists(texts: pa.Array) -> pa.Array | None:
-    """Parse lists written as JSON; None unless all are."""
-    if not len(texts) or not pc.all(pc.match_substring_regex(texts.fill_null(""), r"^\s*\[.*\]\s*$")).as_py():
-        return None
-    try:
-        lists = [json.loads(text) for text in texts.to_pylist()]
-    except (ValueError, RecursionError):
-        return None
-    if not all(isinstance(text, str) for texts in lists for text in texts):
-        return None
-    return pa.array(lists, pa.list_(pa.string()))
+def _written_list(text: str, name: str, row: int) -> list[Any]:
+    with suppress(ValueError, RecursionError):
+        if isinstance(items := json.loads(text), list):
+            return items
+    inside = text.strip()[1:-1]
+    with suppress(ValueError, SyntaxError):
+        if not LIST_ITEM.sub("", inside).strip(", \t\r\n"):
+            return [ast.literal_eval(item) if item[0] in "'\"" else None for item in LIST_ITEM.findall(inside)]
+    raise ValueError(
+        f"row {row + 1} (from 1) of column {name!r} looks like a list and cannot be read as one: {text[:60]!r}; "
+        "write it as JSON."
+    )

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import tarfile
-from collections.abc import Iterator
-from itertools import groupby
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from aoq.pipeline.prepare.sources.images import TarMembers
-from aoq.pipeline.prepare.sources.records import CAPTION_FIELDS, Fields, Records, concatenate_splits, split_of_file
+from aoq.pipeline.prepare.sources.records import (
+    CAPTION_FIELDS,
+    NUMBERED,
+    SPLIT,
+    Fields,
+    Records,
+    record_columns,
+    split_of_file,
+)
 from aoq.pipeline.reading import parse_json, reading
+
+logger = logging.getLogger(__name__)
 
 IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")
 MOST_TEXT = 1 << 24
-SAMPLE_ROWS = pa.schema({"__key__": pa.string(), "captions": pa.list_(pa.string())})
+KEY = "__key__"
 
 
 def find_shards(source: Path) -> list[Path]:
@@ -24,47 +32,86 @@ def find_shards(source: Path) -> list[Path]:
 
 
 def list_shards(source: Path, images: Path | None, fields: Fields) -> Records:
-    """List the samples of all shards in order; a sample without a caption or an image is left out."""
+    """List the samples of all shards in order; samples without a picture are left out, and counted in the log."""
+    if images or fields.image:
+        raise ValueError("shards hold their images; leave out --images and --image-column.")
     shards = find_shards(source)
-    parts, splits, members = [], [], []
+    splits = [split_of_file(shard) for shard in shards]
+    are_splits = None not in splits and len(set(splits)) > 1
+    records, members, broken, ignored = [], [], [], Counter[str]()
     for number, shard in enumerate(shards):
-        if samples := [*_samples(shard)]:
-            rows = [{"__key__": key, "captions": captions} for key, _, captions in samples]
-            parts.append(pa.Table.from_pylist(rows, SAMPLE_ROWS))
-            splits.append(split_of_file(shard))
-            members += [(number, image.offset_data, image.size, image.name) for _, image, _ in samples]
-    if not parts:
+        with reading(shard, "an uncompressed tar archive"), tarfile.open(shard, "r:") as archive:
+            for key, files in _samples(archive, ignored).items():
+                try:
+                    image = _image(files)
+                    record = _record(archive, files, fields)
+                except ValueError as error:
+                    broken.append(f"{shard}:{error}")
+                    continue
+                if image is None:
+                    ignored["samples have no picture"] += 1
+                    continue
+                records.append({**record, KEY: key, **({SPLIT: splits[number]} if are_splits else {})})
+                members.append((number, image.offset_data, image.size, image.name))
+    for what, count in ignored.items():
+        logger.warning("%d %s and are left out", count, what)
+    if not records and not broken:
         raise ValueError(f"{source} has no image with a caption of the same name in .txt or .json.")
+    if len({record[KEY] for record in records}) < len(records):
+        for record, member in zip(records, members, strict=True):
+            record[KEY] = f"{shards[member[0]].stem}/{record[KEY]}"
+    columns = record_columns(records, fields)
     held = TarMembers([str(path) for path in shards], members)
-    return Records(f"{len(shards)} webdataset shards", concatenate_splits(parts, splits), held, Fields(id="__key__"))
+    named = Fields(captions=fields.captions, id=fields.id or KEY, split=fields.split)
+    return Records(f"{len(shards)} webdataset shards", columns, held, named, broken)
 
 
-def _samples(shard: Path) -> Iterator[tuple[str, tarfile.TarInfo, list[str]]]:
-    """Key, image and captions of each sample, whose files follow each other."""
-    with reading(shard, "an uncompressed tar archive of whole samples"), tarfile.open(shard, "r:") as archive:
-        members = ((*_key_and_suffix(member.name), member) for member in archive if member.isfile())
-        for key, group in groupby(members, lambda named: named[0]):
-            files = {suffix: member for _, suffix, member in group}
-            image = next((files[suffix] for suffix in IMAGE_SUFFIXES if suffix in files), None)
-            captions = _captions(archive, files)
-            if image is not None and captions:
-                yield key.lstrip("/"), image, captions
+def _samples(archive: tarfile.TarFile, ignored: Counter[str]) -> dict[str, dict[str, list[tarfile.TarInfo]]]:
+    """Return the files of each sample by their suffixes, wherever they lie in the archive."""
+    samples: dict[str, dict[str, list[tarfile.TarInfo]]] = {}
+    for member in archive:
+        folder, _, file = member.name.rpartition("/")
+        stem, _, suffix = file.partition(".")
+        if file.startswith("._"):
+            ignored["files (._*) hold macOS's notes about others"] += 1
+        elif member.isfile():
+            sample = samples.setdefault(f"{folder}/{stem}".lstrip("/"), {})
+            sample.setdefault(suffix.lower(), []).append(member)
+    return samples
 
 
-def _key_and_suffix(name: str) -> tuple[str, str]:
-    folder, _, file = name.rpartition("/")
-    stem, _, suffix = file.partition(".")
-    return f"{folder}/{stem}", suffix.lower()
+def _one(files: list[tarfile.TarInfo]) -> tarfile.TarInfo:
+    if len(files) > 1:
+        raise ValueError(f"{files[0].name} stands there {len(files)} times")
+    if files[0].issparse():
+        raise ValueError(f"{files[0].name} is a sparse file")
+    return files[0]
 
 
-def _captions(archive: tarfile.TarFile, files: dict[str, tarfile.TarInfo]) -> list[str]:
-    if "txt" in files:
-        return [_text(archive, files["txt"])]
-    if "json" not in files:
-        return []
-    record = parse_json(_text(archive, files["json"]), dict[str, Any])
-    value: Any = next((record[name] for name in CAPTION_FIELDS if name in record), [])
-    return [text for text in ([value] if isinstance(value, str) else value) if isinstance(text, str)]
+def _image(files: dict[str, list[tarfile.TarInfo]]) -> tarfile.TarInfo | None:
+    suffix = next((suffix for suffix in IMAGE_SUFFIXES if suffix in files), None)
+    return None if suffix is None else _one(files[suffix])
+
+
+def _record(archive: tarfile.TarFile, files: dict[str, list[tarfile.TarInfo]], fields: Fields) -> dict[str, Any]:
+    """Read what a sample says: the text of `.txt` is its caption, else the record of `.json` has it."""
+    named = {
+        name and name.partition(".")[0] for name in (*CAPTION_FIELDS, SPLIT, *fields.captions, fields.id, fields.split)
+    }
+    record = {}
+    if "json" in files:
+        member = _one(files["json"])
+        try:
+            record = parse_json(_text(archive, member), dict[str, Any])
+        except ValueError as error:
+            raise ValueError(f"{member.name} is not a JSON record ({error})") from None
+    record = {name: value for name, value in record.items() if name in named or NUMBERED.fullmatch(name)}
+    if "txt" in files and not fields.captions:
+        record = {
+            CAPTION_FIELDS[0]: _text(archive, _one(files["txt"])),
+            **{n: v for n, v in record.items() if n not in CAPTION_FIELDS},
+        }
+    return record
 
 
 def _text(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
@@ -72,4 +119,7 @@ def _text(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
         raise ValueError(f"{member.name} has {member.size:,} bytes of text")
     file = archive.extractfile(member)
     assert file is not None  # a regular file
-    return file.read().decode()
+    try:
+        return file.read().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError(f"{member.name} is not a text in UTF-8") from None

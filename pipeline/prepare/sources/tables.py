@@ -3,18 +3,26 @@ data sets of Hugging Face `datasets`, saved by save_to_disk or of the hub."""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
 from aoq.pipeline.columns import parse_json_lines
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.prepare.sources.images import DatasetImages, ParquetImages
-from aoq.pipeline.prepare.sources.records import IMAGE_FIELDS, Fields, Records, concatenate_splits, split_of_file
+from aoq.pipeline.prepare.sources.records import (
+    IMAGE_FIELDS,
+    Fields,
+    Records,
+    concatenate_splits,
+    record_columns,
+    split_of_file,
+)
 from aoq.pipeline.reading import reading
 
 SEPARATORS = ",\t|;"
@@ -39,8 +47,9 @@ def list_table(source: Path, images: Path | None, fields: Fields) -> Records:
     if suffix == ".parquet":
         return _list_parquet(kind, [path], fields, root, [None])
     with reading(path, kind):
-        rows = _read_csv(path) if suffix in (".csv", ".tsv") else parse_json_lines(path)
-    return Records(kind, rows, root.absolute(), fields)
+        is_csv = suffix in (".csv", ".tsv")
+        columns = _read_csv(path) if is_csv else record_columns(parse_json_lines(path), fields)
+    return Records(kind, columns, root.absolute(), fields)
 
 
 def parquet_files(folder: Path) -> list[Path]:
@@ -65,10 +74,10 @@ def _list_parquet(
             names = [name for name in schema.names if name not in held]
             parts.append(pq.ParquetFile(path, page_checksum_verification=True).read(names))
     named = fields.image or next((name for name in IMAGE_FIELDS if name in held), None)
-    rows = concatenate_splits(parts, splits)
+    columns = concatenate_splits(parts, splits)
     if named is not None and named in held:
-        return Records(kind, rows, ParquetImages([str(path) for path in paths], named), fields)
-    return Records(kind, rows, root.absolute(), fields)
+        return Records(kind, columns, ParquetImages([str(path) for path in paths], named, str(root.absolute())), fields)
+    return Records(kind, columns, root.absolute(), fields)
 
 
 def _holds_images(kind: pa.DataType) -> bool:
@@ -77,16 +86,37 @@ def _holds_images(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
-def _read_csv(path: Path) -> pa.Table:
-    """Read all columns as texts: an id 007 is not 7."""
-    with path.open("rb") as file:
-        header = file.readline(1 << 20).decode("utf-8-sig")
-    separator = max(SEPARATORS, key=header.count)
-    parse = csv.ParseOptions(delimiter=separator, newlines_in_values=True)
-    with csv.open_csv(path, parse_options=parse) as opened:
-        names = opened.schema.names
-    convert = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
-    return csv.read_csv(path, parse_options=parse, convert_options=convert)
+def _read_csv(path: Path) -> dict[str, list[str]]:
+    """Read all columns as texts: an id 007 is not 7.
+
+    Quotation marks belong to the text if each line is a whole row without them and quoting would join lines.
+    """
+    text = path.read_bytes().decode("utf-8-sig")
+    separator = max(SEPARATORS, key=text.partition("\n")[0].count)
+    header, *rows = _parse_csv(text, delimiter=separator, quoting=csv.QUOTE_NONE)
+    is_plain = all(len(row) == len(header) for row in rows)
+    try:
+        quoted = _parse_csv(text, delimiter=separator, strict=True)
+    except csv.Error as error:
+        if not is_plain:
+            raise ValueError(f"{error}; a quotation mark inside a quoted value is written twice") from None
+    else:
+        if not is_plain or not any("\n" in value or "\r" in value for row in quoted for value in row):
+            header, *rows = quoted
+    if len({*header}) < len(header):
+        raise ValueError(f"two columns have the same name; they are {', '.join(header)}")
+    if wrong := next((number for number, row in enumerate(rows, start=1) if len(row) != len(header)), None):
+        raise ValueError(f"row {wrong} has {len(rows[wrong - 1])} values, and the header names {len(header)} columns")
+    return {name: [row[place] for row in rows] for place, name in enumerate(header)}
+
+
+def _parse_csv(text: str, **dialect: Any) -> list[list[str]]:
+    rows, reader = [], csv.reader(io.StringIO(text, newline=""), **dialect)
+    try:
+        rows = [row for row in reader if row]
+    except csv.Error as error:
+        raise csv.Error(f"line {reader.line_num}: {error}") from None
+    return rows or [[]]
 
 
 def saved_file(source: Path) -> Path | None:
@@ -112,13 +142,18 @@ def list_dataset(splits: dict[str, Any], images: Path | None, fields: Fields) ->
             whole = whole.cast_column(name, library.Image(decode=False))
     others = [name for name in whole.column_names if name not in held]
     parts = [part.select_columns(others).with_format("arrow")[:] for part in splits.values()]
-    kind, rows = "a Hugging Face data set", concatenate_splits(parts, [*splits])
+    kind, columns = "a Hugging Face data set", concatenate_splits(parts, [*splits])
+    for name in {*columns} & {*kinds}:
+        if isinstance(kinds[name], library.ClassLabel):
+            columns[name] = [
+                None if value is None else kinds[name].int2str(value) for value in columns[name].to_pylist()
+            ]
     named = fields.image or next((name for name in (*IMAGE_FIELDS, *held) if name in held), None)
     if named is not None and named in held:
-        return Records(kind, rows, DatasetImages(whole, named), fields)
+        return Records(kind, columns, DatasetImages(whole, named, str((images or Path()).absolute())), fields)
     if images is None:
         raise ValueError("the data set names image files and does not hold them; say where they are: --images FOLDER.")
-    return Records(kind, rows, images.absolute(), fields)
+    return Records(kind, columns, images.absolute(), fields)
 
 
 def _holds_bytes(kind: Any) -> bool:
