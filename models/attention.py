@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from aoq.models.base import Aggregation, Direction, Normalisation
+from aoq.models.base import Aggregation, AttentionDirection, Normalisation
 from aoq.models.layers import clipped_unit, l1_normalise, safe_norm
 
 SLOPE = 0.1
@@ -29,7 +29,7 @@ CONTEXT_AXIS = {"t2i": 3, "i2t": 1}
 
 
 def attention(
-    block: Block, *, direction: Direction, temperature: float, normalisation: Normalisation = "clipped_l2norm"
+    block: Block, *, direction: AttentionDirection, temperature: float, normalisation: Normalisation = "clipped_l2norm"
 ) -> Float[Tensor, "C W I R"]:
     """Compute the weight of every context fragment for every query; weights sum to 1 over the real context.
 
@@ -39,7 +39,9 @@ def attention(
     return masked_softmax(temperature * products, block.mask(CONTEXT_AXIS[direction]), CONTEXT_AXIS[direction])
 
 
-def normalise_products(block: Block, *, direction: Direction, normalisation: Normalisation) -> Float[Tensor, "C W I R"]:
+def normalise_products(
+    block: Block, *, direction: AttentionDirection, normalisation: Normalisation
+) -> Float[Tensor, "C W I R"]:
     """Apply SCAN's `raw_feature_norm`: clip products (LeakyReLU 0.1), normalise them along the queries, or both."""
     products, query = block.products, QUERY_AXIS[direction]
     if normalisation == "softmax":
@@ -53,7 +55,7 @@ def normalise_products(block: Block, *, direction: Direction, normalisation: Nor
 
 
 def attended_cosine(
-    block: Block, weights: Float[Tensor, "C W I R"], *, direction: Direction
+    block: Block, weights: Float[Tensor, "C W I R"], *, direction: AttentionDirection
 ) -> Float[Tensor, "C W I"] | Float[Tensor, "C I R"]:
     """Compute the cosine of each query and the weighted sum of its context; 0 where either is a zero vector."""
     context = CONTEXT_AXIS[direction]
@@ -71,7 +73,7 @@ def aggregate(
     values: Float[Tensor, "C W_or_I I_or_R"],
     block: Block,
     *,
-    direction: Direction,
+    direction: AttentionDirection,
     aggregation: Aggregation,
     temperature: float = 1.0,
 ) -> Float[Tensor, "C I"]:

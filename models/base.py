@@ -18,13 +18,13 @@ from aoq.models.towers.preprocessing import Preprocessing
 from aoq.models.towers.tower import SideName, Tower
 
 Size = Annotated[int, Gt(0)]
-Steps = Annotated[int, Gt(0), Le(1000)]
+StepCount = Annotated[int, Gt(0), Le(1000)]
 Length = Annotated[int, Ge(3)]
-Positive = Annotated[float, Gt(0.0)]
+PositiveNumber = Annotated[float, Gt(0.0)]
 Weight = Annotated[float, Ge(0.0)]
 Fraction = Annotated[float, Ge(0.0), Lt(1.0)]
 
-Direction = Literal["t2i", "i2t"]
+AttentionDirection = Literal["t2i", "i2t"]
 Normalisation = Literal["clipped_l2norm", "l2norm", "clipped_l1norm", "l1norm", "clipped", "softmax", "no_norm"]
 Aggregation = Literal["LogSumExp", "Mean", "Max", "Sum"]
 
@@ -164,7 +164,7 @@ class FragmentAttention:
     except for MaxSim's, which are 1 at one key.
     """
 
-    direction: Direction
+    direction: AttentionDirection
     queries: Float[Tensor, "pairs queries D"]
     keys: Float[Tensor, "pairs keys D"]
     weights: Float[Tensor, "pairs queries keys"]

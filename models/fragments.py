@@ -13,9 +13,9 @@ from torch.nn.utils import parametrizations
 
 from aoq.models.attention import Block, Regions
 from aoq.models.base import (
+    AttentionDirection,
     Captions,
     Code,
-    Direction,
     FragmentAttention,
     Images,
     MatchingModel,
@@ -103,7 +103,7 @@ class FragmentModel(MatchingModel):
         """Compute the similarity of each caption with each image of its block."""
 
     @abstractmethod
-    def attend(self, block: Block) -> dict[Direction, Float[Tensor, "C W I R"]]:
+    def attend(self, block: Block) -> dict[AttentionDirection, Float[Tensor, "C W I R"]]:
         """Compute the weights that sum a query's context, in each direction that the model attends in."""
 
     def similarity(self, images: Code, captions: Code) -> Float[Tensor, "images captions"]:

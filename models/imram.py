@@ -11,11 +11,15 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from aoq.models.attention import QUERY_AXIS, Block, aggregate, attended_cosine, attention
-from aoq.models.base import Direction, Positive, Size, Steps
+from aoq.models.base import AttentionDirection, PositiveNumber, Size, StepCount
 from aoq.models.fragments import FragmentModel
 
 Mode = Literal["text", "image", "full"]
-DIRECTIONS_BY_MODE: dict[Mode, tuple[Direction, ...]] = {"text": ("t2i",), "image": ("i2t",), "full": ("t2i", "i2t")}
+DIRECTIONS_BY_MODE: dict[Mode, tuple[AttentionDirection, ...]] = {
+    "text": ("t2i",),
+    "image": ("i2t",),
+    "full": ("t2i", "i2t"),
+}
 
 
 class IMRAM(FragmentModel):
@@ -34,8 +38,8 @@ class IMRAM(FragmentModel):
         self,
         *,
         mode: Mode = "full",
-        steps: Steps = 3,
-        temperature: Positive = 9.0,
+        steps: StepCount = 3,
+        temperature: PositiveNumber = 9.0,
         embedding_size: Size = 1024,
         **encoders: Any,
     ) -> None:
@@ -47,14 +51,14 @@ class IMRAM(FragmentModel):
     def compare(self, block: Block) -> Float[Tensor, "C I"]:
         return torch.stack([self._rounds(block, direction) for direction in DIRECTIONS_BY_MODE[self.mode]]).sum(0)
 
-    def attend(self, block: Block) -> dict[Direction, Float[Tensor, "C W I R"]]:
+    def attend(self, block: Block) -> dict[AttentionDirection, Float[Tensor, "C W I R"]]:
         """Return the first round's weights, whose queries are the fragments themselves; later ones are refined."""
         return {
             direction: attention(block, direction=direction, temperature=self.temperature)
             for direction in DIRECTIONS_BY_MODE[self.mode]
         }
 
-    def _rounds(self, block: Block, direction: Direction) -> Float[Tensor, "C I"]:
+    def _rounds(self, block: Block, direction: AttentionDirection) -> Float[Tensor, "C I"]:
         if self.steps == 1:
             return self._look(block, block.products, direction)[0]
         memory = self.memory[direction]
@@ -88,7 +92,7 @@ class IMRAM(FragmentModel):
         return checkpoint(rounds, use_reentrant=False, preserve_rng_state=False)
 
     def _look(
-        self, block: Block, products: Float[Tensor, "C W I R"], direction: Direction
+        self, block: Block, products: Float[Tensor, "C W I R"], direction: AttentionDirection
     ) -> tuple[Float[Tensor, "C I"], Float[Tensor, "C W I R"]]:
         """Do one round: return the original fragments' similarity to the attended vectors, and the weights."""
         real = block.mask(QUERY_AXIS[direction])

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from aoq.models.attention import CONTEXT_AXIS, Block, aggregate
-from aoq.models.base import Direction
+from aoq.models.base import AttentionDirection
 from aoq.models.fragments import FragmentModel
 
 
@@ -36,10 +36,10 @@ class MaxSim(FragmentModel):
         **encoders: Any,
     ) -> None:
         super().__init__(**encoders)
-        self.directions: list[Direction] = ["t2i", "i2t"] if direction == "both" else [direction]
+        self.directions: list[AttentionDirection] = ["t2i", "i2t"] if direction == "both" else [direction]
         self.aggregation = aggregation
 
-    def attend(self, block: Block) -> dict[Direction, Float[Tensor, "C W I R"]]:
+    def attend(self, block: Block) -> dict[AttentionDirection, Float[Tensor, "C W I R"]]:
         """Weigh the best match by 1, without gradient."""
         weights_by_direction = {}
         for direction in self.directions:
@@ -57,7 +57,7 @@ class MaxSim(FragmentModel):
         return sum(scores[1:], scores[0]) / len(scores)
 
 
-def _real_products(block: Block, direction: Direction) -> Float[Tensor, "C W I R"]:
+def _real_products(block: Block, direction: AttentionDirection) -> Float[Tensor, "C W I R"]:
     """Set the products with masked context to -inf; where all is masked, zero vectors are compared."""
     dim = CONTEXT_AXIS[direction]
     mask = block.mask(dim)

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from aoq.models.attention import CONTEXT_AXIS, Block, aggregate, attention, inverse_root, masked_softmax
-from aoq.models.base import Code, Direction, Positive, real_fragments
+from aoq.models.base import AttentionDirection, Code, PositiveNumber, real_fragments
 from aoq.models.fragments import FragmentModel
 
 FEWEST_WORDS = 200
@@ -40,8 +40,8 @@ class NAAF(FragmentModel):
     def __init__(
         self,
         *,
-        temperature: Positive = 20.0,
-        alpha: Positive = 2.0,
+        temperature: PositiveNumber = 20.0,
+        alpha: PositiveNumber = 2.0,
         alpha_schedule: Literal["fixed", "adaptive"] = "fixed",
         **encoders: Any,
     ) -> None:
@@ -51,7 +51,7 @@ class NAAF(FragmentModel):
         self.alpha = nn.Buffer(torch.tensor(alpha))
         self.statistics = nn.Buffer(torch.zeros(4))  # mu+, sigma+, mu-, sigma-
 
-    def attend(self, block: Block) -> dict[Direction, Float[Tensor, "C W I R"]]:
+    def attend(self, block: Block) -> dict[AttentionDirection, Float[Tensor, "C W I R"]]:
         """A word attends to regions above the threshold, and to nothing if there is none: its weights are 0."""
         fitting, mask = block.products > self._threshold, block.mask(CONTEXT_AXIS["t2i"])
         fitting = fitting if mask is None else fitting & mask

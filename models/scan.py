@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from aoq.models.attention import Block, aggregate, attended_cosine, attention
-from aoq.models.base import Aggregation, Direction, Normalisation, Positive
+from aoq.models.base import Aggregation, AttentionDirection, Normalisation, PositiveNumber
 from aoq.models.fragments import FragmentModel
 
 _TEMPERATURE = {"t2i": 9.0, "i2t": 4.0}
@@ -28,11 +28,11 @@ class SCAN(FragmentModel):
     def __init__(
         self,
         *,
-        direction: Direction = "t2i",
+        direction: AttentionDirection = "t2i",
         aggregation: Aggregation = "LogSumExp",
         normalisation: Normalisation = "clipped_l2norm",
-        temperature: Positive | None = None,
-        temperature_lse: Positive = 6.0,
+        temperature: PositiveNumber | None = None,
+        temperature_lse: PositiveNumber = 6.0,
         **encoders: Any,
     ) -> None:
         super().__init__(**encoders)
@@ -40,7 +40,7 @@ class SCAN(FragmentModel):
         self.temperature = _TEMPERATURE[direction] if temperature is None else temperature
         self.temperature_lse = temperature_lse
 
-    def attend(self, block: Block) -> dict[Direction, Float[Tensor, "C W I R"]]:
+    def attend(self, block: Block) -> dict[AttentionDirection, Float[Tensor, "C W I R"]]:
         weights = attention(
             block, direction=self.direction, temperature=self.temperature, normalisation=self.normalisation
         )

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from aoq.models.attention import Block, attention, inverse_root, masked_softmax
-from aoq.models.base import Captions, Code, Direction, Fraction, Images, Size, Steps
+from aoq.models.base import AttentionDirection, Captions, Code, Fraction, Images, Size, StepCount
 from aoq.models.fragments import FragmentModel
 from aoq.models.layers import (
     EPSILON,
@@ -84,7 +84,7 @@ class _SGRAF(FragmentModel):
         code = super().encode_captions(captions)
         return replace(code, pooled=self.pool_caption(code.vectors, code.mask))
 
-    def attend(self, block: Block) -> dict[Direction, Float[Tensor, "C W I R"]]:
+    def attend(self, block: Block) -> dict[AttentionDirection, Float[Tensor, "C W I R"]]:
         return {"t2i": attention(block, direction="t2i", temperature=_TEMPERATURE)}
 
     def local(self, block: Block) -> Float[Tensor, "I C W S"]:
@@ -133,7 +133,7 @@ class SGR(_SGRAF):
         steps: Reasoning steps over the similarity graph.
     """
 
-    def __init__(self, *, steps: Steps = 3, similarity_size: Size = 256, **options: Any) -> None:
+    def __init__(self, *, steps: StepCount = 3, similarity_size: Size = 256, **options: Any) -> None:
         super().__init__(similarity_size=similarity_size, **options)
         self.reasoning = nn.ModuleList(Reasoning(similarity_size) for _ in range(steps))
 

@@ -30,7 +30,7 @@ _TRIES = 50
 """Places tried for a pair that is moved to another batch."""
 Order = Int32[np.ndarray, " pairs"]
 """Rows of pairs, batch after batch."""
-PairRows = Int64[np.ndarray, " rows"]
+_PairRows = Int64[np.ndarray, " rows"]
 """Row numbers of pairs."""
 Communities = Int32[np.ndarray, " nodes"]
 """The number of each node's community."""
@@ -78,7 +78,7 @@ class Graph:
         return len(self.offsets) - 1
 
 
-def passes(images: Int32[np.ndarray, " pairs"], rng: np.random.Generator) -> list[PairRows]:
+def passes(images: Int32[np.ndarray, " pairs"], rng: np.random.Generator) -> list[_PairRows]:
     """Split pairs so that each image occurs at most once in a part, its pairs in random order.
 
     >>> [len(rows) for rows in passes(np.array([4, 4, 7], np.int32), np.random.default_rng(0))]
@@ -91,7 +91,7 @@ def passes(images: Int32[np.ndarray, " pairs"], rng: np.random.Generator) -> lis
     return [rng.permutation(order[places == place]) for place in range(int(counts.max(initial=0)))]
 
 
-def pass_graph(lists: MeetingLists, rows: PairRows, *, most: int, rng: np.random.Generator) -> Graph:
+def pass_graph(lists: MeetingLists, rows: _PairRows, *, most: int, rng: np.random.Generator) -> Graph:
     """Weigh the edge of pairs (i, c) and (j, d) by the count of listed negatives: d of i, j of c, c of j, i of d.
 
     Each list gives at most `most` negatives of the pass, drawn at random.
@@ -119,7 +119,7 @@ def pass_graph(lists: MeetingLists, rows: PairRows, *, most: int, rng: np.random
 
 
 def _draw_edges(
-    ids: Int32[np.ndarray, "anchors h"], first: int, node_of: PairRows, most: int, rng: np.random.Generator
+    ids: Int32[np.ndarray, "anchors h"], first: int, node_of: _PairRows, most: int, rng: np.random.Generator
 ) -> Int64[np.ndarray, "2 edges"]:
     """Draw edges from the nodes `first`, `first` + 1, ... to `most` nodes that each of their anchors lists."""
     own = np.arange(first, first + len(ids))

@@ -33,14 +33,14 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 LARGEST_FORM = 1 << 16
-PATIENCE, LONGEST = 10.0, 30.0
+_PATIENCE, LONGEST = 10.0, 30.0
 """Seconds of silence allowed to a client, and seconds for its whole request."""
 
 
 class _Handler(WSGIRequestHandler):
     """End silent or slow connections, and log client errors below the level that the console shows."""
 
-    timeout = PATIENCE
+    timeout = _PATIENCE
 
     def setup(self) -> None:
         super().setup()

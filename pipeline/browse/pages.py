@@ -20,7 +20,7 @@ _Item = TypeVar("_Item")
 ItemKind = Literal["image", "caption"]
 LISTS_OF: dict[ItemKind, Direction] = {"image": "i2t", "caption": "t2i"}
 CANDIDATES_OF: dict[ItemKind, ItemKind] = {"image": "caption", "caption": "image"}
-PICTURES, ENTRIES, ANSWERS = 60, 50, 20
+PICTURES, ENTRIES, _ANSWERS = 60, 50, 20
 """Items on a page."""
 CHOICES = ("q", "page", "table", "run", "beside", "show")
 MOST_DIGITS = 9
@@ -154,7 +154,7 @@ def add_query_pages(app: Flask, runs: Sequence[Evaluated]) -> None:
             abort(400, f"{chosen[0].name} and {chosen[-1].name} answered different queries; choose one of them.")
         number = _parse_row(album, kind, row)
         answers = [(run.name, ranked_answers(run, kind, number)) for run in chosen]
-        page = _requested_page(len(answers[0][1]), ANSWERS)
+        page = _requested_page(len(answers[0][1]), _ANSWERS)
         shown = {"album": album, "found": answers, "page": page, "numbers": numbers}
         return render_template("query.html.j2", kind=kind, other=CANDIDATES_OF[kind], row=number, **shown)
 

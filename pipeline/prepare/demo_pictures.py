@@ -21,7 +21,7 @@ from aoq.pipeline.prepare.photographs import GROUP_IMAGES, PACKED
 from aoq.pipeline.reading import open_array
 from aoq.pipeline.search.problem import blocks
 
-SIDE = 96
+_SIDE = 96
 GROUND_SHADES = ("#6a4", "#dc8", "#eef", "#888", "#48a")
 """Colours of grass, sand, snow, road and water."""
 CORNERS = len(OBJECTS) // 2
@@ -39,7 +39,7 @@ def write_demo_pictures(folder: Path, splits: tuple[str, ...] = ("train", "dev")
             for start, stop in blocks(len(ids), GROUP_IMAGES):
                 drawn = [_draw(pillow, labels[row], boxes[row]) for row in range(start, stop)]
                 sha256 = [hashlib.sha256(content).hexdigest() for content in drawn]
-                sides, paths = [SIDE] * len(drawn), [None] * len(drawn)
+                sides, paths = [_SIDE] * len(drawn), [None] * len(drawn)
                 writer.write_table(pa.table([ids[start:stop], paths, sha256, sides, sides, drawn], schema=PACKED))
 
 
@@ -47,7 +47,7 @@ def _draw(pillow: Any, labels: list[list[int]], boxes: Float32[np.ndarray, "regi
     from PIL import ImageDraw
 
     ground = next(label[4] for label in labels if label[4] != UNLABELLED)
-    image, file = pillow.new("RGB", (SIDE, SIDE), GROUND_SHADES[ground]), io.BytesIO()
+    image, file = pillow.new("RGB", (_SIDE, _SIDE), GROUND_SHADES[ground]), io.BytesIO()
     pen = ImageDraw.Draw(image)
     for (thing, shade, *_), box in zip(labels, boxes, strict=True):
         if thing != UNLABELLED:
@@ -61,6 +61,6 @@ def _corners(thing: int, box: Float32[np.ndarray, " 4"]) -> list[tuple[float, fl
     corners, is_star = 3 + thing % CORNERS, thing >= CORNERS
     turns = np.arange(corners * (1 + is_star)) / (corners * (1 + is_star)) * 2 * np.pi
     radii = np.where(np.arange(len(turns)) % 2 == 0, 1.0, INNER) if is_star else np.ones(len(turns))
-    middle, half = (box[:2] + box[2:]) / 2 * SIDE, (box[2:] - box[:2]) / 2 * SIDE
+    middle, half = (box[:2] + box[2:]) / 2 * _SIDE, (box[2:] - box[:2]) / 2 * _SIDE
     points = middle + half * np.stack([np.sin(turns), -np.cos(turns)], axis=1) * radii[:, None]
     return [(float(x), float(y)) for x, y in points]

@@ -28,7 +28,7 @@ from aoq.pipeline.tables.table import read_table
 OpenModel = Callable[[Chain], tuple[MatchingModel, PairData]]
 """Open the trained model of an experiment, with its evaluation split."""
 TITLES: dict[Direction, str] = {"i2t": "captions of images", "t2i": "images of captions"}
-ANCHORS, TOP, QUERIES, ANSWERS, CAPTIONS = 6, 6, 6, 5, 4
+ANCHORS, _TOP, QUERIES, ANSWERS, CAPTIONS = 6, 6, 6, 5, 4
 FAR = 50
 """Ranks beyond this count as equal when runs are compared on a query."""
 
@@ -59,7 +59,7 @@ def _table(owner: Chain, screen: Artifact | None) -> dict[str, Any]:
             "guarantee": describe_guarantee(search_facts(table.manifest, direction)),
             "about": describe(lists, len(table[OPPOSITE[direction]])),
             "plot": hardness(f"Scores, {title}, {name}", lists.scores.ravel(), lists.positive_score),
-            "listed": [inspect_anchor(table, split, direction, row, TOP, None) for row in np.sort(anchors).tolist()],
+            "listed": [inspect_anchor(table, split, direction, row, _TOP, None) for row in np.sort(anchors).tolist()],
         }
     suspected = screen.manifest()["directions"] if screen and screen.exists() else None
     return {"owner": name, "suspected": suspected, "thumbs": Thumbnails(owner.folder, split), "directions": directions}

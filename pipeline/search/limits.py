@@ -23,7 +23,7 @@ from aoq.pipeline.search.device import (
     multiply,
     to_device,
 )
-from aoq.pipeline.search.problem import Side, Size, blocks
+from aoq.pipeline.search.problem import ProblemSize, Side, blocks
 
 SCORING = 14.0
 """Cost of an exact score, in products."""
@@ -34,14 +34,14 @@ _PROBED = 256
 """Anchors on which the arithmetic is chosen."""
 
 
-def sample_and_rank(size: Size, deviations: float = FIRST_DEVIATIONS) -> tuple[int, int]:
+def sample_and_rank(size: ProblemSize, deviations: float = FIRST_DEVIATIONS) -> tuple[int, int]:
     """Return the number of candidates to sample, and the rank in the sample of the score that becomes the limit.
 
     A sample of e N / w candidates contains on average e of an anchor's w best among N. The rank is d standard
     deviations beyond e, so about w (1 + d / sqrt(e)) candidates reach the limit. Sampling and the exact scores, each of
     which costs c products, cost least in total if e = (c d w^2 / 2 N)^(2/3).
 
-    >>> sample_and_rank(Size(anchors=29_000, candidates=145_000, h=300, wanted=305))
+    >>> sample_and_rank(ProblemSize(anchors=29_000, candidates=145_000, h=300, wanted=305))
     (2571, 12)
     """
     count, wanted = size.candidates, max(1, size.wanted)
@@ -52,7 +52,7 @@ def sample_and_rank(size: Size, deviations: float = FIRST_DEVIATIONS) -> tuple[i
     return sampled, min(sampled, math.ceil(expected + deviations * deviation))
 
 
-def kept_share(size: Size) -> float:
+def kept_share(size: ProblemSize) -> float:
     """Return the fraction of a direction's pairs that is expected to reach the limits."""
     sampled, rank = sample_and_rank(size)
     return rank / sampled

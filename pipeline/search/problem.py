@@ -24,7 +24,7 @@ NORMS = 1e-12, 1e12
 A side of zeros is allowed too."""
 
 
-class Size(NamedTuple):
+class ProblemSize(NamedTuple):
     """Sizes of one direction of a problem."""
 
     anchors: int
@@ -34,7 +34,7 @@ class Size(NamedTuple):
     """Number of best candidates that are sure to contain h negatives, or all of them."""
 
     @classmethod
-    def of(cls, anchors: int, candidates: int, h: int, positives: Positives) -> Size:
+    def of(cls, anchors: int, candidates: int, h: int, positives: Positives) -> ProblemSize:
         return cls(anchors, candidates, h, min(candidates, h + positives.most))
 
 
@@ -73,8 +73,8 @@ class Side:
         return self.positives if self.themselves is None else self.positives.without(self.themselves)
 
     @property
-    def size(self) -> Size:
-        return Size.of(len(self.anchors), len(self.candidates), self.h, self.positives)
+    def size(self) -> ProblemSize:
+        return ProblemSize.of(len(self.anchors), len(self.candidates), self.h, self.positives)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,10 +137,10 @@ class Problem:
         cache = self._caches.setdefault(direction, {})
         return Side(anchors, candidates, *norms, own, h, self.memory, self.device, themselves, cache)
 
-    def size(self, direction: Direction) -> Size:
+    def size(self, direction: Direction) -> ProblemSize:
         """Sizes of one direction, without reading a vector."""
         anchors, candidates, own, h = self._sides[direction]
-        return Size.of(len(anchors), len(candidates), h, own)
+        return ProblemSize.of(len(anchors), len(candidates), h, own)
 
     @cached_property
     def _sides(self) -> Mapping[Direction, tuple[np.ndarray, np.ndarray, Positives, int]]:

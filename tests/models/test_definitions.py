@@ -11,13 +11,17 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from aoq.models import build_model
-from aoq.models.base import Aggregation, Code, Direction, Normalisation
+from aoq.models.base import Aggregation, AttentionDirection, Code, Normalisation
 from aoq.models.bfan import focus
 from aoq.models.imram import DIRECTIONS_BY_MODE, GatedMemory
 
 CLOSE = {"atol": 1e-6, "rtol": 1e-6}
 SIZES = {"feature_size": 1, "vocabulary_size": 1, "embedding_size": 3, "word_size": 1}
-SCAN_OPTIONS = {"direction": Direction.__args__, "aggregation": Aggregation.__args__, "temperature": (None, 1.0, 20.0)}
+SCAN_OPTIONS = {
+    "direction": AttentionDirection.__args__,
+    "aggregation": Aggregation.__args__,
+    "temperature": (None, 1.0, 20.0),
+}
 OPTIONS = {
     "scan": {**SCAN_OPTIONS, "normalisation": Normalisation.__args__, "temperature_lse": (5.0,)},
     "pfan": {**SCAN_OPTIONS, "position_size": (1,), "grid": (1,)},
@@ -176,7 +180,7 @@ def test_similarities_and_gradients_are_those_of_the_definition(loops, name, dat
     assert_close(gradients(model.pair_similarity, images[n], captions[n], model), expected, **CLOSE)
 
 
-@pytest.mark.parametrize("direction", Direction.__args__)
+@pytest.mark.parametrize("direction", AttentionDirection.__args__)
 @pytest.mark.parametrize("normalisation", Normalisation.__args__)
 def test_zero_vectors_compare_as_zero(loops, direction, normalisation):
     """A zero image or caption is similar to nothing; one zero fragment leaves all gradients finite."""
@@ -202,7 +206,7 @@ def test_an_image_without_regions_is_similar_to_nothing(loops, direction):
         assert all(leaf[[0, 2]].isfinite().all() for leaf in leaves)
 
 
-@pytest.mark.parametrize("direction", Direction.__args__)
+@pytest.mark.parametrize("direction", AttentionDirection.__args__)
 def test_maxsim_attends_to_the_best_match(loops, direction):
     images, captions = loops.code(11, 3, 4), loops.code(12, 3, 5)
     (found,) = model_with("maxsim", direction=direction).fragment_attention(images, captions)
