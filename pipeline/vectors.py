@@ -1,35 +1,23 @@
-"""Vectors and ids that users name as FILE, FILE::NAME or an address: fetched, checked, and mapped as float32."""
+"""Vectors that users name, as float32: read once, checked and mapped; fetched first if they are at an address."""
 
 from __future__ import annotations
 
 import os
-import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import partial
-from hashlib import sha256
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Float, Float32, Float64, Shaped
+from jaxtyping import Float, Float32, Float64
 from pyarrow import fs
-from safetensors import safe_open
-from typing_extensions import TypedDict
 
-from aoq.pipeline.columns import open_parquet
-from aoq.pipeline.extras import is_of_hub, load_splits
 from aoq.pipeline.files import digest, file_sha256, known_sha256, scratch_beside, writing_in
-from aoq.pipeline.reading import open_array, read_arrays, read_json, reading
-from aoq.pipeline.search.problem import READ_ROWS, blocks
+from aoq.pipeline.search.problem import blocks
+from aoq.pipeline.vector_files import OpenMatrix, VectorFile
 
 OF_ARROW = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs", "file")
 """Schemes that pyarrow reads without further packages; fsspec reads others, such as https."""
-_SAVED, _SPLITS = "state.json", "dataset_dict.json"
-"""The files that `save_to_disk` writes into the folder of a data set, and of several splits."""
-FLOATS = ("float16", "float32", "float64", "F16", "F32", "F64", "BF16")
 _CACHED = 256
 """Rows per computation: their float64 copy fits into a cache."""
 
@@ -39,235 +27,6 @@ class Vectors(NamedTuple):
 
     rows: Float32[np.ndarray, "items D"]
     norms: Float64[np.ndarray, " items"]
-
-
-@dataclass(frozen=True)
-class FilePart:
-    """An array or a column of an open file; `blocks` reads its rows, in order."""
-
-    kind: str | pa.DataType
-    shape: tuple[int, ...]
-    """Of a column the number of rows."""
-    blocks: Callable[[], Iterator[Any]]
-    whole: np.ndarray | None = None
-    """The map of a .npy file, copy-on-write, so that torch takes it without a copy."""
-
-    @property
-    def holds_vectors(self) -> bool:
-        if isinstance(self.kind, str):
-            return len(self.shape) == 2 and self.kind in FLOATS
-        value = getattr(self.kind, "value_type", None)  # for a data set's two-dimensional arrays this is a name
-        return isinstance(value, pa.DataType) and pa.types.is_floating(value)
-
-
-class OpenMatrix(NamedTuple):
-    """Vectors of an open file, in blocks."""
-
-    shape: tuple[int, int]
-    blocks: Iterator[Shaped[np.ndarray, "rows D"]]
-    whole: np.ndarray | None = None
-
-
-class VectorFile(NamedTuple):
-    """FILE or FILE::NAME: NAME is the part of the file that holds the vectors or the ids."""
-
-    path: Path
-    """May name a data set of the hub."""
-    part: str
-
-    @classmethod
-    def of(cls, given: str) -> VectorFile:
-        """Parse FILE or FILE::NAME; refuse it unless there is such a file or data set."""
-        name, _, part = given.partition("::")
-        path = Path(name)
-        if is_of_hub(name):
-            _hub_columns(name)
-        elif (path / _SPLITS).is_file():
-            splits = sorted(saved.parent.name for saved in path.glob(f"*/{_SAVED}"))
-            raise ValueError(f"{path} holds a data set's splits, {splits}; name one: {path}/SPLIT::COLUMN.")
-        elif not (path / _SAVED).is_file():
-            if path.suffix not in VECTOR_READERS or path.is_dir():
-                known = f"none of {', '.join(VECTOR_READERS)} and no folder of save_to_disk"
-                raise ValueError(f"{path} is {known}; save the vectors as one of these.")
-            if not path.is_file():
-                raise FileNotFoundError(f"{path} does not exist.")
-        return cls(path, part)
-
-    @property
-    def sha256(self) -> str:
-        """Hash the file, the hashes of a saved data set's files in order, or the hub's vectors and their shape."""
-        if is_of_hub(str(self.path)):
-            matrix = self.open()
-            hasher = sha256("{} {}\0".format(*matrix.shape).encode())
-            for block in matrix.blocks:
-                hasher.update(np.ascontiguousarray(block).data)
-            return hasher.hexdigest()
-        if self.path.is_dir():
-            return sha256("".join(map(file_sha256, _saved_shards(self.path))).encode()).hexdigest()
-        return file_sha256(self.path)
-
-    def read(self) -> dict[str, FilePart]:
-        """Open the columns or the arrays of the file by name."""
-        if is_of_hub(str(self.path)):
-            return _hub_columns(str(self.path))
-        return _arrow(*_saved_shards(self.path)) if self.path.is_dir() else VECTOR_READERS[self.path.suffix](self.path)
-
-    def open(self) -> OpenMatrix:
-        """Open the named matrix, or the only one."""
-        parts = self.read()
-        names = [name for name, part in parts.items() if part.holds_vectors]
-        if self.part and list(parts) == [""]:
-            raise ValueError(f"{self.path} holds one array without a name; leave out ::{self.part}.")
-        if self.part and self.part not in parts:
-            raise ValueError(f"{self.path} has no part {self.part!r}; those with a row of floats per item are {names}.")
-        if not self.part and len(parts) > 1 and len(names) != 1:
-            raise ValueError(f"{self.path} has {len(names)} parts of vectors, {names}; name one: {self.path}::NAME.")
-        name = self.part or (names or [*parts])[0]
-        part = parts[name]
-        if not part.holds_vectors:
-            raise ValueError(
-                f"{self.path} holds {part.kind} of shape {part.shape}{f' in {name!r}' * bool(name)}; a row of floats "
-                "per item is needed."
-            )
-        if isinstance(part.kind, str):
-            return OpenMatrix((part.shape[0], part.shape[1]), part.blocks(), part.whole)
-        first = next((self._matrix(name, column) for column in part.blocks() if len(column)), np.empty((0, 0)))
-        matrices = (self._matrix(name, column) for column in part.blocks() if len(column))
-        return OpenMatrix((part.shape[0], first.shape[1]), matrices)
-
-    def _matrix(self, name: str, column: Any) -> Shaped[np.ndarray, "rows D"]:
-        lengths = column.value_lengths().drop_null()
-        dimensions = lengths[0].as_py() if len(lengths) else 0
-        if column.null_count or column.flatten().null_count or len(lengths.unique()) > 1:
-            raise ValueError(f"{self.path}: the lists of column {name!r} are not all of {dimensions} numbers.")
-        return column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), dimensions)
-
-
-def _array(array: np.ndarray, whole: np.ndarray | None = None) -> FilePart:
-    def read() -> Iterator[np.ndarray]:
-        return (array[start:stop] for start, stop in blocks(len(array), READ_ROWS))
-
-    return FilePart(array.dtype.name, array.shape, read, whole)
-
-
-def _npy(path: Path) -> dict[str, FilePart]:
-    whole = open_array(path, "c")
-    return {"": _array(whole, whole)}
-
-
-def _npz(path: Path) -> dict[str, FilePart]:
-    with reading(path, "an .npz file"), zipfile.ZipFile(path) as archive:
-        names = [Path(name).stem for name in archive.namelist()]
-    return dict(zip(names, map(_array, read_arrays(path, names)), strict=True))
-
-
-def _safetensors(path: Path) -> dict[str, FilePart]:
-    def read(name: str, kind: str) -> Iterator[np.ndarray]:
-        with safe_open(path, framework="pt" if kind == "BF16" else "np") as tensors:  # numpy has no bfloat16
-            rows = tensors.get_slice(name)
-            for start, stop in blocks(rows.get_shape()[0], READ_ROWS):
-                yield rows[start:stop].float().numpy() if kind == "BF16" else rows[start:stop]
-
-    with reading(path, "a safetensors file"), safe_open(path, framework="np") as file:
-        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
-        kinds = {name: (each.get_dtype(), tuple(each.get_shape())) for name, each in slices.items()}
-    return {name: FilePart(kind, shape, partial(read, name, kind)) for name, (kind, shape) in kinds.items()}
-
-
-def _columns(schema: pa.Schema, rows: int, read: Callable[[str], Iterator[Any]]) -> dict[str, FilePart]:
-    return {field.name: FilePart(field.type, (rows,), partial(read, field.name)) for field in schema}
-
-
-def _parquet(path: Path) -> dict[str, FilePart]:
-    def read(name: str) -> Iterator[Any]:
-        with open_parquet(path) as file:
-            for batch in file.batches(READ_ROWS, [name]):
-                yield batch.column(0).combine_chunks()
-
-    with open_parquet(path) as file:
-        return _columns(file.file.schema_arrow, len(file), read)
-
-
-def _arrow(*paths: Path) -> dict[str, FilePart]:
-    """Read Arrow files one after another, each in the format of files (Feather) or of streams."""
-
-    def read(name: str) -> Iterator[Any]:
-        for path in paths:
-            with _opened_arrow(path, [schemas[0].names.index(name)]) as (_, batches):
-                for batch in batches:
-                    column = batch.column(0)
-                    column.validate(full=True)  # a hostile file's offsets may point anywhere
-                    yield from (column.slice(start, READ_ROWS) for start in range(0, len(column), READ_ROWS))
-
-    rows, schemas = 0, []
-    for path in paths:
-        with _opened_arrow(path, [0]) as (_, batches):
-            rows += sum(batch.num_rows for batch in batches)
-        with _opened_arrow(path) as (schema, _):
-            schemas.append(schema.remove_metadata())
-        if schemas[-1] != schemas[0]:
-            raise ValueError(f"{path} and {paths[0]} of one data set have different columns; save it again.")
-    return _columns(schemas[0], rows, read)
-
-
-@contextmanager
-def _opened_arrow(path: Path, fields: Sequence[int] = ()) -> Iterator[tuple[pa.Schema, Iterator[Any]]]:
-    """Open the schema and the batches of these fields; the batches stay on disk until they are used."""
-    options = pa.ipc.IpcReadOptions(included_fields=list(fields), use_threads=False)
-    with reading(path, "an Arrow file"), pa.memory_map(str(path)) as source:
-        try:
-            file = pa.ipc.open_file(source, options=options)
-        except pa.ArrowInvalid:
-            source.seek(0)
-            stream = pa.ipc.open_stream(source, options=options)
-            yield stream.schema, iter(stream)
-        else:
-            yield file.schema, map(file.get_batch, range(file.num_record_batches))
-
-
-def _hub_columns(given: str) -> dict[str, FilePart]:
-    """Open one split of a data set on the hub; refuse several splits unless one is named."""
-
-    def read(name: str) -> Iterator[Any]:
-        for table in rows.select_columns([name]).iter(batch_size=READ_ROWS):
-            yield table[name].combine_chunks()
-
-    splits = load_splits(given)
-    if len(splits) > 1:
-        raise ValueError(f"{given} has the splits {sorted(splits)}; name one: {given}@SPLIT::COLUMN.")
-    (rows,) = (split.with_format("arrow") for split in splits.values())
-    return _columns(rows.features.arrow_schema.remove_metadata(), len(rows), read)
-
-
-class _DataFile(TypedDict):
-    filename: str
-
-
-class _Saved(TypedDict):
-    _data_files: list[_DataFile]
-
-
-def _saved_shards(folder: Path) -> list[Path]:
-    """Return the files of a data set that `datasets` saved, in order."""
-    state = read_json(folder / _SAVED, _Saved, remedy="save the data set again")
-    paths = [folder / file["filename"] for file in state["_data_files"]]
-    if not paths or state.get("_indices_data_files") or any(path.parent != folder for path in paths):
-        raise ValueError(f"{folder / _SAVED} names no files of rows in order; save the data set again.")
-    return paths
-
-
-COLUMNED: Mapping[str, Callable[..., dict[str, FilePart]]] = {
-    ".parquet": _parquet,
-    ".arrow": _arrow,
-    ".feather": _arrow,
-}
-VECTOR_READERS: Mapping[str, Callable[[Path], dict[str, FilePart]]] = {
-    ".npy": _npy,
-    ".npz": _npz,
-    ".safetensors": _safetensors,
-    **COLUMNED,
-}
-"""Readers of vector files, by extension."""
 
 
 def open_vectors(given: str, copy: Path, *, normalise: bool) -> Vectors:

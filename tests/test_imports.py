@@ -25,6 +25,7 @@ ROWS = [
     ["aoq.models"],
     ["aoq.pipeline.losses"],
     ["aoq.pipeline.search"],
+    ["aoq.pipeline.vector_files"],
     ["aoq.pipeline.vectors"],
     ["aoq.pipeline.on_ray"],
     ["aoq.pipeline.config"],

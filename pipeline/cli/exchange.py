@@ -23,7 +23,7 @@ from aoq.pipeline.files import file_sha256
 from aoq.pipeline.tables.files import directions_of, read_manifest
 from aoq.pipeline.tables.pairs import TWO_SIDES, Known, read_pairs
 from aoq.pipeline.tables.writing import made_whole, write_ids
-from aoq.pipeline.vectors import VectorFile
+from aoq.pipeline.vector_files import VectorFile
 
 SCORES_ARE = {"exact": "exact scores", "source": "the source's scores", "none": "no scores"}
 

@@ -36,7 +36,8 @@ from aoq.pipeline.settings import configured_engine, configured_path
 from aoq.pipeline.tables.card import describe_guarantee
 from aoq.pipeline.tables.pairs import TWO_SIDES, pairing_sha256
 from aoq.pipeline.tables.writing import write_ids
-from aoq.pipeline.vectors import VECTOR_READERS, VectorFile, fetch_given, is_address, read_vectors
+from aoq.pipeline.vector_files import VECTOR_READERS, VectorFile
+from aoq.pipeline.vectors import fetch_given, is_address, read_vectors
 
 OF_THE_JOB = ("normalise", "per_image", "min_grade", "h_captions", "h_images", "metric", "search", "sides")
 """Options that decide whether the lists of an interrupted run can be used."""

@@ -36,7 +36,7 @@ from aoq.pipeline.tables.contents import require_origin
 from aoq.pipeline.tables.files import read_manifest, sides_of
 from aoq.pipeline.tables.screens.view import View, read_view
 from aoq.pipeline.tables.table import NegativeTable, read_table
-from aoq.pipeline.vectors import COLUMNED, VectorFile
+from aoq.pipeline.vector_files import COLUMNED, VectorFile
 
 if TYPE_CHECKING:
     from aoq.pipeline.embedding import EmbeddingStore

@@ -16,7 +16,8 @@ from safetensors.numpy import save_file
 
 from aoq.pipeline.cli.table_options import read_id_file
 from aoq.pipeline.extras import load_splits
-from aoq.pipeline.vectors import VectorFile, open_vectors
+from aoq.pipeline.vector_files import VectorFile
+from aoq.pipeline.vectors import open_vectors
 
 ROWS, SIZE = 23, 5
 IDS = [f"item {row}" for row in range(ROWS)]
@@ -238,7 +239,7 @@ def hub(monkeypatch, tmp_path):
 @pytest.mark.parametrize("is_fixed", [True, False])
 @pytest.mark.parametrize(("name", "given"), [("some/set", "hf:some/set"), ("some/set/clip", "hf:some/set/clip@train")])
 def test_a_column_of_the_hub_is_read_as_one_of_a_file(hub, vectors, tmp_path, is_fixed, name, given, monkeypatch):
-    monkeypatch.setattr("aoq.pipeline.vectors.READ_ROWS", 7)
+    monkeypatch.setattr("aoq.pipeline.vector_files.READ_ROWS", 7)
     asked = hub(name, train=table_of(vectors, is_fixed=is_fixed))
     for part in ("::vector", ""):
         found = open_vectors(f"{given}{part}", tmp_path / "copy.npy", normalise=False).rows
@@ -288,7 +289,7 @@ def ragged(*lengths):
     ],
 )
 def test_what_the_hub_has_not_is_one_sentence(hub, vectors, tmp_path, given, said, monkeypatch):
-    monkeypatch.setattr("aoq.pipeline.vectors.READ_ROWS", 2)
+    monkeypatch.setattr("aoq.pipeline.vector_files.READ_ROWS", 2)
     hub("some/set", train=table_of(vectors))
     hub("two/splits", train=table_of(vectors), dev=table_of(vectors))
     hub("ragged/set", train=ragged(3, 4))
