@@ -19,7 +19,7 @@ from aoq.pipeline.search.units import Folder, MemoryStore, Store, Unit, run_in_o
     [
         ("127.0.0.1:1", r"nothing answers at 127\.0\.0\.1:1 \(.*refused\); is the cluster up"),
         ("ray://head:10001", r"'ray://head:10001' is not the address of a Ray cluster; give HOST:PORT"),
-        ("somewhere", r"'somewhere' is no address"),
+        ("somewhere", r"'somewhere' is not the address of a Ray cluster"),
     ],
 )
 def test_a_cluster_that_cannot_be_reached_is_named(address, message):
