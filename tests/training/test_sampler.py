@@ -253,7 +253,7 @@ def test_an_anchor_with_suspects_only_draws_the_least_suspected(wide, caplog):
     ],
 )
 def test_own_positives_and_ids_of_nothing_are_refused_at_once(small, monkeypatch, direction, row, place, wrong, said):
-    monkeypatch.setattr(sampling, "BLOCK", 2)
+    monkeypatch.setattr(sampling, "READ_ROWS", 2)
     table, image_of = small
     table[direction].negative_ids[row, place] = wrong
     with pytest.raises(ValueError, match=said):
