@@ -338,6 +338,7 @@ def test_a_configuration_and_a_split_of_the_hub(monkeypatch, dataset):
         ("a.json", '{"images": [], "annotations": [{"image_id": 1, "caption": "a"}]}', "image 1, which is not listed"),
         ("a.csv", "image,caption\na.png,\xff", "damaged|UTF|image"),
         ("a.csv", "", "damaged"),
+        ("a.csv", "image,caption\na," + "x" * 200_000, "line 2: field larger than field limit"),
         ("a.csv", "image,image\na,b\n", "two columns have the same name"),
         ("a.jsonl", '{"image": "a", "caption": "b"}\n{"image": tru', "line 2"),
         ("a.jsonl", '{"image": ["a"], "caption": "b"}', "holds a list; it needs one text or number"),

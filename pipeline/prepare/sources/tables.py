@@ -97,7 +97,7 @@ def _read_csv(path: Path) -> dict[str, list[str]]:
     is_plain = all(len(row) == len(header) for row in rows)
     try:
         quoted = _parse_csv(text, delimiter=separator, strict=True)
-    except csv.Error as error:
+    except ValueError as error:
         if not is_plain:
             raise ValueError(f"{error}; a quotation mark inside a quoted value is written twice") from None
     else:
@@ -115,7 +115,7 @@ def _parse_csv(text: str, **dialect: Any) -> list[list[str]]:
     try:
         rows = [row for row in reader if row]
     except csv.Error as error:
-        raise csv.Error(f"line {reader.line_num}: {error}") from None
+        raise ValueError(f"line {reader.line_num}: {error}") from None
     return rows or [[]]
 
 
