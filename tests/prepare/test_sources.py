@@ -268,10 +268,15 @@ def test_samples_of_shards_are_joined_counted_and_named(tmp_path, caplog):
     ]
     shard(tmp_path / "x.tar", [*apart, ("b.json", b'{"caption": null}'), ("c.json", b'{"captions": [3, "c"]}')])
     shard(tmp_path / "y.tar", [("a.png", image), ("a.txt", b"other")])
+    with tarfile.open(tmp_path / "y.tar", "a") as archive:
+        link = tarfile.TarInfo("b.png")
+        link.type, link.linkname = tarfile.LNKTYPE, "a.png"
+        archive.addfile(link)
     listing = list_source(str(tmp_path))
     assert listing.captions.to_pylist() == [["a"], [None], ["3", "c"], ["other"]]
     assert listing.ids.to_pylist() == ["x/a", "x/b", "x/c", "y/a"]
     assert "1 samples have no picture" in caplog.text
+    assert "1 members are links" in caplog.text
     assert "1 files (._*)" in caplog.text
     shard(tmp_path / "y.tar", [("a.png", image), ("a.txt", b"caf\xe9"), ("b.png", image), ("b.txt", b"b")])
     with pytest.raises(ValueError, match=r"1 records cannot be read: .*y.tar:a.txt is not a text in UTF-8; .*--skip-b"):

@@ -77,6 +77,8 @@ def _samples(archive: tarfile.TarFile, ignored: Counter[str]) -> dict[str, dict[
         elif member.isfile():
             sample = samples.setdefault(f"{folder}/{stem}".lstrip("/"), {})
             sample.setdefault(suffix.lower(), []).append(member)
+        elif not member.isdir():
+            ignored["members are links or devices"] += 1
     return samples
 
 
