@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
     """Copy to a device that need not be waited for: from pinned memory, in the order of its work."""
-    if device.type == "cpu" or tensor.device == device:
+    if device.type == "cpu" or tensor.device.type != "cpu":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
 

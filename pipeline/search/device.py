@@ -49,6 +49,8 @@ class Room(NamedTuple):
     columns: int
     resident: int
     scoring: float
+    pairs: int
+    """Pairs scored together; a tile that selects more is divided. On a GPU each call waits for the device."""
 
 
 def arithmetics(device: torch.device) -> list[Arithmetic]:
@@ -68,18 +70,18 @@ def room_on(device: torch.device, memory: int, shrink: int) -> Room:
         OSError: if there is too little memory for any tile.
     """
     if device.type != "cuda":
-        free, room = memory, Room(1024, max(256, min(4096, memory // 2**18)), 0, scoring=14.0)
+        free, room = memory, Room(1024, max(256, min(4096, memory // 2**18)), 0, 14.0, 2**18)
     else:
         held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         free = torch.cuda.mem_get_info(device)[0] + held
         side = int((free / 64) ** 0.5)
-        room = Room(min(8192, side), min(16384, side), free // 2, scoring=1.0)
+        room = Room(min(8192, side), min(16384, side), free // 2, 1.0, 2**21)
     if room.rows // shrink < 64:
         raise OSError(
             f"{device} has {free / 1e6:,.0f} MB free, which is too little for any tile of this search; free some of "
             "its memory, or search with [engine] device = cpu."
         )
-    return room._replace(rows=room.rows // shrink, resident=room.resident // shrink)
+    return room._replace(rows=room.rows // shrink, resident=room.resident // shrink, pairs=room.pairs // shrink)
 
 
 def to_device(vectors: Float32[np.ndarray, "items D"], device: torch.device) -> Float32[Tensor, "items D"]:

@@ -28,9 +28,6 @@ from aoq.pipeline.search.kept import KEY_BYTES, Kept, width_for
 from aoq.pipeline.search.limits import choose_arithmetic
 from aoq.pipeline.search.problem import Side, blocks
 
-MOST_PAIRS = 2**18
-"""Pairs scored together; a tile that selects more is divided."""
-
 Near = Float[Tensor, "rows columns"]
 
 
@@ -110,7 +107,7 @@ class Scan:
     def _select(self, near: Near, rows: Edge, columns: Edge) -> None:
         """Keep the pairs of a tile. If they are too many, keep those of its first half first, which raises limits."""
         places = self._reaching(near, rows, columns)
-        if len(places) <= MOST_PAIRS and self._keep(
+        if len(places) <= self.room.pairs and self._keep(
             near, rows, columns, places // near.shape[1], places % near.shape[1]
         ):
             return

@@ -65,7 +65,8 @@ def cut(monkeypatch):
         monkeypatch.setattr(exact, "SMALL", 0)
         monkeypatch.setattr(faiss_flat, "ANCHOR_ROWS", block)
         monkeypatch.setattr(exact, "IMAGE_ROWS", tile_images)
-        monkeypatch.setattr(scan, "room_on", lambda device, memory, shrink: Room(tile_images, tile_captions, 0, 14.0))
+        room = Room(tile_images, tile_captions, 0, 14.0, 2**18)
+        monkeypatch.setattr(scan, "room_on", lambda device, memory, shrink: room)
 
     return into
 

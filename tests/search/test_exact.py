@@ -34,17 +34,15 @@ CPU = torch.device("cpu")
 ARITHMETICS = {how.name: how for how in (BFLOAT16, TF32, FLOAT32, FLOAT64)}
 
 
-def use(monkeypatch, *, how=None, tile=None, width=None, pairs=None, rows=None):
+def use(monkeypatch, *, how=None, tile=None, width=None, pairs=2**18, rows=None):
     """Force an arithmetic, the size of tiles, the room of an anchor, the pairs scored together, the rows of a unit."""
     if how is not None:
         monkeypatch.setattr(limits, "arithmetics", lambda device: [ARITHMETICS[how]])
     if tile is not None:
-        room = room_on(CPU, 10**9, 1)._replace(rows=tile[0], columns=tile[1])
+        room = room_on(CPU, 10**9, 1)._replace(rows=tile[0], columns=tile[1], pairs=pairs)
         monkeypatch.setattr(scan, "room_on", lambda *given: room)
     if width is not None:
         monkeypatch.setattr(kept, "width_for", lambda h, candidates: h + width)
-    if pairs is not None:
-        monkeypatch.setattr(scan, "MOST_PAIRS", pairs)
     if rows is not None:
         monkeypatch.setattr(exact, "IMAGE_ROWS", rows)
 
