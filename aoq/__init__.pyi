@@ -19,6 +19,8 @@ from aoq.pipeline.losses.aoq import online_quin as online_quin
 from aoq.pipeline.losses.aoq import only_offline as only_offline
 from aoq.pipeline.losses.aoq import squared_off_quin as squared_off_quin
 from aoq.pipeline.losses.companions import with_companions as with_companions
+from aoq.pipeline.losses.distillation import batch_distillation as batch_distillation
+from aoq.pipeline.losses.distillation import list_distillation as list_distillation
 from aoq.pipeline.losses.info_nce import LearntTemperature as LearntTemperature
 from aoq.pipeline.losses.info_nce import adap_info_nce as adap_info_nce
 from aoq.pipeline.losses.info_nce import info_nce as info_nce

@@ -66,8 +66,10 @@ class Experiment(Runs):
 
     @property
     def uses_table(self) -> bool:
-        """Return whether the student draws offline negatives, or its batches, from a table."""
-        return self.student.loss.draws_offline or self.sampling.batches is not None
+        """Return whether the student draws offline negatives, its batches or what it is taught from a table."""
+        student = self.student
+        draws = student.loss.draws_offline or self.sampling.batches is not None
+        return draws or bool(student.distillation and student.distillation.listed)
 
     @model_validator(mode="before")
     @classmethod
@@ -178,6 +180,16 @@ class Experiment(Runs):
             yield (
                 'loss.companions = "anchors" needs [sampling] resample: where offline negatives correspond, a triple '
                 "holds one image twice"
+            )
+        if self.first_round is not None and (distillation := self.first_round.distillation) is not None:
+            if distillation.kind != "batch":
+                yield f'[first_round.distillation] kind = "{distillation.kind}" needs a table, and there is none yet'
+            elif not distillation.teachers:
+                yield "[first_round.distillation] has no table to take its teacher from; name `teachers`"
+        if student.loss.makes_triples and student.distillation is not None and student.distillation.listed:
+            yield (
+                f'[second_round.distillation] kind = "{student.distillation.kind}" draws lists of anchors, and with '
+                'companions = "anchors" most pairs of a triple are drawn themselves; choose "batch"'
             )
         for name, training in (("first_round", self.first_round), ("second_round", student)):
             if training is not None and training.constraints is not None and not self.model.attends:

@@ -23,7 +23,7 @@ CONFIGS = (Path("configs"), Path(aoq.__path__[0]) / "configs")
 """Folders of experiments: those in the current directory take precedence over shipped ones of the same name."""
 WORLDS = {"folder", "source", "demo"}
 """Options of [dataset] of which one is given."""
-NAMING = ("teacher", "shortlist", "members")
+NAMING = ("teacher", "teachers", "shortlist", "members")
 """Options that name other experiments."""
 OF_WORDS = ("vocabulary_splits", "min_count")
 """Options of [dataset] that say which words of the captions are known."""
@@ -166,7 +166,10 @@ def _pass_on(shared: Mapping[str, Any], content: Any, change: Any, configs: tupl
         return _change_named(value, shared, own_wins, configs) if isinstance(value, str) else value
 
     own = change if isinstance(change, Mapping) else {}
-    return {key: passed(value, key in own) if key in NAMING else value for key, value in content.items()}
+    return {
+        key: passed(value, key in own) if key in NAMING else _pass_on(shared, value, own.get(key), configs)
+        for key, value in content.items()
+    }
 
 
 def _change_named(member: str, shared: Mapping[str, Any], own_wins: bool, configs: tuple[Path, ...]) -> str:

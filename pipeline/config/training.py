@@ -54,6 +54,69 @@ class LoRA(Section):
     """Adapters count alpha / rank; by default 1."""
 
 
+class TeacherVectors(Section):
+    """Vectors that another program computed, in the order of the training split; cosines of them are the scores."""
+
+    images: str
+    """File of the images' vectors, relative to the data root; FILE::NAME for one array or column of several."""
+    captions: str
+    """File of the captions' vectors, likewise."""
+    image_ids: str | None = None
+    """File of the ids of the images' vectors, matched with the split's; by default their order is the split's."""
+
+    @property
+    def parts(self) -> dict[str, tuple[str, str]]:
+        """The path and the part of each file that is named."""
+        return {name: (file.partition("::")[0], file.partition("::")[2]) for name, file in self if file is not None}
+
+
+class Distillation(Section):
+    """Learning from a teacher's scores, beside the loss and in all epochs (`aoq.pipeline.losses.distillation`)."""
+
+    kind: Literal["batch", "lists", "both"] = "batch"
+    """`batch`: the scores of all pairs of the batch, from the teachers' embeddings. `lists`: the table's scores of
+    `negatives` drawn from each list, with the lowest own pair; the table may come from a teacher that attends."""
+    teachers: TomlArray[str | TeacherVectors] = ()
+    """Experiments whose first rounds (or encoders) score the batch, each with an optional override after `@`, or
+    vectors of files; by default the one whose embeddings the table is mined from."""
+    weight: PositiveFloat = 0.3
+    """Weight beside the loss; both are sums over anchors."""
+    temperature: PositiveFloat = 0.05
+    """Temperature of the teachers' scores."""
+    student_temperature: PositiveFloat | None = None
+    """Temperature of the student's scores; by default the teachers'."""
+    average: Literal["scores", "softmax"] = "scores"
+    """What is averaged over several teachers."""
+    positives: Literal["teacher", "one"] = "teacher"
+    """Score of a true pair in the batch: as the teachers score it, or 1, the highest cosine."""
+    negatives: PositiveInt = 4
+    """Negatives of `lists` per anchor; each is one more image and caption to encode."""
+    list_loss: Literal["kl", "margin_mse", "ranking"] = "kl"
+    """Loss on `lists`."""
+
+    @property
+    def scores_batch(self) -> bool:
+        return self.kind != "lists"
+
+    @property
+    def files(self) -> list[TeacherVectors]:
+        return [teacher for teacher in self.teachers if not isinstance(teacher, str)]
+
+    @property
+    def listed(self) -> int:
+        """Number of negatives that are drawn for `lists`."""
+        return 0 if self.kind == "batch" else self.negatives
+
+    @model_validator(mode="after")
+    def _options_are_used(self) -> Distillation:
+        idle = {"batch": ("negatives", "list_loss"), "lists": ("teachers", "average", "positives"), "both": ()}
+        if unused := [name for name in idle[self.kind] if name in self.model_fields_set]:
+            raise ValueError(f'kind = "{self.kind}" does not use {unused}; leave them out, or choose "both"')
+        if len(set(map(str, self.teachers))) < len(self.teachers):
+            raise ValueError("a teacher appears twice; name each once")
+        return self
+
+
 class Schedule(Section):
     """Length and rates of a training: whole epochs."""
 
@@ -117,6 +180,8 @@ class Training(Schedule):
     do not use it, nor do `sum` and `onlyoffline`; a warm-up on `online` does."""
     constraints: Constraints | None = None
     """Constraints on the model's attention besides the ranking of pairs."""
+    distillation: Distillation | None = None
+    """Learning from a teacher's scores as well."""
     chunk: PositiveInt | None = None
     """Encode and score this many items at a time, with the loss still on the whole batch: less memory, one
     forward pass more (`aoq.pipeline.training.chunks`). By default all at once."""
@@ -195,7 +260,8 @@ class CoTeaching(Schedule):
 
 
 def control_training(training: Training) -> Training:
-    """Return the same schedule and constraints without offline negatives: on the online loss, or on the loss itself.
+    """Return the same schedule and constraints without offline negatives and distillation, on the online loss or the
+    loss itself.
 
     Warm-up epochs that are online anyway are dropped, so that equal trainings have equal keys.
     """
@@ -203,7 +269,7 @@ def control_training(training: Training) -> Training:
     while warmup and warmup[-1] == "online" and isinstance(loss, OnlineLoss):
         warmup.pop()
     shared = {name: getattr(training, name) for name in Training.model_fields}
-    return Training.model_validate({**shared, "loss": loss, "warmup": tuple(warmup)})
+    return Training.model_validate({**shared, "loss": loss, "warmup": tuple(warmup), "distillation": None})
 
 
 def plain_training(section: CoTeaching) -> SecondRound:

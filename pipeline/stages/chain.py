@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,6 +48,8 @@ class Chain:
     """Recipe of the table from the members, instead of [mining]."""
     weights: tuple[float, ...] | None = None
     """Weight of each member of an ensemble; None means equal weights."""
+    distilled: MutableMapping[str, tuple[Member, ...]] = field(default_factory=dict)
+    """Experiments whose embeddings score the batches of a training, by stage."""
 
     def add(
         self,
@@ -113,7 +115,7 @@ class Chain:
             yield next(self._uses(artifact))
 
     def _uses(self, artifact: Artifact) -> Iterator[tuple[str, str]]:
-        members = [member for chain in self.lineage for member in chain.members]
+        members = [member for chain in self.lineage for member in (*chain.members, *sum(chain.distilled.values(), ()))]
         yield from ((member.asked, member.stage) for member in members if member.artifact.key == artifact.key)
         others = [*((member.asked, member.chain) for member in members), *((each.asked, each) for each in self.lineage)]
         for asked, chain in [("", self), *others]:
@@ -207,9 +209,9 @@ def teacher_of(chain: Chain) -> Member | None:
     return next((member for member in reversed(owner.members) if member.stage == "second_round"), None)
 
 
-def check_same_data(name: str, one: Chain, other: Chain) -> None:
-    """Refuse a table of other training data: its rows belong to one training split."""
-    owner = other.owner("hard_negatives")
+def check_same_data(name: str, one: Chain, other: Chain, stage: str = "hard_negatives") -> None:
+    """Refuse a table, or embeddings, of other training data: the rows belong to one training split."""
+    owner = other.owner(stage)
     if _training_data(one) != _training_data(owner):
         overrides = "; ".join(
             override_text({"dataset": dataset.model_dump(mode="json", include={*TRAINING_DATA}, exclude_unset=True)})
@@ -217,7 +219,7 @@ def check_same_data(name: str, one: Chain, other: Chain) -> None:
         )
         raise ValueError(
             f"{name!r}: {one.experiment.name!r} and {other.experiment.name!r} are of different training data "
-            f"({overrides}), so the rows of a table are other images; give both the same, in an override if need be: "
+            f"({overrides}), so their rows are other images; give both the same, in an override if need be: "
             '"NAME@dataset.train_images=2000".'
         )
 

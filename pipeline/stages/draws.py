@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool
@@ -11,6 +13,8 @@ from jaxtyping import Bool
 from aoq.pipeline.batches.lists import meeting_lists
 from aoq.pipeline.batches.order import COMMUNITY, KeptOrder, MinedBatches
 from aoq.pipeline.config.experiment import Experiment
+from aoq.pipeline.config.training import Training
+from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.search.lists import NegativeLists
@@ -18,15 +22,19 @@ from aoq.pipeline.search.positives import positive_pairs_of
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
 from aoq.pipeline.stages.chain import Chain
 from aoq.pipeline.stages.splits import fingerprint
+from aoq.pipeline.tables.pairs import rows_by_id
 from aoq.pipeline.tables.screens.view import Judged, View, read_view
 from aoq.pipeline.tables.table import NegativeTable, read_table
-from aoq.pipeline.training.batches import Guide
+from aoq.pipeline.training.batches import Guide, Teachers
 from aoq.pipeline.training.drawable import DrawnRanks, drawable, drawn_ranks
-from aoq.pipeline.training.sampler import WHOLE_LISTS, Sampler
+from aoq.pipeline.training.sampler import WHOLE_LISTS, Group, Sampler
+from aoq.pipeline.vectors import open_vectors
 
 logger = logging.getLogger(__name__)
 
 TableAndView = tuple[NegativeTable, View | None]
+PROBED, CONSTANT = 128, 1e-5
+"""Rows of a batch on which a teacher is tried, and the difference of scores below which it has collapsed."""
 MANY = 1 / 3
 """If the teacher scores this fraction of negatives at least as high as the anchor's own pair, it tells no matches."""
 
@@ -45,6 +53,47 @@ def make_guide(chain: Chain) -> Guide | None:
     return None if margin is None else Guide(EmbeddingStore.open(chain["embeddings"].opened()), margin)
 
 
+def make_teachers(chain: Chain, stage: str, training: Training, split: Split, folder: Path) -> Teachers | None:
+    """Open the teachers of a training's batches, if it has any; `folder` keeps copies of vectors of files."""
+    distillation = training.distillation
+    if distillation is None or not distillation.scores_batch:
+        return None
+    stores = [EmbeddingStore.open(member.artifact.opened()) for member in chain.distilled[stage]]
+    for number, files in enumerate(distillation.files):
+        where, sides = f"[{stage}.distillation] teacher {number + 1} of files", {}
+        rows = {"images": split.image_count, "captions": split.caption_count}
+        folder.mkdir(parents=True, exist_ok=True)
+        for side, count in rows.items():
+            file = str(chain.data_root / getattr(files, side))
+            sides[side] = open_vectors(file, folder / f"teacher{number}_{side}.npy", normalise=True).rows
+            if side == "images" and files.image_ids is not None:
+                sides[side] = sides[side][_rows_of_ids(chain.data_root / files.image_ids, split, where)]
+            if len(sides[side]) != count:
+                raise ValueError(f"{where}: {file} has {len(sides[side])} vectors, and the split has {count} {side}.")
+        if (sizes := [vectors.shape[1] for vectors in sides.values()])[0] != sizes[1]:
+            raise ValueError(f"{where}: images have {sizes[0]} dimensions and captions {sizes[1]}; give one model's.")
+        stores.append(EmbeddingStore(**sides))
+    teachers, rng = Teachers(stores), np.random.default_rng(0)
+    probed = Group(*(rng.integers(0, count, PROBED) for count in (split.image_count, split.caption_count)))
+    for number, scores in enumerate(teachers.scores(probed)):
+        if float(scores.max() - scores.min()) < CONSTANT:
+            raise ValueError(
+                f"[{stage}.distillation] teacher {number + 1} of {len(stores)} gives all pairs nearly the same score, "
+                "so there is nothing to learn from it; name another."
+            )
+    if training.augment:
+        logger.info("the teachers' embeddings are of the photographs as they are, without `augment`")
+    return teachers
+
+
+def _rows_of_ids(file: Path, split: Split, where: str) -> list[int]:
+    """Find the vectors of the split's images by the ids in a file, one a line."""
+    rows = rows_by_id(read_lines(file))
+    if absent := [name for name in split.ids if name not in rows]:
+        raise ValueError(f"{where}: {file} lacks {len(absent)} of the split's images, the first is {absent[0]!r}.")
+    return [rows[name] for name in split.ids]
+
+
 def make_orders(chain: Chain, split: Split, table: NegativeTable, view: View | None) -> KeptOrder | None:
     """Make the mined batches of each epoch, if [sampling] asks for them."""
     sampling = chain.experiment.sampling
@@ -59,7 +108,11 @@ def make_orders(chain: Chain, split: Split, table: NegativeTable, view: View | N
 
 def make_sampler(chain: Chain, split: Split, table: NegativeTable, view: View | None) -> Sampler:
     """Make the sampler of the table, narrowed by [sampling] and judged by [screen]."""
-    screen, sampling = chain.experiment.screen, chain.experiment.sampling
+    screen, sampling, distillation = (
+        chain.experiment.screen,
+        chain.experiment.sampling,
+        chain.experiment.student.distillation,
+    )
     sizes = (split.image_count, split.caption_count)
     for sentence in _describe_draws(chain, sizes, (table, view), {}):
         logger.info("%s", sentence)
@@ -70,9 +123,15 @@ def make_sampler(chain: Chain, split: Split, table: NegativeTable, view: View | 
     for direction in DIRECTIONS:
         judged, listed = view[direction] if view else None, table[direction]
         ranks = _ranks(chain, sizes, direction, listed.h, judged)
-        lists[direction] = drawable(
+        drawn = drawable(
             direction, listed, h=ranks.stop, after=ranks.start, judged=judged, suspected=suspected, gaps=gaps
         )
+        scores = listed.scores[:, ranks.start : ranks.stop]
+        lists[direction] = replace(drawn, scores=scores, positive_score=listed.positive_score)
+        shortest = int((drawn.ids >= 0).sum(axis=1).min())
+        if distillation is not None and shortest < distillation.listed:
+            sentence = "%s: the shortest list has %d negatives, and distillation takes %d: short lists have fewer terms"
+            logger.info(sentence, direction, shortest, distillation.listed)
         if (probability := lists[direction].match_probability) is not None:
             softer = chain.experiment.student.loss.softens
             logger.info("%s: %s, with p %.3f on average", direction, softer, probability.mean())

@@ -17,7 +17,7 @@ from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.load import Combination, load_experiment, merged, override_text, parse_override, split_member
 from aoq.pipeline.config.screen import OF_VECTORS
 from aoq.pipeline.config.tables import Ensemble, Fusing, Fusion, Refresh, Rerank, Reranking
-from aoq.pipeline.config.training import control_training
+from aoq.pipeline.config.training import Training, control_training
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.mining.sizes import TILES
 from aoq.pipeline.stages import data, evaluation, hard_negatives, training
@@ -77,6 +77,7 @@ class _Planner:
         """Plan the data, the training, and the evaluation of its model."""
         chain = Chain(self.asked[-1], experiment, self.data_root, self.artifact_root, {}, self.teacher(experiment))
         data.plan_data(chain)
+        self.add_teachers(chain, "first_round", experiment.first_round)
         if experiment.mining is not None and chain.teacher is None:
             if experiment.first_round is not None:
                 training.plan_training(chain, "first_round", experiment.first_round)
@@ -89,6 +90,8 @@ class _Planner:
             training.plan_import(chain, "second_round", "weights")
         else:
             training.plan_training(chain, "control", control_training(experiment.student))
+            if experiment.co_teaching is None:
+                self.add_teachers(chain, "second_round", experiment.student)
             if experiment.co_teaching is not None:
                 training.plan_co_teaching(chain, experiment.co_teaching)
             elif experiment.uses_table:
@@ -97,12 +100,27 @@ class _Planner:
                 if experiment.screen is not None:
                     hard_negatives.plan_screen(chain, experiment.screen)
                 training.plan_student(chain, start)
-            elif experiment.student.loss.name != "online":
+            elif experiment.student.loss.name != "online" or experiment.student.distillation is not None:
                 training.plan_training(chain, "second_round", experiment.student)
             else:
                 chain.stages["second_round"] = chain["control"]
         evaluation.plan_evaluation(chain, [chain["second_round"]], [chain["dataset"]])
         return replace(chain, start=start)
+
+    def add_teachers(self, chain: Chain, stage: str, section: Training | None) -> None:
+        """Plan the experiments whose embeddings score a training's batches; by default the table's teacher."""
+        distillation = None if section is None else section.distillation
+        if distillation is None or not distillation.scores_batch:
+            return
+        names = [teacher for teacher in distillation.teachers if isinstance(teacher, str)]
+        members = [self.member("teacher", name, "embeddings") for name in names]
+        for member in members:
+            _check_embeddings(member.chain, f"[{stage}.distillation] teacher {member.asked!r}")
+            check_same_data(chain.experiment.name, chain, member.chain, "embeddings")
+        if not distillation.teachers:
+            _check_embeddings(chain, f"[{stage}.distillation] without `teachers`: the table")
+            members = [Member("", chain, "embeddings")]
+        chain.distilled[stage] = tuple(members)
 
     def teacher(self, experiment: Experiment) -> Chain | None:
         """Plan the chain with the student's table, unless its own first round makes it."""
@@ -217,6 +235,15 @@ def _data_and_words(chain: Chain) -> dict[str, Any]:
     dataset = chain["dataset"]
     worlds = {world.stage: world.key for world in dataset.upstream}
     return {"data": {**dataset.ingredients["splits"], **worlds}, "vocabularies": dataset.ingredients["vocabulary"]}
+
+
+def _check_embeddings(chain: Chain, subject: str) -> None:
+    """Refuse a teacher of whole batches that has no embeddings."""
+    if not any("embeddings" in each.stages for each in chain.lineage):
+        raise ValueError(
+            f"{subject} comes from no embeddings, so it scores no batch; name an experiment whose first round makes "
+            'embeddings, or choose kind = "lists", which takes the scores of a table.'
+        )
 
 
 def _check_table(chain: Chain) -> None:

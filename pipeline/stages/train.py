@@ -17,7 +17,7 @@ import torch
 from aoq.models import build_model
 from aoq.models.base import MatchingModel
 from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.build import Build, code_versions, planned_file
+from aoq.pipeline.build import UNITS, Build, code_versions, planned_file
 from aoq.pipeline.config.training import CoTeaching, Training
 from aoq.pipeline.console import show_progress
 from aoq.pipeline.data.folder import Split
@@ -28,7 +28,7 @@ from aoq.pipeline.evaluation.retrieval import ensemble, retrieval_ranks, summari
 from aoq.pipeline.prepare.pixels import decoded_elsewhere
 from aoq.pipeline.stages.chain import Chain, Depths
 from aoq.pipeline.stages.data import check_pretrained
-from aoq.pipeline.stages.draws import make_guide, make_orders, make_sampler, open_student_table
+from aoq.pipeline.stages.draws import make_guide, make_orders, make_sampler, make_teachers, open_student_table
 from aoq.pipeline.stages.hard_negatives import shortened
 from aoq.pipeline.stages.processes import follow, joined, run_ranks
 from aoq.pipeline.stages.splits import model_options, open_pairs
@@ -101,7 +101,8 @@ def _make_trainer(chain: Chain, stage: str, section: Training | CoTeaching, **co
     if on_table:
         table, view = open_student_table(chain)
         orders = make_orders(chain, split, table, view)
-        sampler = make_sampler(chain, split, table, view) if section.loss.draws_offline else None
+        listed = section.distillation.listed if section.distillation else 0
+        sampler = make_sampler(chain, split, table, view) if section.loss.draws_offline or listed else None
         guide = make_guide(chain)
     model = _fresh_model(**common["description"])
     if on_table and chain.start is not None:
@@ -111,7 +112,10 @@ def _make_trainer(chain: Chain, stage: str, section: Training | CoTeaching, **co
         except RuntimeError as error:
             raise ValueError(f"[second_round] start: the weights in {path} do not fit: {error}") from None
     schedule = _with_numbers_of_pair(section, model)
-    return Trainer(models=[model], schedule=schedule, sampler=sampler, orders=orders, guide=guide, **common)
+    teachers = make_teachers(chain, stage, section, split, common["run"].work / UNITS)
+    return Trainer(
+        models=[model], schedule=schedule, sampler=sampler, orders=orders, guide=guide, teachers=teachers, **common
+    )
 
 
 def _fresh_model(name: str, options: Mapping[str, Any]) -> MatchingModel:

@@ -15,9 +15,9 @@ from aoq.pipeline.stages.splits import open_train_split, open_true_train_split
 
 def plan_training(chain: Chain, use: str, training: Training) -> None:
     """Plan a training on in-batch negatives alone: of a teacher, a control, or a student without a table."""
-    options = training.model_dump(mode="json", exclude_none=True, exclude=_unused(training))
+    options, teachers = _options(chain, use, training)
     ingredients = {**_model(chain), "seed": chain.experiment.seed, "training": options}
-    chain.add("first_round", ingredients, chain["dataset"], use=use)
+    chain.add("first_round", ingredients, chain["dataset"], *teachers, use=use)
 
 
 def plan_import(chain: Chain, use: str, option: str) -> None:
@@ -30,11 +30,12 @@ def plan_student(chain: Chain, start: Artifact | None) -> None:
     """Plan a second round on the dataset and the table, or its screen; from the weights of `start`, if given."""
     experiment, sampling = chain.experiment, chain.experiment.sampling
     training = experiment.student.as_trained
+    options, teachers = _options(chain, "second_round", training)
     depths = {"h_captions": sampling.h_captions, "h_images": sampling.h_images}  # other options came later
     ingredients = {
         **_model(chain),
         "seed": experiment.seed,
-        "training": training.model_dump(mode="json", exclude_none=True, exclude=_unused(training)),
+        "training": options,
         "sampling": depths | sampling.model_dump(mode="json", exclude_none=True),
     }
     table, reads = chain["hard_negatives"], []
@@ -43,8 +44,8 @@ def plan_student(chain: Chain, start: Artifact | None) -> None:
         table, reads = chain["screen"], [table]
     if sampling.guide_margin is not None:
         reads.append(chain["embeddings"])
-    started_from = [] if start is None else [start]
-    chain.add("second_round", ingredients, chain["dataset"], table, *started_from, reads=reads)
+    others = [*([] if start is None else [start]), *teachers]
+    chain.add("second_round", ingredients, chain["dataset"], table, *others, reads=reads)
 
 
 def plan_co_teaching(chain: Chain, section: CoTeaching) -> None:
@@ -52,6 +53,21 @@ def plan_co_teaching(chain: Chain, section: CoTeaching) -> None:
     options = section.model_dump(mode="json", exclude=_unused(section))
     ingredients = {**_model(chain), "seed": chain.experiment.seed, "co_teaching": options}
     chain.add("second_round", ingredients, chain["dataset"])
+
+
+def _options(chain: Chain, stage: str, training: Training) -> tuple[dict[str, Any], list[Artifact]]:
+    """Return the options that determine a training, and its teachers' embeddings; files count by their hashes."""
+    exclude: dict[str, Any] = dict.fromkeys(_unused(training), True)
+    if training.distillation is None:
+        return training.model_dump(mode="json", exclude_none=True, exclude=exclude), []
+    exclude["distillation"] = {"teachers"}
+    options = training.model_dump(mode="json", exclude_none=True, exclude=exclude)
+    option = f"[{stage}.distillation] teachers"
+    options["distillation"]["files"] = [
+        {name: [chain.sha256(option, path), part] for name, (path, part) in files.parts.items()}
+        for files in training.distillation.files
+    ]
+    return options, [member.artifact for member in chain.distilled.get(stage, ())]
 
 
 def _model(chain: Chain) -> dict[str, Any]:

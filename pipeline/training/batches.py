@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Batch:
-    """Images and captions in groups of B: the anchors, then the offline negatives, then their companions, as drawn.
+    """Images and captions in groups of B: the anchors, the offline negatives, their companions, and listed negatives.
 
     A process holds its own part of each group; the other fields cover all anchors.
     """
@@ -43,6 +43,10 @@ class Batch:
     """Probability that the offline negatives match their anchors, for soft margins."""
     guided: Bool[Tensor, "batch batch"] | None = None
     """Pairs that the guide excludes as in-batch negatives."""
+    teacher_scores: Float[Tensor, "teachers batch batch"] | None = None
+    """Teachers' scores of all pairs of the anchors."""
+    listed_scores: Float[Tensor, "2 batch candidates"] | None = None
+    """The table's scores of each image's, then each caption's own pair and the negatives in the last groups."""
 
     @property
     def size(self) -> int:
@@ -92,12 +96,13 @@ def read_batch(pairs: PairData, draw: Draw, part: slice = slice(None)) -> Batch:
     """Read the images and captions of this part of each group."""
     images, captions = (np.concatenate([rows[part] for rows in side]) for side in zip(*draw.groups, strict=True))
     anchors, identity = draw.groups[0].images, pairs.split.identity
-    return Batch(
+    batch = Batch(
         replace(pairs.images(images), groups=len(draw.groups)),
         pairs.captions(captions),
         torch.from_numpy((anchors if identity is None else identity[anchors]).astype(np.int64)),
         *(None if part is None else torch.from_numpy(part) for part in (draw.corresponding, draw.match_probability)),
     )
+    return batch if (scores := draw.listed_scores) is None else replace(batch, listed_scores=torch.from_numpy(scores))
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,18 @@ class Guide:
         """Mark the pairs of a batch that are excluded as negatives."""
         scores = self.vectors.images[group.images] @ self.vectors.captions[group.captions].T
         return guided_matches(torch.from_numpy(scores), margin=self.margin)
+
+
+@dataclass(frozen=True)
+class Teachers:
+    """Embeddings of the training split whose dot products teach a student; one teacher or several."""
+
+    stores: Sequence[EmbeddingStore]
+
+    def scores(self, group: Group) -> Float[Tensor, "teachers batch batch"]:
+        """Score all pairs of a batch by the rows of its images and captions."""
+        scores = [store.images[group.images] @ store.captions[group.captions].T for store in self.stores]
+        return torch.from_numpy(np.stack(scores))
 
 
 def read_ahead(make: Callable[[int], _T], steps: Iterable[int], workers: int) -> Generator[_T]:

@@ -38,6 +38,10 @@ class Drawable:
     weights: Float[np.ndarray, "anchors h"] | None = None
     match_probability: Float32[np.ndarray, "anchors h"] | None = None
     """Probability that each negative matches, for losses with soft margins."""
+    scores: Float32[np.ndarray, "anchors h"] | None = None
+    """The teacher's scores of the negatives."""
+    positive_score: Float32[np.ndarray, " anchors"] | None = None
+    """The teacher's score of each anchor's lowest own pair."""
 
     def may_draw(self, anchors: int | slice = slice(None)) -> Bool[np.ndarray, "*anchors h"]:
         """Mark the places of these lists that hold a negative whose weight is not 0."""
@@ -59,6 +63,20 @@ class Drawable:
     def probability_at(self, anchors: _Rows, ranks: _Ranks) -> Float32[np.ndarray, " batch"] | None:
         """Return the probability that these negatives match, if it is known."""
         return None if self.match_probability is None else self.match_probability[anchors, self._places(anchors, ranks)]
+
+    def listed(
+        self, anchors: _Rows, ranks: Float64[np.ndarray, "count batch"]
+    ) -> tuple[Int32[np.ndarray, "count batch"], Float32[np.ndarray, "batch candidates"]]:
+        """Return the negatives of each anchor at rising ranks, and the scores of its own pair and of these negatives.
+
+        The score is -inf where a short list gives the negative before again.
+        """
+        assert self.scores is not None  # set for every training, as is the next
+        assert self.positive_score is not None
+        places = np.stack([self._places(anchors, each) for each in ranks], axis=1)
+        scores = self.scores[anchors[:, None], places]
+        scores[:, 1:][places[:, 1:] == places[:, :-1]] = -np.inf
+        return self.ids[anchors[:, None], places].T, np.column_stack([self.positive_score[anchors], scores])
 
     def _places(self, anchors: _Rows, ranks: _Ranks) -> Int64[np.ndarray, " batch"]:
         """Return the place in each anchor's list of a rank in [0, 1)."""

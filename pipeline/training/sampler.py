@@ -43,6 +43,9 @@ class Draw:
     """Fraction of first draws with such a derived pair."""
     match_probability: Float32[np.ndarray, "2 batch"] | None = None
     """Probability that each image matches its offline caption (row 0), each caption its image; for soft margins."""
+    listed_scores: Float32[np.ndarray, "2 batch candidates"] | None = None
+    """Scores of each anchor's own pair and of its negatives in the last groups: row 0 for images, row 1 for captions.
+    -inf for a negative that a short list gives twice."""
 
 
 Offline = Literal["none", "anchors", "quintuplet", "triples"]
@@ -184,6 +187,15 @@ class Sampler:
         images = np.concatenate([anchors.images, own.images, negatives.images])
         triples = Group(images, np.concatenate([anchors.captions, negatives.captions, own.captions]))
         return Draw([triples], collision_rate=draw.collision_rate)
+
+    def with_lists(self, draw: Draw, count: int, rng: np.random.Generator) -> Draw:
+        """Add `count` negatives of each anchor as further groups, each from a part of its list, with their scores."""
+        anchors = draw.groups[0]
+        ranks = (np.arange(count)[:, None, None] + rng.random((count, 2, len(anchors.images)))) / count
+        lists = (self._i2t, anchors.images, ranks[:, 0]), (self._t2i, anchors.captions, ranks[:, 1])
+        (captions, of_images), (images, of_captions) = (one.listed(rows, places) for one, rows, places in lists)
+        groups = [Group(*group) for group in zip(images, captions, strict=True)]
+        return replace(draw, groups=[*draw.groups, *groups], listed_scores=np.stack([of_images, of_captions]))
 
     def _match_probability(self, rows: _Rows, ranks: RelativeRanks) -> Float32[np.ndarray, "2 batch"] | None:
         """Return the probability that the pairs drawn at these ranks match, if the lists have it."""

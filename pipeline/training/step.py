@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from aoq.models.base import Code, MatchingModel
 from aoq.models.packing import sent
 from aoq.pipeline.config.losses import Loss
-from aoq.pipeline.config.training import Constraints
+from aoq.pipeline.config.training import Constraints, Distillation
 from aoq.pipeline.losses import loss_kind
 from aoq.pipeline.losses.companions import with_companions
 from aoq.pipeline.losses.contrastive_content import content_resourcing, content_similarities, content_swapping
+from aoq.pipeline.losses.distillation import batch_distillation, list_distillation
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
 from aoq.pipeline.losses.pace import SYNCHRONOUS, Pace
 from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities, positive_pairs
@@ -44,7 +45,9 @@ class Objective:
     pace: Callable[[Similarities], Similarities] | None = None
     """Adapts the hardness of online negatives to the model."""
     is_sparse: Callable[[], bool] = lambda: False
-    """Returns whether few entries of the matrix will have a gradient in this step."""
+    """Returns whether few entries of the matrix have a gradient from this loss in this step."""
+    distillation: Distillation | None = None
+    """Learning from the teachers' scores that a batch has."""
 
 
 def make_objective(
@@ -96,11 +99,13 @@ def forward(
     The figure `positive_gap` is the mean similarity of positives less that of the batch: 0 for a collapsed model.
     """
     scores = BatchScores(model, batch.images, batch.captions, batch.size, cut)
-    matrix = scores.matrix(objective.is_sparse)
+    matrix = scores.matrix(objective.is_sparse if batch.teacher_scores is None else lambda: False)
     is_positive = positive_pairs(batch.image_rows, mask_positives=objective.mask_positives)
     if batch.guided is not None:
         is_positive = is_positive | batch.guided
-    offline = _offline_similarities(scores, batch) if batch.images.groups > 1 else None
+    listed = 0 if batch.listed_scores is None else batch.listed_scores.shape[2] - 1
+    drawn = batch.images.groups - listed
+    offline = _offline_similarities(scores, batch, drawn) if drawn > 1 else None
     pairs = Similarities(matrix, is_positive, offline)
     value = objective.loss(pairs if objective.pace is None else objective.pace(pairs))
     figures = {**value.figures, "positive_gap": (matrix.diagonal().mean() - matrix.mean()).detach()}
@@ -109,14 +114,46 @@ def forward(
         aligned = scores.aligned(objective.aligned_loss)
         figures |= aligned.figures
         auxiliary = aligned.total if auxiliary is None else auxiliary + aligned.total
+    if objective.distillation is not None:
+        lists = _listed_similarities(scores, matrix, range(drawn, batch.images.groups)) if listed else None
+        taught = _distillation_loss(objective.distillation, matrix, lists, batch)
+        figures["distillation"] = taught.detach()
+        auxiliary = taught if auxiliary is None else auxiliary + taught
     return LossValue(value.total, figures), auxiliary, partial(scores.observe, matrix.detach())
 
 
-def _offline_similarities(scores: BatchScores, batch: Batch) -> OfflineSimilarities:
+def _listed_similarities(
+    scores: BatchScores, matrix: Float[Tensor, "batch batch"], groups: range
+) -> Float[Tensor, "2 batch candidates"]:
+    """Score each image's, then each caption's own pair and its negatives in these groups."""
+    lists = scores.pair_lists([pair for group in groups for pair in ((0, group), (group, 0))])
+    return torch.stack([torch.stack([matrix.diagonal(), *lists[side::2]], dim=1) for side in (0, 1)])
+
+
+def _distillation_loss(
+    distillation: Distillation,
+    matrix: Float[Tensor, "batch batch"],
+    lists: Float[Tensor, "2 batch candidates"] | None,
+    batch: Batch,
+) -> Float[Tensor, ""]:
+    """Compute the weighted loss on the scores that teachers or the table give."""
+    total, theirs = matrix.new_zeros(()), batch.teacher_scores
+    numbers = {name: getattr(distillation, name) for name in ("temperature", "student_temperature")}
+    if theirs is not None:
+        if distillation.positives == "one":
+            theirs = theirs.masked_fill(positive_pairs(batch.image_rows, mask_positives=True), 1.0)
+        total = total + batch_distillation(matrix, theirs, average=distillation.average, **numbers)
+    if lists is not None and batch.listed_scores is not None:
+        ours, table = lists.flatten(0, 1), batch.listed_scores.flatten(0, 1)
+        total = total + list_distillation(ours, table, kind=distillation.list_loss, **numbers)
+    return distillation.weight * total
+
+
+def _offline_similarities(scores: BatchScores, batch: Batch, groups: int) -> OfflineSimilarities:
     """Score the aligned pairs of AOQ eqs. (3) to (5); derived pairs that are true pairs are no negatives."""
     anchor, offline, companion = range(3)
     wanted = [(anchor, offline), (offline, anchor), (offline, offline), (companion, companion)]
-    to_caption, to_image, *derived = scores.pair_lists(wanted[: 2 if batch.images.groups == 2 else 4])
+    to_caption, to_image, *derived = scores.pair_lists(wanted[: 2 if groups == 2 else 4])
     if batch.corresponding is not None:
         derived = [similarity.masked_fill(batch.corresponding, NO_NEGATIVE) for similarity in derived]
     return replace(OfflineSimilarities(to_caption, to_image, *derived), match_probability=batch.match_probability)

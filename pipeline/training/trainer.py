@@ -16,7 +16,7 @@ from aoq.pipeline.batches.order import KeptOrder
 from aoq.pipeline.data.batches import epoch_order, step_rng
 from aoq.pipeline.losses import collapsed_cost
 from aoq.pipeline.losses.pace import Pace
-from aoq.pipeline.training.batches import Batch, Guide, draw_batch, epoch_loss, offline_draws, read_batch
+from aoq.pipeline.training.batches import Batch, Guide, Teachers, draw_batch, epoch_loss, offline_draws, read_batch
 from aoq.pipeline.training.loop import Loop
 from aoq.pipeline.training.metrics import CollapseDetector, means_by_epoch, read_metrics
 from aoq.pipeline.training.sampler import Sampler
@@ -37,6 +37,8 @@ class Trainer(Loop):
     """Order of the captions in an epoch that draws; random by default."""
     guide: Guide | None = None
     """Excludes pairs as in-batch negatives in every epoch, also in a warm-up."""
+    teachers: Teachers | None = None
+    """Score the pairs of every batch, also in a warm-up."""
     collapse: CollapseDetector = field(default_factory=CollapseDetector)
 
     def __post_init__(self) -> None:
@@ -52,6 +54,7 @@ class Trainer(Loop):
             raise ValueError(f"loss {loss.name!r} draws from a negative table, and there is none")
         learns = self.learnt is not None and loss is training.loss  # a warm-up has numbers of its own
         objective = make_objective(loss, self.pace, self._loss_numbers if learns else dict)
+        objective = replace(objective, distillation=training.distillation)
         steps = self.windows(0, self.steps, partial(self._make, state.epoch), partial(self._step, objective))
         with closing(steps) as windows:
             for window in windows:
@@ -79,6 +82,8 @@ class Trainer(Loop):
             order = epoch_order(pairs.split.caption_count, seed=self.seed, epoch=epoch)
         captions = order[step * training.batch_size :][: training.batch_size]
         draw = draw_batch(pairs, self.sampler, offline_draws(epoch_loss(training, epoch)), captions, rng, drawing_epoch)
+        if self.sampler is not None and training.distillation is not None and training.distillation.listed:
+            draw = self.sampler.with_lists(draw, training.distillation.listed, rng)
         anchors, size = draw.groups[0], len(draw.groups[0].images)
         batch = read_batch(pairs.augmented(training.augment, self.seed, epoch), draw, self.cut.rows(size))
         figures = {"collision_rate": draw.collision_rate}
@@ -86,6 +91,8 @@ class Trainer(Loop):
             guided = self.guide.matches(anchors)
             share = (int(guided.sum()) - size) / max(1, size * (size - 1))  # off the diagonal, all of which is marked
             batch, figures = replace(batch, guided=guided), {"guided_share": share, **figures}
+        if self.teachers is not None:
+            batch = replace(batch, teacher_scores=self.teachers.scores(anchors))
         # Pinned, so that no step waits for the copy to a GPU.
         return batch.pin_memory() if self.run.device.type == "cuda" else batch, rng, figures
 

@@ -35,4 +35,8 @@ def sampler(pairs):
     rng = np.random.default_rng(1)
     i2t = np.stack([rng.permutation(np.flatnonzero(split.image_of != m))[:8] for m in range(IMAGES)])
     t2i = np.stack([rng.permutation(np.delete(np.arange(IMAGES), m))[:4] for m in split.image_of])
-    return Sampler(Drawable(i2t.astype(np.int32)), Drawable(t2i.astype(np.int32)), split.image_of)
+    scored = [
+        Drawable(ids.astype(np.int32), scores=rng.random(ids.shape, "f4"), positive_score=rng.random(len(ids), "f4"))
+        for ids in (i2t, t2i)
+    ]
+    return Sampler(*scored, split.image_of)

@@ -11,9 +11,10 @@ from torch import distributed as dist
 
 from aoq.models import MODELS, build_model, naaf
 from aoq.pipeline.config.losses import AdaptiveLoss, LossSection, OnlineLoss
-from aoq.pipeline.config.training import Constraints
+from aoq.pipeline.config.training import Constraints, Distillation
+from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.losses.info_nce import LearntTemperature
-from aoq.pipeline.training.batches import draw_batch, offline_draws, read_batch
+from aoq.pipeline.training.batches import Teachers, draw_batch, offline_draws, read_batch
 from aoq.pipeline.training.chunks import UNCUT, Cut
 from aoq.pipeline.training.processes import Processes, has_batch_norm
 from aoq.pipeline.training.step import constrain, make_objective, take_step
@@ -23,7 +24,9 @@ LOSSES = {
     "table": AdaptiveLoss(name="adapoffquin"),
     "companions": AdaptiveLoss(name="adapoffquin", companions="anchors"),
     "learnt": LossSection.model_validate({"name": "infonce"}),
+    "taught": AdaptiveLoss(name="adapoffquin"),
 }
+TAUGHT = Distillation(kind="both", negatives=2)
 BOTH = Constraints.model_validate({"ccr": {"weight": 0.1, "margin": 0.2}, "ccs": {"weight": 1.0, "margin": 0.1}})
 SMALL = {"embedding_size": 8, "word_size": 5, "feature_size": 6, "vocabulary_size": 24}
 WITHOUT_DRAWS = {
@@ -64,12 +67,18 @@ CASES = [(name, loss) for name in NAMES for loss in LOSSES]
 
 
 def drawn(pairs, sampler, loss, rows=ROWS):
-    return draw_batch(pairs, sampler, offline_draws(LOSSES[loss]), rows, np.random.default_rng(3), 0)
+    rng = np.random.default_rng(3)
+    draw = draw_batch(pairs, sampler, offline_draws(LOSSES[loss]), rows, rng, 0)
+    return sampler.with_lists(draw, TAUGHT.listed, rng) if loss == "taught" else draw
 
 
 def read(pairs, draw, part=slice(None)):
     """The batch in float64."""
     batch = read_batch(pairs, draw, part)
+    if draw.listed_scores is not None:
+        vectors = np.random.default_rng(5).random((2, len(pairs.split.captions), 7), "f4")
+        scores = Teachers([EmbeddingStore(*vectors), EmbeddingStore(*vectors[::-1])]).scores(draw.groups[0])
+        batch = replace(batch, teacher_scores=scores.double(), listed_scores=batch.listed_scores.double())
     return replace(batch, images=replace(batch.images, features=batch.images.features.double()))
 
 
@@ -80,6 +89,7 @@ def step(pairs, draw, name, loss, cut=UNCUT):
     if learnt is not None and not cut.processes.leads:
         numbers = lambda: {name: number.detach() for name, number in learnt().items()}  # noqa: E731
     objective, size = make_objective(LOSSES[loss], None, numbers), len(draw.groups[0].images)
+    objective = replace(objective, distillation=TAUGHT if loss == "taught" else None)
     batch = read(pairs, draw, cut.rows(size))
     if model.attends:
         uniform = np.random.default_rng(4).random((2, 2, size))

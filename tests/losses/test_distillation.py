@@ -1,0 +1,96 @@
+"""Distillation losses against loops in float64: values and gradients."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from aoq.pipeline.losses.distillation import batch_distillation, list_distillation
+
+SIZE = 5
+NONE = -math.inf
+
+
+def scores(seed, *shape):
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def softmax(numbers, temperature):
+    powers = [torch.exp(number / temperature) for number in numbers]
+    return [power / sum(powers) for power in powers]
+
+
+def divergence(targets, logits, temperature):
+    ours = softmax(logits, temperature)
+    return sum(p * (torch.log(p) - torch.log(q)) for p, q in zip(targets, ours, strict=True) if p > 0)
+
+
+def batch_definition(matrix, teachers, temperature, own, average):
+    total = 0
+    for ours, theirs in ((matrix, teachers), (matrix.T, [teacher.T for teacher in teachers])):
+        for anchor in range(SIZE):
+            rows = [teacher[anchor] for teacher in theirs]
+            if average == "scores":
+                targets = softmax([sum(each) / len(rows) for each in zip(*rows, strict=True)], temperature)
+            else:
+                targets = [sum(each) / len(rows) for each in zip(*(softmax(r, temperature) for r in rows), strict=True)]
+            total = total + divergence(targets, ours[anchor], own)
+    return total
+
+
+@pytest.mark.parametrize("average", ["scores", "softmax"])
+@pytest.mark.parametrize("own", [None, 0.3])
+def test_a_batch_equals_its_definition(average, own):
+    slow, fast = (scores(0, SIZE, SIZE).requires_grad_() for _ in range(2))
+    teachers = scores(1, 3, SIZE, SIZE)
+    expected = batch_definition(slow, teachers, 0.1, own or 0.1, average)
+    expected.backward()
+    value = batch_distillation(fast, teachers, temperature=0.1, student_temperature=own, average=average)
+    value.backward()
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(fast.grad, slow.grad)
+
+
+def test_one_teacher_needs_no_axis_of_teachers():
+    matrix, teacher = scores(0, SIZE, SIZE), scores(1, SIZE, SIZE)
+    assert batch_distillation(matrix, teacher) == batch_distillation(matrix, teacher[None])
+
+
+def list_definition(ours, theirs, kind, temperature, own):
+    total = 0
+    for similarities, teacher in zip(ours, theirs, strict=True):
+        listed = [n for n in range(1, len(teacher)) if teacher[n] > NONE]
+        if kind == "margin_mse":
+            errors = [(similarities[0] - similarities[n] - teacher[0] + teacher[n]) ** 2 for n in listed]
+            total = total + sum(errors) / max(1, len(listed))
+        elif kind == "ranking":
+            for n in listed:
+                below = sum(torch.exp(similarities[m] / own) for m in listed if teacher[m] <= teacher[n])
+                total = total - torch.log(torch.exp(similarities[n] / own) / below) / len(listed)
+        else:
+            targets = softmax([teacher[n] for n in (0, *listed)], temperature)
+            total = total + divergence(targets, [similarities[n] for n in (0, *listed)], own)
+    return total
+
+
+@pytest.mark.parametrize("kind", ["kl", "margin_mse", "ranking"])
+@pytest.mark.parametrize("own", [None, 0.3])
+def test_lists_equal_their_definition(kind, own):
+    slow, fast = (scores(2, 6, SIZE).requires_grad_() for _ in range(2))
+    teacher = scores(3, 6, SIZE)
+    teacher[1, 2], teacher[2, 3:], teacher[3, 1:] = NONE, NONE, NONE
+    expected = list_definition(slow, teacher, kind, 0.1, own or 0.1)
+    expected.backward()
+    value = list_distillation(fast, teacher, kind=kind, temperature=0.1, student_temperature=own)
+    value.backward()
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(fast.grad, slow.grad.nan_to_num())
+
+
+@pytest.mark.parametrize("function", [batch_distillation, list_distillation])
+@pytest.mark.parametrize("option", ["temperature", "student_temperature"])
+def test_temperatures_are_above_0(function, option):
+    with pytest.raises(ValueError, match=r"must be above 0; got 0\.0"):
+        function(torch.zeros(3, 3), torch.zeros(3, 3), **{option: 0.0})

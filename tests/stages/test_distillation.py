@@ -1,0 +1,113 @@
+"""A student learns the scores of teachers: of their embeddings, of files' vectors, and of the table."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from aoq.pipeline.embedding import EmbeddingStore
+from aoq.pipeline.stages import draws
+from aoq.pipeline.stages.splits import open_train_split
+from aoq.pipeline.training.batches import Teachers
+from aoq.pipeline.training.sampler import Group
+
+TAUGHT = 'epochs = 1, batch_size = 16, loss.name = "LOSS", distillation = {{{}}}'
+
+
+def figures(chain, stage="second_round"):
+    lines = (chain[stage].path / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["distillation"] for line in lines if "distillation" in line]
+
+
+def test_scores_follow_the_rows_of_a_batch():
+    rng = np.random.default_rng(0)
+    stores = [EmbeddingStore(rng.random((9, 3), "f4"), rng.random((20, 3), "f4")) for _ in range(2)]
+    group = Group(rng.permutation(9)[:5].astype(np.int32), rng.permutation(20)[:5].astype(np.int32))
+    scores = Teachers(stores).scores(group).numpy()
+    for number, store in enumerate(stores):
+        for row, image in enumerate(group.images):
+            for column, caption in enumerate(group.captions):
+                products = zip(store.images[image], store.captions[caption], strict=True)
+                expected = sum(float(one) * float(other) for one, other in products)
+                assert scores[number, row, column] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("loss", ["online", "adapoffquin", "infonce"])
+def test_the_tables_teacher_teaches_by_default(make, loss):
+    chain = make("own", "mining", "second_round", loss=loss, second_round=TAUGHT.format("weight = 1.0"))
+    assert chain["embeddings"] in chain["second_round"].upstream
+    assert chain["control"].key == make("plain", loss=loss)["control"].key
+    assert all(0 < value < 1e4 for value in figures(chain))
+
+
+def test_lists_teach_the_tables_scores_without_an_offline_loss(make):
+    taught = TAUGHT.format('kind = "lists", negatives = 3, list_loss = "ranking"')
+    chain = make("own", "mining", "second_round", loss="online", second_round=taught)
+    assert chain["hard_negatives"] in chain["second_round"].upstream
+    assert all(value > 0 for value in figures(chain))
+
+
+def test_short_lists_teach_fewer_pairs_and_the_log_says_so(make, caplog):
+    caplog.set_level("INFO")
+    make("own", "mining", "second_round", second_round=TAUGHT.format('kind = "lists", negatives = 6'))
+    assert (
+        "t2i: the shortest list has 4 negatives, and distillation takes 6: short lists have fewer terms" in caplog.text
+    )
+
+
+def test_missing_teachers_are_needed_and_count_in_the_key(make, taught_by):
+    make("own")
+    teachers = f'teachers = ["{taught_by("own")[11:-1]}", "{taught_by("own")[11:-1]}@seed=1"]'
+    chain = make("student", loss="online", teacher=taught_by("own"), second_round=TAUGHT.format(teachers))
+    needed = [stage for name, stage in chain.needed("second_round") if name.endswith((".toml", "seed=1"))]
+    assert needed == ["embeddings", "embeddings"]
+    one = teachers.replace("@seed=1", "@seed=2")
+    other = make("other", loss="online", teacher=taught_by("own"), second_round=TAUGHT.format(one))
+    assert chain["second_round"].key != other["second_round"].key
+
+
+def test_a_first_round_may_be_taught(make, taught_by):
+    make("own", "mining")
+    taught = f'epochs = 1, batch_size = 16, loss.name = "online", distillation.teachers = ["{taught_by("own")[11:-1]}"]'
+    first = f"first_round = {{{taught}}}\nmining = {{h_captions = 9, h_images = 4}}"
+    chain = make("next", "dataset", "first_round", teacher=first)
+    assert figures(chain, "first_round")
+
+
+def test_vectors_of_files_teach_in_the_order_of_their_ids(make, data_root):
+    chain = make("own", "mining")
+    store, split = EmbeddingStore.open(chain["embeddings"].path), open_train_split(chain)
+    order = np.random.default_rng(0).permutation(split.image_count)
+    np.save(data_root / "images.npy", 3 * store.images[order])
+    np.save(data_root / "captions.npy", store.captions)
+    (data_root / "ids.txt").write_text("".join(f"{split.ids[row]}\n" for row in order))
+    files = '{images = "images.npy", captions = "captions.npy", image_ids = "ids.txt"}'
+    taught = TAUGHT.format(f"teachers = [{files}]").replace(files, "{" + files + "}")
+    student = make("student", "second_round", loss="online", second_round=taught.replace("{{", "{").replace("}}", "}"))
+    own = make("by_own", "second_round", loss="online", second_round=TAUGHT.format(""))
+    assert figures(student) == pytest.approx(figures(own), rel=1e-3)
+
+
+def broken(make, match, loss="online", more="", **given):
+    with pytest.raises(ValueError, match=match):
+        make("student", "second_round", loss=loss, second_round=TAUGHT.format(more), **given)
+
+
+def test_teachers_that_cannot_teach_are_refused(make, taught_by, data_root, monkeypatch):
+    make("own", "mining")
+    make("two", folder="two")
+    path = taught_by("two")[11:-1]
+    broken(make, "are of different training data", more=f'teachers = ["{path}"]')
+    fragments = taught_by("own")
+    make("fragments", model="scan", teacher=fragments, loss="online")
+    broken(make, "teachers in a circle", more=f'teachers = ["{taught_by("student")[11:-1]}"]')
+    broken(make, "a teacher appears twice", more=f'teachers = ["{path}", "{path}"]')
+    broken(make, r'kind = "batch" does not use ', more="negatives = 2")
+    broken(make, "weight: Input should be greater than 0", more="weight = 0.0")
+    np.save(data_root / "few.npy", np.ones((3, 2), np.float32))
+    files = 'teachers = [{images = "few.npy", captions = "few.npy"}]'
+    broken(make, "few.npy has 3 vectors, and the split has 40 images", more=files)
+    monkeypatch.setattr(draws, "CONSTANT", 3.0)
+    broken(make, "gives all pairs nearly the same score, so there is nothing to learn", more="weight = 2.0")
