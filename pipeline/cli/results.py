@@ -17,9 +17,9 @@ from aoq.pipeline.cli.output import command_line, echo_json, echo_next, say, sho
 from aoq.pipeline.config.dataset import Evaluation
 from aoq.pipeline.evaluation.retrieval import ATTENTION_SCORES, K
 from aoq.pipeline.report.study import read_cell, summarise_study, table_of
-from aoq.pipeline.report.verdict import gain_on_control
+from aoq.pipeline.report.verdict import gain_on_control, gains_apart
 from aoq.pipeline.stages.chain import Chain, Member, teacher_of
-from aoq.pipeline.stages.plan import plan
+from aoq.pipeline.stages.plan import plan, plan_parts
 from aoq.pipeline.stages.study import PlannedStudy, plan_study
 
 RECALL_COLUMNS = {f"{way}_r{k}": f"{way}@{k}" for way in ("i2t", "t2i") for k in K} | {"rsum": "rsum"}
@@ -71,18 +71,22 @@ def results_command(
     chain = plan(name, override=override, **folders)
     made = chain.stages.get("evaluation")
     evaluation = made.manifest() if made and made.exists() else {}
+    parts = plan_parts(name, chain, override)
+    apart = gains_apart(chain, {part: artifact for part, (_, artifact) in parts.items()}) if parts else {}
     if as_json:
         trainings = {stage: training.artifact for stage, _, training in _trainings(chain) if training.artifact.exists()}
         rounds = {stage: {"key": one.key, **one.manifest()["metrics"]} for stage, one in trainings.items()}
         measured = {name: evaluation[name] for name in MEASURES if name in evaluation}
         known = {"evaluation": {"split": chain.experiment.evaluation.split, **measured}} if evaluation else {}
         about = {"experiment": chain.experiment.name, "override": override, "rounds": rounds, **known}
-        echo_json({**about, "verdict": gain_on_control(chain)})
+        echo_json({**about, "verdict": gain_on_control(chain), **({"parts": apart} if parts else {})})
         return
     rows = _ensemble_rows(chain, evaluation) if chain.is_ensemble else _round_rows(chain, evaluation)
     _show_figures("", RECALL_COLUMNS.values(), rows, "model", "loss")
     if verdict := gain_on_control(chain):
         say(f"\n{verdict}")
+    for part, (own, _) in parts.items():
+        say(apart.get(part) or f"{part} is not trained: {command_line('aoq', 'run', name, '--override', own)}")
     _show_annotations(chain, evaluation)
     _show_artefacts(chain)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from aoq.pipeline.config.losses import Loss, OnlineLoss, WarmUp, control_version
 from aoq.pipeline.config.section import MarginRange, Section, TomlArray
@@ -181,10 +181,15 @@ class Training(Schedule):
     constraints: Constraints | None = None
     """Constraints on the model's attention besides the ranking of pairs."""
     distillation: Distillation | None = None
-    """Learning from a teacher's scores as well."""
+    """Learning from a teacher's scores as well; an override takes the section out with `distillation=false`."""
     chunk: PositiveInt | None = None
     """Encode and score this many items at a time, with the loss still on the whole batch: less memory, one
     forward pass more (`aoq.pipeline.training.chunks`). By default all at once."""
+
+    @field_validator("distillation", mode="before")
+    @classmethod
+    def _without_distillation(cls, section: Any) -> Any:
+        return None if section is False else section
 
     @property
     def is_paced(self) -> bool:

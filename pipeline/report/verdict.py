@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -96,6 +96,24 @@ def gain_on_control(chain: Chain) -> str | None:
     if lead := head_start(chain):
         line += f". Round two started {lead}, the control from scratch: their steps are not equal"
     return line
+
+
+def gains_apart(chain: Chain, parts: Mapping[str, Artifact]) -> dict[str, str]:
+    """Compare each part of a student's gain with the control on dev, as far as both are trained."""
+    split, control = open_checked(chain, chain.experiment.dataset.dev), chain["control"]
+    there = {part: one for part, one in parts.items() if control.exists() and one.exists()}
+    return {
+        part: verdict(
+            compare_runs(
+                *(read_dev_ranks(each, split) for each in (one, control)),
+                split.image_of,
+                rng=np.random.default_rng(0),
+            ),
+            f"{part} - control",
+            images=split.image_count,
+        )
+        for part, one in there.items()
+    }
 
 
 def _two_rounds(chain: Chain) -> list[Artifact]:

@@ -15,6 +15,7 @@ from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.build import Build
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.load import Combination, load_experiment, merged, override_text, parse_override, split_member
+from aoq.pipeline.config.losses import control_version
 from aoq.pipeline.config.screen import OF_VECTORS
 from aoq.pipeline.config.tables import Ensemble, Fusing, Fusion, Refresh, Rerank, Reranking
 from aoq.pipeline.config.training import Training, control_training
@@ -42,6 +43,25 @@ def plan(name: str, *, data_root: Path, artifact_root: Path, override: str = "")
     """Plan the chain of the experiment `name`; only its data must exist."""
     asked = f"{name}@{override}" if override else name
     return _Planner(data_root, artifact_root, (asked,)).chain(load_experiment(name, override))
+
+
+def plan_parts(name: str, chain: Chain, override: str = "") -> dict[str, tuple[str, Artifact]]:
+    """Plan the students that learn from the table alone and from the teachers' scores alone, if `chain` has both.
+
+    Each comes with the override that trains it.
+    """
+    experiment = chain.experiment
+    if chain.is_ensemble or not chain.trains_on_table or experiment.student.distillation is None:
+        return {}
+    loss = control_version(experiment.student.loss).model_dump(mode="json", exclude_unset=True)
+    changes = {"the table alone": {"distillation": False}, "the teachers' scores alone": {"loss": loss}}
+    parts = {}
+    for part, change in changes.items():
+        own = override_text(merged(parse_override(override), {"second_round": change}))
+        planned = plan(name, data_root=chain.data_root, artifact_root=chain.artifact_root, override=own)
+        if planned["second_round"].key != chain["second_round"].key:  # a loss on logits is its own control
+            parts[part] = own, planned["second_round"]
+    return parts
 
 
 @dataclass(frozen=True)

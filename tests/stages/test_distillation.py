@@ -6,12 +6,16 @@ import json
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from aoq.pipeline.cli import main
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.stages import draws
+from aoq.pipeline.stages.plan import plan, plan_parts
 from aoq.pipeline.stages.splits import open_train_split
 from aoq.pipeline.training.batches import Teachers
 from aoq.pipeline.training.sampler import Group
+from tests.stages.conftest import make_stage
 
 TAUGHT = 'epochs = 1, batch_size = 16, loss.name = "LOSS", distillation = {{{}}}'
 
@@ -88,6 +92,20 @@ def test_vectors_of_files_teach_in_the_order_of_their_ids(make, data_root):
     student = make("student", "second_round", loss="online", second_round=taught.replace("{{", "{").replace("}}", "}"))
     own = make("by_own", "second_round", loss="online", second_round=TAUGHT.format(""))
     assert figures(student) == pytest.approx(figures(own), rel=1e-3)
+
+
+def test_results_tell_the_table_and_the_teacher_apart(make, data_root, tmp_path):
+    chain = make("own", "mining", "second_round", "control", loss="offtri", second_round=TAUGHT.format(""))
+    command = ["results", str(tmp_path / "own.toml"), "--data-root", str(data_root)]
+    command += ["--artifact-root", str(tmp_path / "artifacts")]
+    shown = CliRunner().invoke(main, command).stdout
+    assert "the table alone is not trained: aoq run" in shown
+    assert shown.count("second_round.distillation=false") == 1
+    for part, (override, artifact) in plan_parts(str(tmp_path / "own.toml"), chain).items():
+        roots = {"data_root": data_root, "artifact_root": tmp_path / "artifacts"}
+        make_stage(plan(str(tmp_path / "own.toml"), override=override, **roots), "second_round")
+        assert artifact.exists()
+        assert f"\n{part} - control: " in CliRunner().invoke(main, command).stdout
 
 
 def broken(make, match, loss="online", more="", **given):
