@@ -123,6 +123,10 @@ def _estimate_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int],
     rounds = {"round one": source.experiment.first_round if source else None, "round two": experiment.student}
     trained = {name: training for name, training in rounds.items() if training is not None}
     steps = {name: one.epochs * steps_per_epoch(captions, one.batch_size) for name, one in trained.items()}
+    for teacher in chain.distilled.get("second_round", ()):
+        taught_by = teacher.chain.owner("embeddings").experiment
+        if teacher.asked and (first := taught_by.first_round) is not None:
+            steps[f"teacher {teacher.run}"] = first.epochs * steps_per_epoch(captions, first.batch_size)
     if source is None:
         note = "co-taught networks draw from no table; their steps after the warm-up are of pairs selected as clean"
         return None, {"co-teaching, at most": 2 * steps["round two"]}, [note]
