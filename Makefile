@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow test-cluster test-exports test-extractors test-gpu test-integrations test-install bench-gpu chaos docs lint clean
+.PHONY: demo test checks test-slow test-cluster test-exports test-extractors test-gpu test-integrations test-install bench-gpu chaos docs lint clean
 
 # The student and its control train at the same time in one thread each, so equal machines give equal figures.
 demo: .venv/runs
@@ -17,6 +17,8 @@ demo: .venv/runs
 # One thread each: two processes of two threads would mostly wait for each other.
 test: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+checks: test-slow test-cluster test-install docs
 
 test-slow: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow $$(grep -rl mark.slow tests)
