@@ -14,6 +14,7 @@ from aoq.tasks.stages import HardNegatives as HardNegatives
 from aoq.tasks.stages import Prepared as Prepared
 from aoq.tasks.stages import Screen as Screen
 from aoq.tasks.stages import SecondRound as SecondRound
+from aoq.tasks.stages import StudentEmbeddings as StudentEmbeddings
 
 read_shipped_settings()
 log_to_console()

@@ -116,5 +116,11 @@ class Evaluation(ArtifactTask):
     stage = "evaluation"
 
 
+class StudentEmbeddings(ArtifactTask):
+    """The student's embeddings of every training image and caption, which teach another student."""
+
+    stage = "student_embeddings"
+
+
 TASKS: Final[dict[str, type[ArtifactTask]]] = {task.stage: task for task in ArtifactTask.__subclasses__()}
 """The task of each stage."""

@@ -40,7 +40,7 @@ def status_command(chain: Chain, as_json: bool) -> None:
         rows.append((name, styled((about["state"], style)), *figures, about["key"]))
     show_rows(("stage", "state", "made", "took", "size", "key"), rows)
     say(f"below {chain['dataset'].root}")
-    missing = [stage for stage, artifact in chain.stages.items() if not artifact.exists()]
+    missing = [stage for stage in stages if stage in chain.stages and stages[stage]["state"] != "done"]
     if missing:
         echo_next(to_make(next(stage for stage in ("second_round", "hard_negatives", *missing) if stage in missing)))
 
@@ -159,7 +159,8 @@ def all_stages(chain: Chain) -> dict[str, Artifact]:
         name, of_student = chain.teacher.experiment.name, ("screen", "control", "second_round", "evaluation")
         made_by = chain.lineage[-1].stages
         stages |= {f"{name} {stage}": made for stage, made in made_by.items() if stage not in of_student}
-    return stages | dict(chain.stages)
+    own = {stage: one for stage, one in chain.stages.items() if stage != "student_embeddings" or one.exists()}
+    return stages | own
 
 
 def changed_data(chain: Chain) -> list[str]:

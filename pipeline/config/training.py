@@ -77,8 +77,8 @@ class Distillation(Section):
     """`batch`: the scores of all pairs of the batch, from the teachers' embeddings. `lists`: the table's scores of
     `negatives` drawn from each list, with the lowest own pair; the table may come from a teacher that attends."""
     teachers: TomlArray[str | TeacherVectors] = ()
-    """Experiments whose first rounds (or encoders) score the batch, each with an optional override after `@`, or
-    vectors of files; by default the one whose embeddings the table is mined from."""
+    """Experiments that score the batch, each with an optional override after `@`: by their first round (or encoder),
+    or by their student if they have none of their own. Or vectors of files. By default what the table is mined from."""
     weight: PositiveFloat = 0.3
     """Weight beside the loss; both are sums over anchors."""
     temperature: PositiveFloat = 0.05

@@ -101,19 +101,13 @@ def gain_on_control(chain: Chain) -> str | None:
 def gains_apart(chain: Chain, parts: Mapping[str, Artifact]) -> dict[str, str]:
     """Compare each part of a student's gain with the control on dev, as far as both are trained."""
     split, control = open_checked(chain, chain.experiment.dataset.dev), chain["control"]
-    there = {part: one for part, one in parts.items() if control.exists() and one.exists()}
-    return {
-        part: verdict(
-            compare_runs(
-                *(read_dev_ranks(each, split) for each in (one, control)),
-                split.image_of,
-                rng=np.random.default_rng(0),
-            ),
-            f"{part} - control",
-            images=split.image_count,
-        )
-        for part, one in there.items()
-    }
+    gains = {}
+    for part, one in parts.items():
+        if control.exists() and one.exists():
+            ours, theirs = read_dev_ranks(one, split), read_dev_ranks(control, split)
+            comparison = compare_runs(ours, theirs, split.image_of, rng=np.random.default_rng(0))
+            gains[part] = verdict(comparison, f"{part} - control", images=split.image_count)
+    return gains
 
 
 def _two_rounds(chain: Chain) -> list[Artifact]:

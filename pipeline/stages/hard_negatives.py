@@ -37,6 +37,11 @@ def plan_embeddings(chain: Chain) -> None:
         chain.add("embeddings", {}, chain["first_round"], reads=[chain["dataset"]])
 
 
+def plan_student_embeddings(chain: Chain) -> None:
+    """Plan the embeddings of the training split by the student, which teach another one."""
+    chain.add("embeddings", {}, chain["second_round"], reads=[chain["dataset"]], use="student_embeddings")
+
+
 def plan_mined_table(chain: Chain, mining: Mining) -> None:
     """Plan a mined table; every exact search finds the same one."""
     exact = {} if mining.is_approximate else {"search": "exact", "recall_floor": 1.0}
@@ -61,6 +66,15 @@ def make_embeddings(chain: Chain, build: Build, engine: Engine) -> None:
     else:
         weights = encode_train_split(chain, chain.experiment.teacher_encoder, build.directory, engine)
     build.notes["weights_sha256"] = weights
+    finish_embeddings(build.directory)
+
+
+def make_student_embeddings(chain: Chain, build: Build, engine: Engine) -> None:
+    """Write the student's vectors, with the hash of its weights."""
+    from aoq.pipeline.embedding import finish_embeddings
+    from aoq.pipeline.stages.encoding import embed_train_split
+
+    build.notes["weights_sha256"] = embed_train_split(chain, "second_round", build.directory, engine)
     finish_embeddings(build.directory)
 
 

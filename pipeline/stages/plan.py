@@ -35,6 +35,7 @@ MAKERS: dict[str, Callable[[Chain, Build, Engine], None]] = {
     "control": partial(training.make_training, "control"),
     "second_round": partial(training.make_training, "second_round"),
     "evaluation": evaluation.make_evaluation,
+    "student_embeddings": hard_negatives.make_student_embeddings,
 }
 """What makes each stage of an experiment."""
 
@@ -125,6 +126,8 @@ class _Planner:
             else:
                 chain.stages["second_round"] = chain["control"]
         evaluation.plan_evaluation(chain, [chain["second_round"]], [chain["dataset"]])
+        if "embeddings" not in chain.stages and experiment.model.makes_embeddings and experiment.co_teaching is None:
+            hard_negatives.plan_student_embeddings(chain)
         return replace(chain, start=start)
 
     def add_teachers(self, chain: Chain, stage: str, section: Training | None) -> None:
@@ -133,13 +136,18 @@ class _Planner:
         if distillation is None or not distillation.scores_batch:
             return
         names = [teacher for teacher in distillation.teachers if isinstance(teacher, str)]
-        members = [self.member("teacher", name, "embeddings") for name in names]
-        for member in members:
-            _check_embeddings(member.chain, f"[{stage}.distillation] teacher {member.asked!r}")
-            check_same_data(chain.experiment.name, chain, member.chain, "embeddings")
-        if not distillation.teachers:
-            _check_embeddings(chain, f"[{stage}.distillation] without `teachers`: the table")
-            members = [Member("", chain, "embeddings")]
+        own = [] if distillation.files else [Member("", chain, "embeddings")]
+        members = [self.member("teacher", name, "embeddings") for name in names] or own
+        for number, member in enumerate(members):
+            if member.asked and "student_embeddings" in member.chain.stages:
+                members[number] = replace(member, stage="student_embeddings")
+            elif not any("embeddings" in each.stages for each in member.chain.lineage[: 1 if member.asked else None]):
+                subject = f"teacher {member.asked!r}" if member.asked else "without `teachers`: the table"
+                raise ValueError(
+                    f"[{stage}.distillation] {subject} has no embeddings, so it scores no batch; name an experiment "
+                    'whose model makes embeddings, or choose kind = "lists", which takes the scores of a table.'
+                )
+            check_same_data(chain.experiment.name, chain, member.chain, members[number].stage)
         chain.distilled[stage] = tuple(members)
 
     def teacher(self, experiment: Experiment) -> Chain | None:
@@ -255,15 +263,6 @@ def _data_and_words(chain: Chain) -> dict[str, Any]:
     dataset = chain["dataset"]
     worlds = {world.stage: world.key for world in dataset.upstream}
     return {"data": {**dataset.ingredients["splits"], **worlds}, "vocabularies": dataset.ingredients["vocabulary"]}
-
-
-def _check_embeddings(chain: Chain, subject: str) -> None:
-    """Refuse a teacher of whole batches that has no embeddings."""
-    if not any("embeddings" in each.stages for each in chain.lineage):
-        raise ValueError(
-            f"{subject} comes from no embeddings, so it scores no batch; name an experiment whose first round makes "
-            'embeddings, or choose kind = "lists", which takes the scores of a table.'
-        )
 
 
 def _check_table(chain: Chain) -> None:

@@ -70,7 +70,8 @@ def test_the_lineage_goes_from_the_student_to_the_owner_of_the_table(tmp_path):
     assert [each.experiment.name for each in chain.lineage] == ["last", "middle", "tiny"]
     assert chain.owner("hard_negatives") is table_owner(chain) is chain.lineage[-1]
     assert chain.owner("control") is chain
-    with pytest.raises(ValueError, match=r"has stages \['world', 'dataset', 'first_round', .*'evaluation'\], not 'scr"):
+    refusal = r"has stages \['world', 'dataset', .*'evaluation', 'student_embeddings'\], not 'screen'"
+    with pytest.raises(ValueError, match=refusal):
         chain.owner("screen")
 
 

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from aoq.pipeline.cli import main
 from aoq.pipeline.embedding import EmbeddingStore
+from aoq.pipeline.files import file_sha256
 from aoq.pipeline.stages import draws
 from aoq.pipeline.stages.plan import plan, plan_parts
 from aoq.pipeline.stages.splits import open_train_split
@@ -94,6 +95,18 @@ def test_vectors_of_files_teach_in_the_order_of_their_ids(make, data_root):
     assert figures(student) == pytest.approx(figures(own), rel=1e-3)
 
 
+def test_a_student_without_a_first_round_teaches_by_its_own_embeddings(make, taught_by):
+    make("own", "mining")
+    teacher = make("second", "second_round", "student_embeddings", teacher=taught_by("own"))
+    model, weights = EmbeddingStore.open(teacher["student_embeddings"].path), teacher["second_round"].path
+    assert teacher["student_embeddings"].manifest()["weights_sha256"] == file_sha256(weights / "model.safetensors")
+    third = TAUGHT.format(f'teachers = ["{taught_by("second")[11:-1]}"]')
+    chain = make("third", "second_round", loss="online", teacher=taught_by("own"), second_round=third)
+    assert chain["second_round"].upstream[-1].key == teacher["student_embeddings"].key
+    assert [stage for name, stage in chain.needed("second_round") if name] == ["student_embeddings"]
+    assert not np.array_equal(model.images, EmbeddingStore.open(chain["embeddings"].path).images)
+
+
 def test_results_tell_the_table_and_the_teacher_apart(make, data_root, tmp_path):
     chain = make("own", "mining", "second_round", "control", loss="offtri", second_round=TAUGHT.format(""))
     command = ["results", str(tmp_path / "own.toml"), "--data-root", str(data_root)]
@@ -120,6 +133,8 @@ def test_teachers_that_cannot_teach_are_refused(make, taught_by, data_root, monk
     broken(make, "are of different training data", more=f'teachers = ["{path}"]')
     fragments = taught_by("own")
     make("fragments", model="scan", teacher=fragments, loss="online")
+    attends = f'teachers = ["{taught_by("fragments")[11:-1]}"]'
+    broken(make, "has no embeddings, so it scores no batch", more=attends)
     broken(make, "teachers in a circle", more=f'teachers = ["{taught_by("student")[11:-1]}"]')
     broken(make, "a teacher appears twice", more=f'teachers = ["{path}", "{path}"]')
     broken(make, r'kind = "batch" does not use ', more="negatives = 2")
