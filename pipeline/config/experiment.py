@@ -164,11 +164,6 @@ class Experiment(Runs):
             yield f"[model] {self.model.name} compares fragments, and a search needs embeddings; name a `teacher`"
         if self.refresh is not None and not self.uses_table:
             yield f"[refresh] makes tables, and loss {self.student.loss.name!r} uses none; leave it out"
-        if self.refresh is not None and self.refresh.drifted_below is not None and not self.model.makes_embeddings:
-            yield (
-                f"[refresh] drifted_below limits a search, and [model] {self.model.name} compares fragments: it "
-                "reorders lists and does not search. Leave it out"
-            )
 
     def _check_rounds(self, student: SecondRound) -> Iterator[str]:
         if self.first_round is not None and self.first_round.loss.needs_table:

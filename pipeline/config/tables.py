@@ -119,9 +119,6 @@ class Refresh(Lengths):
 
     rounds: NonNegativeInt = 1
     """Number of times that the student searches and another one is trained from scratch on the result."""
-    drifted_below: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    """Search an anchor again only if less than this fraction of its list's top half stays there under the student. The
-    others keep their lists, with the student's scores. By default all are searched."""
 
 
 class Reranking(Runs):

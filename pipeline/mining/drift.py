@@ -1,6 +1,6 @@
 """Measure how far a model has drifted from a table that another model, or an earlier state of it, made.
 
-AOQ assumes that there is no drift. `aoq.pipeline.mining.mine.refresh` renews outdated lists.
+AOQ assumes that there is no drift; [refresh] mines again.
 """
 
 from __future__ import annotations

@@ -1,22 +1,16 @@
-"""Mine embeddings into a negative table, in units of work: every list anew, or only those that have drifted."""
+"""Mine embeddings into a negative table, in units of work."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-from jaxtyping import Float64, Int32
-
 from aoq.pipeline.files import digest
 from aoq.pipeline.search.backends import choose_backend, run_search
-from aoq.pipeline.search.exact import exact_heads, lists_table, rescored
 from aoq.pipeline.search.lists import from_arrow
-from aoq.pipeline.search.problem import DIRECTIONS, READ_ROWS, Direction, Problem, blocks
+from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.units import (
     RECALL_FLOOR,
     Backend,
@@ -24,14 +18,10 @@ from aoq.pipeline.search.units import (
     MemoryStore,
     Progress,
     Runner,
-    Steps,
     Store,
-    Unit,
     run_in_process,
-    unit_name,
 )
-from aoq.pipeline.tables.files import directions_of, read_lists, read_manifest
-from aoq.pipeline.tables.statistics import common_by_depth
+from aoq.pipeline.tables.files import directions_of
 from aoq.pipeline.tables.writing import write_table
 
 
@@ -75,58 +65,3 @@ def mine(
     }
     shutil.rmtree(output, ignore_errors=True)  # of an interrupted run
     write_table(output, provenance, lists, problem.positives)
-
-
-def refresh(earlier: Path, below: float) -> Backend:
-    """Search an anchor again only if less than the fraction `below` of its list's top half stays there.
-
-    The other anchors keep their lists of the table `earlier`, with new scores and in their order. Kept lists have no
-    certificate: no other candidate was scored.
-    """
-    return Backend("drifted", "drifted lists anew, exactly", partial(_steps, earlier, below), guarantee=_guarantee)
-
-
-def _steps(earlier: Path, below: float, problem: Problem) -> Steps[Problem]:
-    manifest, units = read_manifest(earlier), []
-    for direction in DIRECTIONS:
-        listed = read_lists(earlier, direction, manifest).negative_ids
-        for start, stop in blocks(len(problem[direction].anchors), READ_ROWS):
-            name = unit_name(direction, start, stop)
-            search = partial(_search_drifted, listed[start:stop], below, direction, start)
-            units.append(Unit((name, f"searched-{name}"), search))
-    return [units]
-
-
-def _search_drifted(
-    listed: Int32[np.ndarray, "anchors h"],
-    below: float,
-    direction: Direction,
-    start: int,
-    problem: Problem,
-    _: Store,
-) -> list[pa.Table]:
-    side = problem[direction].rows(np.arange(start, start + len(listed)))
-    lists = rescored(side, listed)
-    is_drifted = fraction_staying(listed[:, : side.h], lists.ids) < below
-    rows = np.flatnonzero(is_drifted)
-    if len(rows):
-        lists.put(rows, exact_heads(side.rows(rows)))
-    return [lists_table(side, lists, start), pa.table({"searched": is_drifted})]
-
-
-def fraction_staying(
-    lists: Int32[np.ndarray, "anchors h"], reordered: Int32[np.ndarray, "anchors h"]
-) -> Float64[np.ndarray, " anchors"]:
-    """Return the fraction of each list's top half that stays there when the list is reordered.
-
-    >>> fraction_staying(np.array([[7, 3, 5, 1]], np.int32), np.array([[7, 5, 1, 3]], np.int32))
-    array([0.5])
-    """
-    half = max(1, lists.shape[1] // 2)
-    common = common_by_depth(lists[:, :half], reordered[:, :half])[:, -1]
-    return common / np.maximum(1, (lists[:, :half] >= 0).sum(axis=1))
-
-
-def _guarantee(store: Store, direction: Direction) -> dict[str, Any]:
-    searched = [store.read(name)["searched"].to_numpy() for name in store.names(f"searched-{direction}-")]
-    return {"guarantee": "refreshed", "searched_share": round(float(np.concatenate(searched).mean()), 6)}

@@ -24,7 +24,7 @@ from aoq.pipeline.stages.splits import fingerprint, open_pairs, open_train_split
 from aoq.pipeline.tables.files import read_lists, read_manifest, table_hashes
 
 if TYPE_CHECKING:
-    from aoq.pipeline.search.units import Backend
+    pass
 
 logger = logging.getLogger(__name__)
 
@@ -131,20 +131,13 @@ def shortened(split: Split, depths: Depths) -> dict[Direction, int]:
 
 def _refresh(chain: Chain, options: Refresh, build: Build, engine: Engine) -> None:
     """Search the student's own vectors, which are not kept."""
-    from aoq.pipeline.mining.mine import refresh
     from aoq.pipeline.stages.encoding import embed_train_split
 
     (student,), vectors = (member.chain for member in chain.members), build.directory / "vectors"
     vectors.mkdir(exist_ok=True)
     weights = embed_train_split(student, "second_round", vectors, engine)
     provenance = _provenance(chain, _teacher(student, weights))
-    search: str | Backend = "auto"
-    if options.drifted_below is not None:
-        earlier = student["hard_negatives"].opened() / "table"
-        hashes = table_hashes(read_manifest(earlier, dataset=fingerprint(chain)))
-        provenance["kept"] = {"tables": hashes, "drifted_below": options.drifted_below}
-        search = refresh(earlier, options.drifted_below)
-    _mine(chain, vectors, Depths.of(options), build, engine, provenance=provenance, search=search)
+    _mine(chain, vectors, Depths.of(options), build, engine, provenance=provenance, search="auto")
     shutil.rmtree(vectors)
 
 

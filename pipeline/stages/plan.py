@@ -161,7 +161,7 @@ class _Planner:
     def refreshed(self, experiment: Experiment, refresh: Refresh) -> Chain:
         """Plan the table that the student of one refresh less makes.
 
-        It searches again, for all anchors or where lists drifted; if it compares fragments, it reorders the lists.
+        It searches again; if it compares fragments, it reorders the lists.
         """
         name, override = split_member(self.asked[-1])
         change = merged(parse_override(override), {"refresh": {"rounds": refresh.rounds - 1}})
@@ -170,12 +170,8 @@ class _Planner:
             rerank = Rerank(shortlist=str(experiment.teacher), teacher=before, **Depths.of(refresh).named("h"))
             return replace(self.reranked(title, rerank, "[refresh]"), asked="")
         student = self.member("student", before, "second_round")
-        recipe, tables = refresh.model_dump(mode="json", exclude={"rounds"}, exclude_none=True), [student.artifact]
-        if refresh.drifted_below is not None:
-            tables.append(student.chain["hard_negatives"])
-            keeps, remedy = "the lists that are kept have", "lower it, or leave drifted_below out"
-            Depths.of(refresh).check_within(table_depths(student.chain), "[refresh]", keeps, remedy)
-        combined = self.combined(title, {"refresh": recipe}, tables, student.chain, [student], refresh)
+        recipe = refresh.model_dump(mode="json", exclude={"rounds"}, exclude_none=True)
+        combined = self.combined(title, {"refresh": recipe}, [student.artifact], student.chain, [student], refresh)
         return replace(combined, asked="")
 
     def reranked(self, name: str, rerank: Rerank, section: str = "[rerank]") -> Chain:

@@ -13,7 +13,6 @@ from click.testing import CliRunner
 import tasks
 from aoq.pipeline.cli import main
 from aoq.pipeline.embedding import similarity_matrix
-from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.stages.splits import open_pairs
 from aoq.pipeline.tables.audit import audit
@@ -113,31 +112,6 @@ def test_rounds_rest_on_each_other(planned, root):
     assert shown.exit_code == 0, shown.output
 
 
-@pytest.mark.parametrize("below", [0.01, 0.75])
-def test_only_lists_that_drifted_are_searched(planned, below):
-    first, second = make(planned()), make(planned(f"refresh.drifted_below={below}, {DEPTHS}"))
-    (similarity, is_positive), earlier, table = student_scores(first), lists_of(first), lists_of(second)
-    for direction, h in (("i2t", 10), ("t2i", 4)):
-        matrix = similarity if direction == "i2t" else similarity.T
-        _, wanted = best(matrix, is_positive if direction == "i2t" else is_positive.T, h)
-        searched = 0
-        for anchor, listed in enumerate(earlier[direction].negative_ids):
-            anew = sorted(listed, key=lambda other: -matrix[anchor, other])
-            half = len(anew[:h]) // 2
-            agreement = len(set(listed[:half]) & set(anew[:half])) / half
-            scores = table[direction].scores[anchor]
-            if agreement < below:
-                searched += 1
-                np.testing.assert_allclose(scores, wanted[anchor], atol=1e-5)
-            else:
-                np.testing.assert_allclose(scores, matrix[anchor, anew[:h]], atol=1e-5)
-        about = table.manifest["directions"][direction]
-        assert about["searched_share"] == pytest.approx(searched / len(earlier[direction]), abs=1e-5)
-        assert about["certified_share"] == pytest.approx(about["searched_share"], abs=1e-5)
-    assert set(table.manifest["kept"]["tables"]) == set(DIRECTIONS)
-    assert audit(second["hard_negatives"].path / "table") == []
-
-
 def test_a_student_of_fragments_orders_the_first_tables_lists(planned, tmp_path):
     path = tmp_path / "fragments.toml"
     path.write_text(STUDENT)
@@ -169,8 +143,6 @@ def test_fine_tuning_goes_on_from_the_student_that_searched(planned):
     [
         ('second_round.loss.name="online", refresh.rounds=1', "refresh. makes tables, and loss 'online' uses none"),
         ("refresh.rounds=-1", "refresh.rounds"),
-        ("refresh.drifted_below=1.5", "refresh.drifted_below"),
-        ("refresh.drifted_below=0.5, refresh.h_captions=21", "h_captions = 21, and the lists that are kept have 20"),
         (f"{DEPTHS}, sampling.h_images=5", "h_images = 5, and the table keeps 4"),
         (f"{DEPTHS}, screen.image_similarity=0.9", "ask for the teacher's vectors"),
     ],
@@ -178,10 +150,3 @@ def test_fine_tuning_goes_on_from_the_student_that_searched(planned):
 def test_a_refresh_that_cannot_be_is_refused(planned, override, message):
     with pytest.raises(ValueError, match=message):
         planned(override)
-
-
-def test_fragments_search_nothing(planned, tmp_path):
-    path = tmp_path / "fragments.toml"
-    path.write_text(STUDENT)
-    with pytest.raises(ValueError, match="compares fragments: it reorders lists and does not search"):
-        planned("refresh.drifted_below=0.5", name=str(path))
