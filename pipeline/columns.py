@@ -133,6 +133,25 @@ def _without_lacking(optional: Collection[str], columns: pa.Schema, found: pa.Sc
     return pa.schema([field for field in columns if field.name in found.names or field.name not in optional])
 
 
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of `plain` columns of this type."""
+    if pa.types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    return pa.string() if pa.types.is_large_string(kind) or pa.types.is_string_view(kind) else kind
+
+
+def plain(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Decode categories of pandas and Polars, which are dictionaries, and return text of any type as strings."""
+    kind = plain_type(column.type)
+    if kind == column.type:
+        return column
+    if isinstance(column, pa.ChunkedArray):
+        return pa.chunked_array(map(plain, column.chunks), kind)
+    if pa.types.is_dictionary(column.type):  # Arrow cannot cast dictionaries of string views
+        return plain(column.dictionary).take(column.indices)
+    return column.cast(kind)
+
+
 def fitted(table: pa.Table, columns: pa.Schema, nullable: Collection[str] = ()) -> pa.Table:
     """Cast columns of a table to these types; integers may have any width, floats may not be narrowed.
 
@@ -141,6 +160,7 @@ def fitted(table: pa.Table, columns: pa.Schema, nullable: Collection[str] = ()) 
         columns, where lists may not be empty either.
     """
     kinds = fitting_kinds(table.schema, columns)
+    table = pa.table({name: plain(table[name]) for name in columns.names})
     for name in columns.names:
         column, is_list = table[name], pa.types.is_list(columns.field(name).type)
         nulls = column.null_count if is_list or name not in nullable else 0
@@ -148,14 +168,14 @@ def fitted(table: pa.Table, columns: pa.Schema, nullable: Collection[str] = ()) 
             nulls += sum(chunk.flatten().null_count for chunk in column.chunks)
         if nulls:
             raise ValueError(f"{nulls} values of column {name!r} are empty")
-    return table.select(columns.names).cast(kinds)
+    return table.cast(kinds)
 
 
 def fitting_kinds(found: pa.Schema, columns: pa.Schema) -> pa.Schema:
     """Return the types to which `fitted` casts the columns of a file; refuse columns that do not fit."""
     if wrong := [name for name in columns.names if found.names.count(name) != 1]:
         raise ValueError(f"its columns are {found.names}, and {wrong[0]!r} must be one of them")
-    kinds = {field.name: _fitting_kind(found.field(field.name).type, field.type) for field in columns}
+    kinds = {field.name: _fitting_kind(plain_type(found.field(field.name).type), field.type) for field in columns}
     if wrong := [name for name, kind in kinds.items() if kind is None]:
         kind, needed = (schema.field(wrong[0]).type for schema in (found, columns))
         raise ValueError(f"column {wrong[0]!r} is of {kind}, and {needed} is needed")
@@ -168,6 +188,4 @@ def _fitting_kind(found: pa.DataType, needed: pa.DataType) -> pa.DataType | None
         return pa.list_(needed.value_type, found.list_size) if is_like else None
     is_whole = pa.types.is_integer(found) and (pa.types.is_integer(needed) or pa.types.is_floating(needed))
     are_floats = pa.types.is_floating(found) and pa.types.is_floating(needed) and found.bit_width <= needed.bit_width
-    texts = pa.types.is_large_string, pa.types.is_string_view, pa.types.is_dictionary
-    is_text = pa.types.is_string(needed) and any(is_kind(found) for is_kind in texts)
-    return needed if is_whole or are_floats or is_text or found == needed else None
+    return needed if is_whole or are_floats or found == needed else None

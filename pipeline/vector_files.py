@@ -17,7 +17,7 @@ from jaxtyping import Shaped
 from safetensors import safe_open
 from typing_extensions import TypedDict
 
-from aoq.pipeline.columns import open_parquet
+from aoq.pipeline.columns import open_parquet, plain, plain_type
 from aoq.pipeline.extras import is_of_hub, load_splits
 from aoq.pipeline.files import file_sha256
 from aoq.pipeline.reading import open_array, read_arrays, read_json, reading
@@ -162,7 +162,10 @@ def _safetensors(path: Path) -> dict[str, FilePart]:
 
 
 def _columns(schema: pa.Schema, rows: int, read: Callable[[str], Iterator[Any]]) -> dict[str, FilePart]:
-    return {field.name: FilePart(field.type, (rows,), partial(read, field.name)) for field in schema}
+    def read_plain(name: str) -> Iterator[Any]:
+        return map(plain, read(name))
+
+    return {field.name: FilePart(plain_type(field.type), (rows,), partial(read_plain, field.name)) for field in schema}
 
 
 def _parquet(path: Path) -> dict[str, FilePart]:

@@ -110,19 +110,14 @@ def read_id_file(named: str) -> list[str]:
     path, part = opened = VectorFile.of(named)
     if not (columns := {name: one for name, one in opened.read().items() if isinstance(one.kind, pa.DataType)}):
         raise ValueError(f"{path} holds vectors alone; ids are a column of {', '.join(COLUMNED)}.")
-    if part not in (names := [name for name, one in columns.items() if _holds_ids(one.kind)]):
+    names = [name for name, one in columns.items() if pa.types.is_string(one.kind) or pa.types.is_integer(one.kind)]
+    if part not in names:
         named = named.removesuffix("::")
         raise ValueError(f"{named} names no column of ids; those of texts or whole numbers are {names}: {path}::NAME.")
     ids = [value for array in columns[part].blocks() for value in array.to_pylist()]
     if None in ids:
         raise ValueError(f"{path}: row {ids.index(None)} has no id in column {part!r}; give it one.")
     return list(map(str, ids))
-
-
-def _holds_ids(kind: pa.DataType) -> bool:
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    return is_text or pa.types.is_integer(kind)
 
 
 @dataclass(frozen=True)

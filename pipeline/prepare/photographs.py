@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from aoq.pipeline.columns import plain_type
 from aoq.pipeline.data.images import DECODED_FORMATS, decode
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.files import digest
@@ -111,7 +112,7 @@ def _read_list(folder: Path, split: str) -> tuple[list[str | None], list[str], b
     with reading(path, "a list of photographs", "prepare the folder again"), pq.ParquetFile(path) as file:
         table = file.read(["path", "sha256"])
         kinds = {name: table.schema.field(name).type for name in ("path", "sha256")}
-        if not {*kinds.values()} <= {pa.string(), pa.large_string(), pa.null()}:
+        if not {*map(plain_type, kinds.values())} <= {pa.string(), pa.null()}:
             raise ValueError(f"its columns are {kinds} instead of strings")
         if table["sha256"].null_count:
             raise ValueError("a photograph has no sha256")

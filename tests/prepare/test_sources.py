@@ -101,12 +101,16 @@ def test_lists_and_records_of_captions(folder, kind, layout):
     check(source)
 
 
-@pytest.mark.parametrize("images", [[*FILES.values()], HELD])
+@pytest.mark.parametrize("images", [[*FILES.values()], HELD, pa.array(FILES.values(), pa.binary_view())])
 def test_parquet_files_that_hold_their_images(tmp_path, images):
-    rows = pa.table({"image": images, "captions": CAPTIONS})
+    """Each file has types of its own, as those of pandas, Polars and datasets have."""
+    names = ("train-00000-of-00002", "train-00001-of-00002", "validation-00000-of-00001")
+    lists = pa.list_(pa.string()), pa.list_(pa.string_view()), pa.large_list(pa.large_string())
+    ids = pa.array(["i"]), pa.array(["i"]).cast(pa.string_view()), pa.array(["i"]).dictionary_encode()
     (tmp_path / "data").mkdir()
-    for name, at in (("train-00000-of-00002", 0), ("train-00001-of-00002", 2), ("validation-00000-of-00001", 1)):
-        pq.write_table(rows.slice(at, 1), tmp_path / "data" / f"{name}.parquet")
+    for name, at, kind, column in zip(names, (0, 2, 1), lists, ids, strict=True):
+        rows = {"image": images[at : at + 1], "captions": pa.array(CAPTIONS[at : at + 1], kind), "label": column}
+        pq.write_table(pa.table(rows), tmp_path / "data" / f"{name}.parquet")
     check(tmp_path, order=BY_SPLIT)
 
 

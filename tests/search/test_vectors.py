@@ -108,15 +108,28 @@ def test_tensors_of_bfloat16_are_read_as_they_are(vectors, tmp_path):
     np.testing.assert_array_equal(found, rounded.float().numpy())
 
 
-@pytest.mark.parametrize("kind", [pa.string_view(), pa.large_string(), pa.dictionary(pa.int32(), pa.large_string())])
-@pytest.mark.parametrize("write", [write_parquet, write_arrow, write_stream, write_feather])
-def test_ids_are_texts_of_any_kind(write, kind, vectors, tmp_path, monkeypatch):
-    """Polars writes views, and its Categorical and Enum as dictionaries."""
-    columns = {"id": ["b", "a", "b"], "lacking": ["b", None, "a"]}
-    of_kind = {name: pa.array(values, pa.large_string()).cast(kind) for name, values in columns.items()}
-    monkeypatch.setitem(globals(), "table_of", lambda *_, **__: pa.table(of_kind))
+def categories(values, kind):
+    return pa.DictionaryArray.from_arrays(pa.array(values), pa.array(["a", "b"], pa.large_string()).cast(kind))
+
+
+@pytest.mark.parametrize("write", [write_arrow, write_stream, write_feather, write_parquet])
+def test_ids_are_texts_of_any_kind(write, vectors, tmp_path, monkeypatch):
+    """Polars writes views, and Categorical and Enum as dictionaries, in Arrow files of views."""
+    kinds = [pa.string_view(), pa.large_string()]
+    columns = {
+        **{str(kind): pa.array(["b", "a", "b"], pa.large_string()).cast(kind) for kind in kinds},
+        **{f"{kind} dictionary": categories([1, 0, 1], kind) for kind in kinds},
+        "lacking": categories([1, None, 0], pa.string()),
+        "scores": pa.array([0.5, 0.25, 0.5]).dictionary_encode(),
+    }
+    if write is write_parquet:  # pyarrow writes none of these
+        del columns["string_view dictionary"]
+    monkeypatch.setitem(globals(), "table_of", lambda *_, **__: pa.table(columns))
     path = written(write, tmp_path, vectors)
-    assert read_id_file(f"{path}::id") == columns["id"]
+    for name in [*columns][:-2]:
+        assert read_id_file(f"{path}::{name}") == ["b", "a", "b"]
+    with pytest.raises(ValueError, match="holds double of shape"):
+        open_vectors(f"{path}::scores", tmp_path / "copy.npy", normalise=False)
     with pytest.raises(ValueError, match="row 1 has no id in column 'lacking'"):
         read_id_file(f"{path}::lacking")
 

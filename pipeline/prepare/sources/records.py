@@ -42,7 +42,8 @@ LIST_BEGINS = re.compile(r"\s*\[\s*(?:['\"\]]|(?:None|null|nan)\b)")
 LIST_ITEM = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|None|null|nan""")
 HASHED_TEXTS = 1 << 16
 
-Columns = Mapping[str, Sequence[Any] | pa.ChunkedArray]
+Columns = Mapping[str, list[Any] | tuple[pa.Array | pa.ChunkedArray, ...]]
+"""Values, or Arrow arrays one after another, each of its own type."""
 
 
 @dataclass(frozen=True)
@@ -103,13 +104,13 @@ def read_records(records: Records) -> Listing:
     caption_fields = list(fields.captions) or _caption_fields(columns)
     texts, row_of = [], []
     for name in caption_fields:
-        for row, value in enumerate(_values(columns, name)):
+        for row, value in enumerate(column_values(columns, name)):
             captions = [*_texts(value, name, row)]
             texts += captions
             row_of += [row] * len(captions)
     split = fields.split or (SPLIT if SPLIT in columns else None)
     splits = None if split is None else _strings(columns, split)
-    image_of = first = np.arange(len(_values(columns, caption_fields[0])))
+    image_of = first = np.arange(len(column_values(columns, caption_fields[0])))
     ids = None
     kind = f"{kind} (captions in {', '.join(caption_fields)})"
     if isinstance(images, Path):
@@ -160,8 +161,9 @@ def split_of_file(path: Path) -> str | None:
 
 def concatenate_splits(parts: Sequence[pa.Table], names: Sequence[str | None]) -> dict[str, Any]:
     """Concatenate the tables of splits; their names become the column `split`, unless one is unknown or all are one."""
-    table = pa.concat_tables(parts, promote_options="default")
-    columns = dict(zip(table.column_names, table.columns, strict=True))
+    columns: dict[str, Any] = {}
+    for column in dict.fromkeys(column for part in parts for column in part.column_names):
+        columns[column] = tuple(part[column] if column in part.column_names else pa.nulls(len(part)) for part in parts)
     if None not in names and len(set(names)) > 1 and SPLIT not in columns:
         columns[SPLIT] = [name for name, part in zip(names, parts, strict=True) for _ in range(len(part))]
     return columns
@@ -187,7 +189,7 @@ def _ids(columns: Columns, name: str | None, first: Int[np.ndarray, " images"]) 
     if name is not None:
         return _strings(columns, name).take(pa.array(first))
     for name in ID_FIELDS:
-        if name in columns and not any(isinstance(value, list | dict) for value in _values(columns, name)):
+        if name in columns and not any(isinstance(value, list | dict) for value in column_values(columns, name)):
             ids = _strings(columns, name).take(pa.array(first))
             if not ids.null_count and pc.count_distinct(ids).as_py() == len(ids):
                 return ids
@@ -208,17 +210,17 @@ def _names(columns: Columns) -> str:
     return ", ".join(columns)
 
 
-def _values(columns: Columns, name: str) -> Sequence[Any]:
+def column_values(columns: Columns, name: str) -> Sequence[Any]:
     """Return a column's values; `caption.en` is the field `en` of the records in `caption`."""
     outer, _, inner = name.partition(".")
     if name not in columns and inner and outer in columns:
-        records = _values(columns, outer)
+        records = column_values(columns, outer)
         if any(isinstance(record, dict) and inner in record for record in records):
             return [record.get(inner) if isinstance(record, dict) else None for record in records]
     if name not in columns:
         raise ValueError(f"there is no column {name!r}; the columns are {_names(columns)}.")
     column = columns[name]
-    return column.to_pylist() if isinstance(column, pa.ChunkedArray) else column
+    return [value for part in column for value in part.to_pylist()] if isinstance(column, tuple) else column
 
 
 def _paths(columns: Columns, name: str) -> pa.Array:
@@ -233,7 +235,7 @@ def _paths(columns: Columns, name: str) -> pa.Array:
 
 
 def _strings(columns: Columns, name: str) -> pa.Array:
-    return pa.array((_text(value, name, row) for row, value in enumerate(_values(columns, name))), pa.string())
+    return pa.array((_text(value, name, row) for row, value in enumerate(column_values(columns, name))), pa.string())
 
 
 def _text(value: Any, name: str, row: int) -> str | None:

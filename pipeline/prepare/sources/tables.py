@@ -19,6 +19,7 @@ from aoq.pipeline.prepare.sources.records import (
     IMAGE_FIELDS,
     Fields,
     Records,
+    column_values,
     concatenate_splits,
     record_columns,
     split_of_file,
@@ -83,7 +84,7 @@ def _list_parquet(
 def _holds_images(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
         return "bytes" in kind.names
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
 
 
 def _read_csv(path: Path) -> dict[str, list[str]]:
@@ -146,7 +147,7 @@ def list_dataset(splits: dict[str, Any], images: Path | None, fields: Fields) ->
     for name in {*columns} & {*kinds}:
         if isinstance(kinds[name], library.ClassLabel):
             columns[name] = [
-                None if value is None else kinds[name].int2str(value) for value in columns[name].to_pylist()
+                None if value is None else kinds[name].int2str(value) for value in column_values(columns, name)
             ]
     named = fields.image or next((name for name in (*IMAGE_FIELDS, *held) if name in held), None)
     if named is not None and named in held:
