@@ -88,12 +88,7 @@ class BatchSampler:
             raise ValueError(f'batches is {batches!r}; it is "mined" or None.')
         if batches is None and batch_ranks is not None:
             raise ValueError('batch_ranks belong to batches="mined"; give both, or neither.')
-        bare, view, suspected = parts_of(table)
-        if suspected == "soft_margin":
-            raise ValueError(
-                "soft margins are applied by the loss, and batches of rows do not carry them; screen with suspected = "
-                '"drop", "downweight" or "keep".'
-            )
+        bare, view, _ = parts_of(table)
         least = 6 if companions == "anchors" else 2
         if batch_size < least:
             raise ValueError(f"batch_size = {batch_size} leaves no negative in a batch; give at least {least}.")

@@ -141,6 +141,11 @@ def drawable_of(
 ) -> Drawable:
     """Take the lists of a table; negatives that its screen flags are left out, unless all of a list are flagged."""
     parts = parts_of(table)
+    if parts.suspected == "soft_margin":
+        raise ValueError(
+            "soft margins are applied by the loss, and rows of a table do not carry them; screen with suspected = "
+            '"drop", "downweight" or "keep".'
+        )
     lists, judged = parts.table[direction], parts.judged(direction)
     if not lists.h:
         raise ValueError(f"the table has no lists of {direction}; mine both directions.")

@@ -24,7 +24,9 @@ class Rotation(Dataset[dict[str, Any]]):
 
     Each anchor's list is put in an order of its own, a function of (seed, anchor), and closed to a ring. Epoch e takes
     the places e k to e k + k - 1 of it. So no negative comes again before the whole list was used, a set holds a
-    negative twice only if the list is shorter than k, and all processes and workers see the same.
+    negative twice only if the list is shorter than k, and all processes and workers see the same. If a screen
+    downweights suspected negatives, a negative has a place in a fraction of the turns around the ring, its weight
+    relative to the list's highest; the list is then as long as the sum of these.
 
     Anchors are images with the `direction` "i2t", captions with "t2i". As a torch data set it has a row per true pair:
 
@@ -114,8 +116,11 @@ class Rotation(Dataset[dict[str, Any]]):
         return others | {f"negative_{number}": place for number, place in enumerate(places, start=1)}
 
     def _turn(self, anchor: int, epoch: int) -> Int32[np.ndarray, " k"]:
-        negatives = self._lists.ids[anchor][self._lists.may_draw(anchor)]
-        if not len(negatives):
+        places = np.flatnonzero(self._lists.may_draw(anchor))
+        if not len(places):
             raise ValueError(f"{SIDES[self.direction][0][:-1]} {anchor} has no negative; leave its rows out.")
-        ring = np.random.default_rng([self._seed, anchor]).permutation(negatives)
-        return ring[(epoch * self.k + np.arange(self.k)) % len(ring)]
+        ring = np.random.default_rng([self._seed, anchor]).permutation(places)
+        weights = np.ones(len(ring)) if self._lists.weights is None else self._lists.weights[anchor, ring]
+        ends = np.cumsum(weights / weights.max(), dtype=np.float64)  # each negative has an arc as long as its weight
+        at = (epoch * self.k + np.arange(self.k) + 0.5) % ends[-1]
+        return self._lists.ids[anchor, ring[np.searchsorted(ends, at, side="right")]]

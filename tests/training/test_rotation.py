@@ -46,6 +46,19 @@ def test_what_a_screen_flags_has_no_turn(table):
     assert view.flags("i2t").any()
 
 
+def test_a_downweighted_negative_has_fewer_turns(table):
+    view = table.screen(match_prior=0.3, suspected="downweight")
+    rotation, epochs = Rotation(view, "i2t", k=2), 2000
+    for anchor in range(IMAGES):
+        drawn = np.concatenate([rotation.negatives([anchor], epoch)[0] for epoch in range(epochs)])
+        frequency = np.array([(drawn == one).mean() for one in table.i2t.negative_ids[anchor]])
+        weights = view.weights("i2t")[anchor]
+        np.testing.assert_allclose(frequency, weights / weights.sum(), atol=0.002)
+    assert len(np.unique(view.weights("i2t"))) > IMAGES
+    with pytest.raises(ValueError, match="soft margins are applied by the loss"):
+        Rotation(table.screen(match_prior=0.3, suspected="soft_margin"), "i2t", k=2)
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_loader_is_told_the_epoch(table, workers):
     """Workers that stay are told too."""
