@@ -140,7 +140,7 @@ class Sampling(Section):
     """The ranks of the two draws: independent (`uniform`, the paper), the same (`coupled`, the official code),
     around the middle of the list (`normal`), or by the gap to the positive (`weighted`)."""
     resample: bool = True
-    """Draw again where the two offline negatives match each other."""
+    """Draw again where the two offline negatives match each other, if the loss uses the pairs derived from them."""
     h_captions: PositiveInt | None = None
     """Draw from the first of each image's list; by default from all."""
     h_images: PositiveInt | None = None

@@ -141,12 +141,13 @@ class Sampler:
         """Mark images and captions that are true pairs, or in one set the same row, and so are no negatives."""
         return is_among(pair_keys(images, captions, len(self._t2i.ids)), self._true)
 
-    def draw(self, rows: _Rows, rng: np.random.Generator, epoch: int = 0) -> Draw:
+    def draw(self, rows: _Rows, rng: np.random.Generator, epoch: int = 0, *, resample: bool = True) -> Draw:
         """Draw negatives and companions for some pairs; the same rng state gives the same draw.
 
         `epoch` counts from the first that draws. Without `resample` the first draws are kept, and none counts as
         corresponding.
         """
+        resample = resample and self._resample
         start, stop = self._windows[min(epoch, len(self._windows) - 1)]
 
         def draw_ranks(batch: int) -> RelativeRanks:
@@ -155,14 +156,14 @@ class Sampler:
         ranks = draw_ranks(len(rows))
         groups = self.at(rows, ranks, rng.random(len(rows)))
         first = corresponding = self._corresponding(groups)
-        for _ in range(MOST_REDRAWS if self._resample else 0):
+        for _ in range(MOST_REDRAWS if resample else 0):
             if not corresponding.any():
                 break
             ranks[:, corresponding] = draw_ranks(int(corresponding.sum()))
             groups = self.at(rows, ranks, rng.random(len(rows)))
             corresponding = self._corresponding(groups)
         probability = self._match_probability(rows, ranks)
-        return Draw(groups, corresponding & self._resample, float(first.mean()), probability)
+        return Draw(groups, corresponding & resample, float(first.mean()), probability)
 
     def at(self, rows: _Rows, ranks: RelativeRanks, choice: Float64[np.ndarray, " batch"]) -> list[Group]:
         """Return the groups at these places: `ranks` in the lists, `choice` in [0, 1) among a negative's positives."""
@@ -179,8 +180,8 @@ class Sampler:
         For triples, (i, t), (i_own, t_off) and (i_off, t_own), only the first third of the pairs draws, so that a step
         has as many pairs as any other.
         """
-        if offline != "triples":
-            draw = self.draw(rows, rng, epoch)
+        if offline != "triples":  # the paper draws again for the derived pairs of eq. (4) alone
+            draw = self.draw(rows, rng, epoch, resample=offline != "anchors")
             return replace(draw, groups=draw.groups[: OFFLINE_GROUPS[offline]])
         draw = self.draw(rows[: max(1, len(rows) // 3)], rng, epoch)
         anchors, negatives, own = draw.groups

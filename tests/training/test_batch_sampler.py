@@ -48,13 +48,20 @@ def batches_of(sampler):
     return [batch.tolist() for batch in sampler]
 
 
-@pytest.mark.parametrize("companions", [None, "anchors"])
-def test_batches_are_those_of_our_own_training(table, pairs, companions):
+@pytest.mark.parametrize(
+    ("companions", "loss"),
+    [
+        (None, AdaptiveLoss(name="adapoffquin")),
+        ("anchors", AdaptiveLoss(name="adapoffquin", companions="anchors")),
+        ("omit", AdaptiveLoss(name="adapofftri")),
+    ],
+)
+def test_batches_are_those_of_our_own_training(table, pairs, companions, loss):
     """Step by step what `draw_batch` gives the training loop: groups of images and captions."""
     found = BatchSampler(table, image_of=IMAGE_OF, batch_size=10, seed=5, companions=companions)
     assert len(found) == steps_per_epoch(PAIRS, 10) == 5
     sampler = Sampler(Drawable(table.i2t.negative_ids), Drawable(table.t2i.negative_ids), IMAGE_OF)
-    offline = offline_draws(AdaptiveLoss(name="adapoffquin", companions=companions))
+    offline = offline_draws(loss)
     for epoch in range(3):
         order = epoch_order(PAIRS, seed=5, epoch=epoch)
         for step, batch in enumerate(found):
