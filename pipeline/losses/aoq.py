@@ -76,14 +76,12 @@ def online_quin(pairs: Similarities, *, margin_online: float, margin_offline: fl
     """OffTri and two pairs derived from the online negatives, "OnlineQuin".
 
     Adds [m2 - S(i,t) + S(i_on,t_on)]_+ + [m2 - S(i,t) + S(i_own,t_own)]_+ with the image i_own of t_on and the
-    caption t_own of i_on in the batch. If i_on and t_on correspond, both are true pairs and add nothing. These online
-    negatives are always the hardest, whatever the pace.
+    caption t_own of i_on in the batch. Derived pairs that are no negatives, such as both if i_on and t_on correspond,
+    add nothing. These online negatives are always the hardest, whatever the pace.
     """
     candidates = pairs.matrix.masked_fill(pairs.is_positive, NO_NEGATIVE)
     captions, images = candidates.argmax(dim=1), candidates.argmax(dim=0)
-    correspond = pairs.is_positive[images, captions]
-    both = pairs.matrix[images, captions], pairs.matrix[captions, images]
-    derived = [similarity.masked_fill(correspond, NO_NEGATIVE) for similarity in both]
+    derived = [candidates[images, captions], candidates[captions, images]]
     return add_up(pairs, equal_weights(pairs), derived, margin_online, margin_offline)
 
 

@@ -149,7 +149,8 @@ def _add_up(pairs: Similarities, temperature: Number, weigh: Weigh) -> tuple[Flo
     own = (pairs.positive / temperature)[:, None]
     for negatives in negatives_by_direction(pairs):
         weights = negatives.log_weight + weigh(Negatives(*(part.detach() for part in negatives)))
-        logits = negatives.similarity / temperature + weights
+        # Divided by a temperature, float16's similarity of a missing negative is infinite, and has no gradient.
+        logits = negatives.similarity.masked_fill(weights.isinf(), 0) / temperature + weights
         total = total + (torch.cat([own, logits], dim=1).logsumexp(dim=1) - own[:, 0]).sum()
         shares.append(logits.detach().softmax(dim=1)[:, -1].nan_to_num())
     return total, torch.stack(shares).mean()

@@ -44,7 +44,9 @@ def _add_up(pairs: Similarities, temperature: Number, bias: Number) -> tuple[Flo
     total, offline = softplus(-logits(pairs.positive)).sum() + online, pairs.matrix.new_zeros(())
     if pairs.offline is not None:
         drawn = torch.stack(pairs.offline.drawn)
-        cost = softplus(logits(drawn)).masked_fill(drawn < NO_NEGATIVE / 2, 0.0)
+        missing = drawn < NO_NEGATIVE / 2
+        # Divided by a temperature, float16's similarity of a missing negative is infinite, and has no gradient.
+        cost = softplus(logits(drawn.masked_fill(missing, 0.0))).masked_fill(missing, 0.0)
         probability = pairs.offline.match_probability
         offline = (cost if probability is None else cost * (1 - probability)).sum()
     return total + offline, offline

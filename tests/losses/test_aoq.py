@@ -268,3 +268,14 @@ def test_online_negatives_that_correspond_are_no_pair_to_push_apart():
     figures = LOSSES["onlinequin"].function(pairs, margin_online=0.2, margin_offline=0.0).figures
     assert figures["derived"] == 0
     assert figures["online"] > 0
+
+
+@pytest.mark.parametrize("excluded", [(1, 2), (2, 1)])
+def test_a_guide_may_exclude_one_of_the_pairs_derived_from_online_negatives(excluded):
+    """Pair 0's are image 1 with caption 2, and image 2 with caption 1; those of other pairs are far below theirs."""
+    matrix = torch.tensor([[0.5, 0.1, 0.6], [0.6, 5.0, 0.3], [0.1, 0.4, 5.0]])
+    is_positive = torch.eye(3, dtype=torch.bool)
+    is_positive[excluded] = True
+    pairs = Similarities(matrix, is_positive, OfflineSimilarities(*torch.full((2, 3), -1.0)))
+    figures = LOSSES["onlinequin"].function(pairs, margin_online=0.2, margin_offline=0.3).figures
+    assert figures["derived"] == pytest.approx(0.3 - 0.5 + matrix[excluded[::-1]].item())

@@ -120,11 +120,12 @@ def test_is_torchs_cross_entropy_on_a_plain_batch():
     torch.testing.assert_close(info_nce(batch(matrix, lists, rows=own), temperature=0.07).total, expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("function", ["infonce", "adapinfonce", "sigmoid"])
-def test_rows_without_any_negative_stay_finite(function):
+def test_rows_without_any_negative_stay_finite(function, dtype):
     more = {"alpha": ALPHA, "beta": BETA} if function == "adapinfonce" else {}
-    matrix = torch.rand(3, 3, requires_grad=True)
-    nothing = torch.full((3,), NO_NEGATIVE, requires_grad=True)
+    matrix = torch.rand(3, 3, dtype=dtype, requires_grad=True)
+    nothing = torch.full((3,), NO_NEGATIVE, dtype=dtype, requires_grad=True)
     learnt = LearntTemperature(temperature=0.01, bias=-10.0 if function == "sigmoid" else None)
     pairs = Similarities(matrix, torch.ones(3, 3, dtype=torch.bool), OfflineSimilarities(nothing, nothing))
     value = loss_kind(function).function(pairs, **learnt(), **more)
