@@ -26,8 +26,9 @@ def recalls(
 ) -> dict[str, float]:
     """Measure retrieval in both directions: recall at 1, 5 and 10 in percent, median and mean rank, and rsum.
 
-    `image_of` is the image row of each caption. With `folds`, the mean over equal runs of consecutive images
-    (COCO 1K: 5). Ties count against the positive. Raises ValueError if a similarity is not finite.
+    `image_of` is the image row of each caption; an image without captions is a candidate alone. With `folds`, the mean
+    over equal runs of consecutive images (COCO 1K: 5). Ties count against the positive. Raises ValueError if a
+    similarity is not finite.
 
     >>> found = recalls(np.array([[0.9, 0.1, 0.5], [0.2, 0.3, 0.4]]), np.array([0, 0, 1]))
     >>> found["i2t_r1"], round(found["t2i_r1"], 1), round(found["rsum"], 1)

@@ -29,7 +29,7 @@ Identity = Int[np.ndarray, " images"]
 
 @dataclass(frozen=True)
 class Ranks:
-    """0-based ranks: of each image's best own caption, and of each caption's image."""
+    """0-based ranks: of each image's best own caption, -1 if it has none, and of each caption's image."""
 
     i2t: Int64[np.ndarray, " images"]
     t2i: Int64[np.ndarray, " captions"]
@@ -73,6 +73,7 @@ def retrieval_ranks(similarity: Similarity, image_of: ImageOf, identity: Identit
         i2t[start : start + rows] = np.count_nonzero(block >= best[start : start + rows, None], axis=1)
         t2i += np.count_nonzero(block >= own, axis=0)
     i2t -= np.bincount(rows_of, weights=true == best[rows_of], minlength=images).astype(np.int64)
+    i2t[np.bincount(rows_of, minlength=images) == 0] = -1
     t2i -= np.bincount(columns_of, weights=true == own[columns_of], minlength=captions).astype(np.int64)
     return Ranks(i2t, t2i)
 
@@ -80,7 +81,7 @@ def retrieval_ranks(similarity: Similarity, image_of: ImageOf, identity: Identit
 def summarise(ranks: Ranks) -> dict[str, float]:
     """Return R@1, R@5, R@10 in percent, median and mean rank (1-based) of both directions, and the sum of recalls."""
     metrics: dict[str, float] = {}
-    for direction, values in [("i2t", ranks.i2t), ("t2i", ranks.t2i)]:
+    for direction, values in [("i2t", ranks.i2t[ranks.i2t >= 0]), ("t2i", ranks.t2i)]:
         for k in K:
             metrics[f"{direction}_r{k}"] = 100.0 * float((values < k).mean())
         metrics[f"{direction}_medr"] = float(np.floor(np.median(values)) + 1)
@@ -120,6 +121,8 @@ def _folds(
     size = images // folds
     for fold in range(folds):
         own = np.flatnonzero((image_of >= fold * size) & (image_of < (fold + 1) * size))
+        if not len(own):
+            raise ValueError(f"the images of fold {fold + 1} of {folds} have no caption; choose fewer folds.")
         rows = slice(fold * size, (fold + 1) * size)
         block = similarity[rows]
         block = block if len(own) == captions else block[:, own]  # indexing would read all of it
