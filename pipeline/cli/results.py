@@ -16,6 +16,7 @@ from aoq.pipeline.cli.options import EXPERIMENT, STUDY, as_json, override, roots
 from aoq.pipeline.cli.output import command_line, echo_json, echo_next, say, show_rows, to_make
 from aoq.pipeline.config.dataset import Evaluation
 from aoq.pipeline.evaluation.retrieval import ATTENTION_SCORES, K
+from aoq.pipeline.evaluation.significance import FEWEST_SEEDS
 from aoq.pipeline.report.study import read_cell, summarise_study, table_of
 from aoq.pipeline.report.verdict import gain_on_control, gains_apart
 from aoq.pipeline.stages.chain import Chain, Member, teacher_of
@@ -187,6 +188,8 @@ def _show_study(planned: PlannedStudy, models: Sequence[str], arms: Sequence[str
     else:
         summary = summarise_study(study, [read_cell(cell) for cell in planned.cells if cell.is_there])
         state = _what_is_missing(planned)
+    if len(study.seeds) < FEWEST_SEEDS:
+        state += f"\nseeds {', '.join(map(str, study.seeds))}: too few for a verdict, which needs {FEWEST_SEEDS}"
     models, arms = models or [*study.models], arms or [*study.arms]
     lines = [line for line in summary if line["model"] in models and line["arm"] in arms]
     if as_json:
@@ -208,6 +211,6 @@ def _what_is_missing(planned: PlannedStudy) -> str:
     named = ", ".join(missing[:MOST_NAMED]) + (", ..." if len(missing) > MOST_NAMED else "")
     count, command = len(planned.cells), command_line("aoq", "study", planned.asked)
     if not missing:
-        return f"all {count} trainings exist, but not the study; for intervals: {command}"
+        return f"all {count} trainings exist, but not the study; run: {command}"
     existing = f"{count - len(missing)} of {count} trainings exist, so without intervals"
     return f"{existing}; missing: {named}; the rest: {command}"

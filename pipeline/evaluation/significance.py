@@ -1,4 +1,4 @@
-"""Uncertainty of a figure, and of the difference between two runs or arms: bootstraps over test images and seeds.
+"""Uncertainty of a figure, and of the difference between two runs or arms, over test images and over seeds.
 
 An image is drawn with its captions, which are not independent of each other. Candidates are not resampled: ranks stay
 those among the whole split.
@@ -17,6 +17,11 @@ from aoq.pipeline.evaluation.retrieval import ImageOf, K, Ranks
 REPLICATES = 2000
 LEVEL = 0.95
 OUTSIDE = (100 * (1 - LEVEL) / 2, 100 * (1 + LEVEL) / 2)
+NORMAL = 1.96
+STUDENT = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+"""97.5 % quantiles of Student's t, for 3 to 11 seeds; more seeds have the last, which is a little too wide."""
+FEWEST_SEEDS = 3
+"""Fewer seeds say nothing: of two, t is 12.7."""
 CHUNK = 100
 """Replicates computed at a time; each is a row of image counts in memory."""
 
@@ -75,13 +80,13 @@ def compare_runs(
     ours: Ranks, theirs: Ranks, image_of: ImageOf, *, rng: np.random.Generator, replicates: int = REPLICATES
 ) -> Comparison:
     """Compare our rsum to theirs: the interval draws test images, the test exchanges the runs image by image."""
-    interval = rsum_intervals({"ours": [ours]}, [theirs], image_of, rng=rng, replicates=replicates)["ours"]
-    i2t, t2i = _gains([ours], [theirs], image_of)[:, 0]
-    of_image = 100 * (i2t / len(i2t) + t2i / len(image_of))
+    drawn = _drawn_gains([[ours]], [theirs], image_of, replicates, rng)[:, 0, 0]
+    low, high = np.percentile(drawn, OUTSIDE).tolist()
+    of_image = _of_images(_gains([ours], [theirs], image_of), image_of)[0]
     signs = rng.integers(0, 2, (replicates, len(of_image)), dtype=np.int8) * 2 - 1
     exchanged = np.abs(signs @ of_image)
     as_large = np.count_nonzero(exchanged >= abs(of_image.sum()) * (1 - 1e-12))
-    return Comparison(float(of_image.sum()), interval, (1 + as_large) / (1 + replicates))
+    return Comparison(float(of_image.sum()), (low, high), (1 + as_large) / (1 + replicates))
 
 
 def rsum_intervals(
@@ -94,25 +99,40 @@ def rsum_intervals(
 ) -> dict[str, Interval]:
     """Return the 95 % interval of each arm's mean rsum less the baseline's, both with the same seeds in the same order.
 
-    A replicate draws seeds with replacement, and test images with their captions with replacement; a query is the same
-    query under every seed and arm (the pigeonhole bootstrap, Owen 2007). Differences are paired by seed and query; the
-    percentiles of the replicates are the interval. With n seeds their part of the spread is too small by about
-    sqrt(1 - 1/n). With one seed it is missing, and the interval covers the queries alone.
+        mean ± sqrt(t^2 s^2 / n + 1.96^2 e^2)
+
+    s is the standard deviation of the differences of n seeds, and t the quantile of Student's t with n - 1 degrees of
+    freedom. e is the standard error of the mean over test images, by a bootstrap; a query is the same query under every
+    seed and arm. Fewer than three seeds give no interval.
     """
-    if not arms:  # a study that has only its baseline
+    if len(baseline) < FEWEST_SEEDS or not arms:
         return {}
-    gains = np.concatenate([_gains(ranks, baseline, image_of) for ranks in arms.values()], axis=1)
-    seeds, drawn = len(baseline), []
-    for recalls in _drawn_recalls(gains, image_of, replicates, rng):
-        rsum = 100 * recalls.sum(axis=0).reshape(-1, len(arms), seeds)
-        share = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=len(rsum)) / seeds
-        drawn.append((share[:, None] * rsum).sum(axis=2))
-    return _intervals(arms, np.concatenate(drawn))
+    quantile = STUDENT[min(len(baseline), FEWEST_SEEDS + len(STUDENT) - 1) - FEWEST_SEEDS]
+    by_image = _drawn_gains([*arms.values()], baseline, image_of, replicates, rng).mean(axis=2).std(axis=0, ddof=1)
+    intervals = {}
+    for (arm, ranks), error in zip(arms.items(), by_image, strict=True):
+        gains = _of_images(_gains(ranks, baseline, image_of), image_of).sum(axis=1)
+        half = np.hypot(quantile * gains.std(ddof=1) / np.sqrt(len(gains)), NORMAL * error)
+        intervals[arm] = float(gains.mean() - half), float(gains.mean() + half)
+    return intervals
 
 
 def _intervals(names: Iterable[str], drawn: Float64[np.ndarray, "replicates names"]) -> dict[str, Interval]:
     low, high = np.percentile(drawn, OUTSIDE, axis=0).tolist()
     return dict(zip(names, zip(low, high, strict=True), strict=True))
+
+
+def _drawn_gains(
+    arms: Sequence[Sequence[Ranks]],
+    baseline: Sequence[Ranks],
+    image_of: ImageOf,
+    replicates: int,
+    rng: np.random.Generator,
+) -> Float64[np.ndarray, "replicates arms seeds"]:
+    """Return the gains in rsum on test images drawn with replacement."""
+    gains = np.concatenate([_gains(ranks, baseline, image_of) for ranks in arms], axis=1)
+    recalls = np.concatenate(list(_drawn_recalls(gains, image_of, replicates, rng)), axis=1)
+    return 100 * recalls.sum(axis=0).reshape(replicates, len(arms), len(baseline))
 
 
 def _drawn_recalls(
@@ -138,3 +158,9 @@ def _gains(
     """Count the additional hits at 1, 5 and 10 together."""
     pairs = zip(ranks, baseline, strict=True)
     return np.stack([(_hits(ours, image_of) - _hits(theirs, image_of)).sum(axis=1) for ours, theirs in pairs], axis=1)
+
+
+def _of_images(gains: Float64[np.ndarray, "2 seeds images"], image_of: ImageOf) -> Float64[np.ndarray, "seeds images"]:
+    """Return what each image and its captions add to the difference in rsum."""
+    i2t, t2i = gains
+    return 100 * (i2t / i2t.shape[1] + t2i / len(image_of))

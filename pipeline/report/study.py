@@ -12,6 +12,7 @@ from aoq.pipeline.config.load import split_member
 from aoq.pipeline.config.study import Study
 from aoq.pipeline.console import visible
 from aoq.pipeline.evaluation.retrieval import ATTENTION_SCORES
+from aoq.pipeline.evaluation.significance import FEWEST_SEEDS
 from aoq.pipeline.stages.chain import Cell
 from aoq.pipeline.training.metrics import read_metrics, training_seconds
 
@@ -112,7 +113,7 @@ def markdown(study: Study, summary: Sequence[Mapping[str, Any]]) -> str:
         table = [f"| {' | '.join(cell.translate(ESCAPED) for cell in line)} |" for line in lines]
         parts.append("\n".join([f"**{model}** (`{experiment}`)\n", *table, ""]))
     parts.append(
-        "Means over seeds, ± their standard deviation. Gains compare equal seeds; brackets hold the 95 % interval of a "
-        "bootstrap over seeds and queries. Minutes count the training steps only.\n"
+        "Means over seeds, ± their standard deviation. Gains compare equal seeds; brackets hold their 95 % interval "
+        f"over at least {FEWEST_SEEDS} seeds (Student's t) and queries. Minutes count the training steps only.\n"
     )
     return visible("\n".join(parts))

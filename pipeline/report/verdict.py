@@ -10,7 +10,7 @@ import numpy as np
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.evaluation.ranks import DEV_RANKS
-from aoq.pipeline.evaluation.significance import compare_runs, rsum_intervals, verdict
+from aoq.pipeline.evaluation.significance import Interval, compare_runs, rsum_intervals, verdict
 from aoq.pipeline.report.collect import ReportedRun, read_dev_ranks, seeds_of
 from aoq.pipeline.stages.chain import Chain
 from aoq.pipeline.stages.splits import open_checked
@@ -32,19 +32,23 @@ def verdicts(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
 
 
 def _judge(pairs: Sequence[tuple[ReportedRun, ReportedRun]]) -> dict[str, Any]:
-    """Judge a run and its baseline, or several seeds of both by their mean and an interval over seeds and images."""
+    """Judge a run and its baseline, or several seeds of both by their mean and an interval over seeds and images.
+
+    Two seeds have no interval, and so no comparison.
+    """
     run, other = pairs[0]
     gains = [one.gain for one, _ in pairs if one.gain]
+    interval: Interval | None
     interval, chance, label, baseline = gains[0].interval, gains[0].chance, run.label, other.label
     if len(pairs) > 1:
         ours, theirs = ([one.scored.ranks for one in side if one.scored] for side in zip(*pairs, strict=True))
         rng = np.random.default_rng(0)
-        interval = rsum_intervals({"ours": ours}, theirs, run.split.image_of, rng=rng)["ours"]
+        interval = rsum_intervals({"ours": ours}, theirs, run.split.image_of, rng=rng).get("ours")
         chance = ""  # p is of one seed
         label, baseline = (re.sub(r", seed \d+", "", name) for name in (label, baseline))
     if lead := head_start(run.chain):
         label += f" (started {lead})"
-    low, high = interval
+    low, high = interval or (0.0, 0.0)
     times = [factor for one, _ in pairs if (factor := time_to_control(one.chain))]
     return {
         "label": label,

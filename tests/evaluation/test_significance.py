@@ -1,9 +1,10 @@
-"""The bootstrap: its replicates written as loops, what it finds where the truth is known, folds."""
+"""Intervals over images and seeds against loops and Student's t, what they find where the truth is known, folds."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from aoq.pipeline.evaluation.retrieval import K, Ranks, evaluate_similarity, folded_ranks, summarise
 from aoq.pipeline.evaluation.significance import compare_runs, metric_intervals, rsum_intervals
@@ -23,17 +24,37 @@ def rsum(one, image_of, times):
     return 100 * (i2t + sum(np.mean([one.t2i[caption] < k for caption in captions]) for k in K))
 
 
-def test_equals_replicates_written_as_loops():
+def test_intervals_over_seeds_are_students():
+    """The images are alike, so that only the seeds differ."""
     rng = np.random.default_rng(0)
-    baseline, arm = [ranks(rng) for _ in range(3)], [ranks(rng) for _ in range(3)]
-    found = rsum_intervals({"arm": arm}, baseline, IMAGE_OF, rng=np.random.default_rng(5), replicates=50)
-    rng = np.random.default_rng(5)
-    times, seeds = (rng.multinomial(n, np.full(n, 1 / n), size=50) for n in (4, 3))
-    drawn = []
-    for image_times, seed_times in zip(times, seeds, strict=True):
-        gains = [rsum(a, IMAGE_OF, image_times) - rsum(b, IMAGE_OF, image_times) for a, b in zip(arm, baseline)]  # noqa: B905
-        drawn.append(sum(count * gain for count, gain in zip(seed_times, gains, strict=True)) / 3)
-    assert found["arm"] == pytest.approx(tuple(np.percentile(drawn, [2.5, 97.5])))
+    for n in (3, 5, 11, 12):
+        alike = [Ranks(np.full(4, most), np.full(7, most)) for most in rng.choice([0, 3, 7, 12], n)]
+        found = rsum_intervals({"arm": alike}, [alike[0]] * n, IMAGE_OF, rng=rng, replicates=50)["arm"]
+        gains = [summarise(one)["rsum"] - summarise(alike[0])["rsum"] for one in alike]
+        scale, mean = np.std(gains, ddof=1) / np.sqrt(n), np.mean(gains)
+        assert found == pytest.approx(stats.t.interval(0.95, min(n - 1, 10), mean, scale), abs=0.001 * scale)
+    for n in (1, 2):
+        assert rsum_intervals({"arm": alike[:n]}, alike[:n], IMAGE_OF, rng=rng) == {}
+
+
+def test_intervals_over_images_equal_replicates_written_as_loops():
+    baseline, arm = [ranks(np.random.default_rng(0))] * 3, [ranks(np.random.default_rng(1))] * 3
+    found = rsum_intervals({"arm": arm}, baseline, IMAGE_OF, rng=np.random.default_rng(5), replicates=50)["arm"]
+    times = np.random.default_rng(5).multinomial(4, np.full(4, 0.25), size=50)
+    drawn = [rsum(arm[0], IMAGE_OF, counts) - rsum(baseline[0], IMAGE_OF, counts) for counts in times]
+    gain = summarise(arm[0])["rsum"] - summarise(baseline[0])["rsum"]
+    assert found == pytest.approx((gain - 1.96 * np.std(drawn, ddof=1), gain + 1.96 * np.std(drawn, ddof=1)))
+
+
+def test_equal_arms_are_seldom_found_different_over_three_seeds():
+    """Seeds differ more than images do."""
+    rng, image_of = np.random.default_rng(8), np.repeat(np.arange(30), 3)
+    found = []
+    for _ in range(300):
+        sides = [[ranks(rng, 30, image_of, most=most) for most in rng.integers(12, 30, 3)] for _ in range(2)]
+        low, high = rsum_intervals({"arm": sides[0]}, sides[1], image_of, rng=rng, replicates=20)["arm"]
+        found.append(not low <= 0 <= high)
+    assert 0 < np.mean(found) < 0.06
 
 
 def test_every_image_once_is_the_metric():

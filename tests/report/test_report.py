@@ -149,22 +149,32 @@ def test_the_verdict_comes_first_and_a_gain_beyond_its_interval_is_green(planned
         assert page.index('id="verdict"') < page.index("<table>")
 
 
-def test_seeds_are_judged_together(planned):
-    """The mean of equal seeds, and the interval over them; the runs are of one training, called two seeds."""
+@pytest.mark.parametrize("seeds", [2, 3])
+def test_seeds_are_judged_together(planned, monkeypatch, seeds):
+    """The mean of equal seeds, and the interval over three or more; the runs are of one training, called seeds."""
     first, other = collect_runs([(member.asked, member.chain) for member in planned.members[:2]])
     experiments = [replace(run.chain, experiment=run.chain.experiment) for run in (first, other)]
     runs = []
-    for seed in (0, 1):
+    for seed in range(seeds):
         base = replace(first, name=f"base{seed}", label=f"base, seed {seed}", chain=_seeded(experiments[0], seed))
         gain = Comparison(2.0 + seed, (-1.0, 5.0), 0.5)
         ours = replace(other, name=f"run{seed}", label=f"run, seed {seed}", chain=_seeded(experiments[1], seed))
         runs += [base, replace(ours, gain=gain, baseline=f"base{seed}")]
     (found,) = verdicts(runs)
-    assert [found[key] for key in ("label", "baseline", "seeds", "difference")] == ["run", "base", 2, 2.5]
+    assert [found[key] for key in ("label", "baseline", "seeds", "difference")] == [
+        "run",
+        "base",
+        seeds,
+        1.5 + seeds / 2,
+    ]
     image_of = first.split.image_of
-    ranks = [[run.scored.ranks] * 2 for run in (other, first)]
+    ranks = [[run.scored.ranks] * seeds for run in (other, first)]
     expected = rsum_intervals({"ours": ranks[0]}, ranks[1], image_of, rng=np.random.default_rng(0))
-    assert found["interval"] == expected["ours"]
+    assert found["interval"] == expected.get("ours")
+    monkeypatch.setattr("aoq.pipeline.report.page.verdicts", lambda _: [found])
+    words = "".join(Read(render_report(planned)).text)
+    assert ("2 seeds are too few for a verdict" in words) == (seeds == 2)
+    assert ("is not distinguishable from" in words) == (seeds == 3)
 
 
 def _seeded(chain, seed):

@@ -25,7 +25,7 @@ TINY = ROOT / "tests" / "tiny.toml"
 TEXT = f"""
 title = "Tiny"
 baseline = "online"
-seeds = [0, 1]
+seeds = [0, 1, 2]
 
 [models]
 tiny = "{TINY}@second_round.epochs=2"
@@ -71,7 +71,7 @@ def without_times(lines):
 def test_a_row_for_each_training_with_its_evaluations_metrics(whole):
     results = rows(whole, "results")
     assert [(row["model"], row["arm"], row["seed"]) for row in results] == [
-        ("tiny", arm, seed) for seed in (0, 1) for arm in ("online", "tuned")
+        ("tiny", arm, seed) for seed in range(3) for arm in ("online", "tuned")
     ]
     for cell, row in zip(whole.cells, results, strict=True):
         metrics = cell.chain["evaluation"].manifest()["metrics"]
@@ -93,8 +93,8 @@ def test_the_summary_is_mean_deviation_and_paired_gain(whole):
     summary = {line["arm"]: line for line in rows(whole, "summary")}
     assert list(summary) == ["online", "tuned"]
     for column in ("rsum", "i2t_r1"):
-        values = [results["tuned", seed][column] for seed in (0, 1)]
-        gains = [results["tuned", seed][column] - results["online", seed][column] for seed in (0, 1)]
+        values = [results["tuned", seed][column] for seed in range(3)]
+        gains = [results["tuned", seed][column] - results["online", seed][column] for seed in range(3)]
         assert summary["tuned"][column] == pytest.approx(np.mean(values))
         assert summary["tuned"][f"{column}_sd"] == pytest.approx(np.std(values, ddof=1))
         assert summary["tuned"][f"{column}_gain"] == pytest.approx(np.mean(gains))
@@ -137,22 +137,23 @@ def test_an_unfinished_study_shows_what_is_there(file, tmp_path):
     for stage in ("world", "dataset", "control", "second_round", "evaluation"):
         make_stage(plan.cells[0].chain, stage)
     result = shown("--study", file, "--artifact-root", tmp_path)
-    assert "1 of 4 trainings exist" in result.stdout
-    assert "missing: tiny/tuned/0, tiny/online/1, tiny/tuned/1; the rest:" in result.stdout
+    assert "1 of 6 trainings exist" in result.stdout
+    assert "missing: tiny/tuned/0, tiny/online/1, tiny/tuned/1, tiny/online/2, tiny/tuned/2; the rest:" in result.stdout
     assert f"aoq study {file} --artifact-root {tmp_path}\n" in result.stdout
     assert "online" in result.stdout
     assert "Fine-tuned" not in result.stdout
     shutil.rmtree(plan.cells[0].chain["second_round"].path)
     result = shown("--study", file, "--artifact-root", tmp_path)
     assert "none of these trainings exists yet" in result.stdout
-    assert "0 of 4 trainings exist" in result.stdout
+    assert "0 of 6 trainings exist" in result.stdout
 
 
 def test_trainings_that_another_study_made_are_all_there(whole, tmp_path):
     path = tmp_path / "one.toml"
-    path.write_text(TEXT.replace("seeds = [0, 1]", "seeds = [0]"))
+    path.write_text(TEXT.replace("seeds = [0, 1, 2]", "seeds = [0]"))
     result = shown("--study", path, "--artifact-root", whole.artifact.root)
-    assert f"all 2 trainings exist, but not the study; for intervals: aoq study {path}" in result.stdout
+    assert f"all 2 trainings exist, but not the study; run: aoq study {path}" in result.stdout
+    assert "seeds 0: too few for a verdict, which needs 3" in result.stdout
     assert "missing" not in result.stdout
 
 
@@ -173,7 +174,7 @@ def test_luigi_is_asked_for_the_first_cell_first_and_for_what_its_rows_tell_of(f
     """It takes up the last of what a task requires."""
     study = tasks.Ablation(study=str(file), artifact_root=str(tmp_path))
     required = list(study.requires())
-    assert len(required) == 8
+    assert len(required) == 12
     trained, evaluated = required[-2:]
     first = study.source.cells[0]
     assert (trained.artifact.key, evaluated.artifact.key) == (
@@ -192,7 +193,7 @@ def start(file, root):
 def test_killed_at_random_and_run_again_gives_the_same_tables(file, whole, tmp_path):
     """A random part of the cells is there; Luigi makes the others, is killed once, and ends with the same tables."""
     plan = plan_study(str(file), data_root=Path(), artifact_root=tmp_path)
-    for other in whole.cells[:3]:
+    for other in whole.cells[:5]:
         for artifact in {other.chain[stage].path for stage in STAGES[:-1]} | {other.chain["evaluation"].path}:
             place = plan.artifact.root / artifact.relative_to(whole.artifact.root)
             place.parent.mkdir(parents=True, exist_ok=True)
