@@ -33,7 +33,7 @@ class Screen(Section):
     """A file of pairs that people judged to match: Parquet or CSV with the columns caption_id and image_id
     (rows of the data), or json, {caption: [image, ...]}. In an experiment, below the data root."""
     same_text: bool = False
-    """Flag captions that are the same text as one of the image's own, word by word."""
+    """Flag captions with the words of one of the image's own, whatever their case, full stops and typography."""
     near_text: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """Flag captions that share at least this fraction of their words with one of the image's own (Jaccard)."""
     caption_similarity: Cosine | None = None

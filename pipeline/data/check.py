@@ -20,7 +20,7 @@ from aoq.pipeline.data.annotations import annotation_files, read_annotation
 from aoq.pipeline.data.findings import Facts, Flaw, Severity, at_most, median_norm
 from aoq.pipeline.data.folder import REQUIRED, find_splits, open_split
 from aoq.pipeline.data.phrases import phrase_problems
-from aoq.pipeline.data.vocabulary import tokenise
+from aoq.pipeline.data.vocabulary import comparable_words
 
 _SHARED = 0.05
 """Fraction of captions with the text of another image's from which a warning says so."""
@@ -184,10 +184,11 @@ class _Examination:
             small = f"has regions of norm {self.facts.norm:.1g} (median), too small to learn from"
             remedy = "multiply the features of all splits by one number, so that it is about 1 or more"
             self._note("ims.npy", f"{small}; {remedy}", "warning")
-        photographs: dict[str, set[int]] = {}
-        for text, photograph in zip(texts, photograph_of.tolist(), strict=True):
-            photographs.setdefault(text, set()).add(photograph)
-        shared = sum(len(photographs[text]) > 1 for text in texts)
+        photographs: dict[tuple[str, ...], set[int]] = {}
+        words = [comparable_words(text) for text in texts]
+        for one, photograph in zip(words, photograph_of.tolist(), strict=True):
+            photographs.setdefault(one, set()).add(photograph)
+        shared = sum(len(photographs[one]) > 1 for one in words if one)
         if len(photographs) > 1 and shared >= _SHARED * len(texts):
             is_train = self.split.startswith("train")
             left_out = "these are false negatives, which [screen] same_text = true leaves out"
@@ -237,7 +238,7 @@ class _Examination:
             self._note("identity.npy", message)
         elif self._is_constant:
             self._note("ims.npy", "holds the same features for every image, so none can be found; extract them again")
-        if len(captions) > 1 and all(_words(text) == _words(captions[0]) for text in captions):
+        if len(captions) > 1 and len({*map(comparable_words, captions)}) == 1:
             self._note("caps.txt", "holds the same caption for every image, so none can be found; give each its own")
 
     def _examine_geometry(self, rows: int, regions: int) -> None:
@@ -264,11 +265,6 @@ class _Examination:
             split = open_split(self.folder, self.split)
             for path in paths.values():
                 self._attempt(path.name.removeprefix(f"{self.split}_"), lambda path: read_annotation(path, split))
-
-
-def _words(caption: str) -> list[str]:
-    """Tokens but full stops, so that "A dog." is "a dog"."""
-    return [token for token in tokenise(caption) if token != "."]
 
 
 def _has_bad_box(boxes: Float[np.ndarray, "rows regions coordinates"]) -> Bool[np.ndarray, " rows"]:

@@ -56,13 +56,21 @@ ONE_FLAW = {
     "uneven": ({"caps": [*map(str, range(13))]}, "error: train_caps.txt: *13 captions for 4 images"),
     "equal ids": ({"ids": ["a", "b", "c", "a"]}, "warning: train_ids.txt:4: repeats the id of line 1"),
     "shared texts": ({"caps": [*OTHER, *OTHER[:2]]}, f"warning: train_caps.txt: {SHARED}"),
+    "shared texts with a stop": ({"caps": [*OTHER, "caption 0.", "Ｃaption 1"]}, f"warning: train_caps.txt: {SHARED}"),
     "one image": ({"ims": features(rows=1), "caps": ["a", "b"]}, "error: train_ims.npy: *so no pair has a negative"),
     "one photograph": ({"identity": np.full(4, 7)}, "error: train_identity.npy: *so no pair has a negative"),
     "equal features": ({"ims": np.ones((4, 3, 5), np.float32)}, "error: train_ims.npy: *same features for every image"),
     "zeros of both signs": ({"ims": features() * 0}, "error: train_ims.npy: *same features for every image"),
     "equal captions": ({"caps": b"a dog runs\n" * 8}, "error: train_caps.txt: *the same caption for every image"),
-    "captions that tokens make equal": (
-        {"caps": b"a dog runs\nA dog runs\na dog  runs .\nA DOG runs.\n"},
+    "captions that are written differently": (
+        {
+            "caps": [
+                "a café's dog - runs",
+                "A cafe\u0301's dog - runs.",
+                "ａ café’s dog – runs",
+                "A CAFÉ's  dog - runs .",
+            ]
+        },
         "error: train_caps.txt: *the same caption for every image",
     ),
     "small norm": ({"ims": SMALL}, "warning: train_ims.npy: has regions of norm 0.003 (median), too small to learn"),

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float32, Float64, Int64
 from numba import njit
 
 from aoq.pipeline.config.screen import Screen
-from aoq.pipeline.data.vocabulary import tokenise
+from aoq.pipeline.data.vocabulary import comparable_words, tokenise
 from aoq.pipeline.engine import in_parallel
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.positives import Positives, both_ways, with_itself
@@ -100,9 +100,9 @@ class Texts:
         self._own, self._text = own, np.empty(len(texts), dtype=np.int64)
         sets = []
         for row, text in enumerate(texts):
-            tokens = tuple(tokenise(text))
-            self._text[row] = whole.setdefault(tokens, len(whole))
-            sets.append(np.array(sorted({words.setdefault(token, len(words)) for token in tokens}), dtype=np.int32))
+            self._text[row] = whole.setdefault(comparable_words(text), len(whole))
+            tokens = {words.setdefault(token, len(words)) for token in tokenise(text)}
+            sets.append(np.array(sorted(tokens), dtype=np.int32))
         self._words = np.concatenate(sets)
         self._offsets = np.concatenate([[0], np.cumsum([len(one) for one in sets])]).astype(np.int64)
         images = np.repeat(np.arange(len(own.offsets) - 1), np.diff(own.offsets))
@@ -110,7 +110,7 @@ class Texts:
         self._count = len(whole)
 
     def same(self, images: Numbers, captions: Numbers) -> Bool[np.ndarray, " entries"]:
-        """Return whether a caption equals one of the image's own, word by word, ignoring case."""
+        """Return whether a caption equals one of the image's own (`comparable_words`)."""
         return is_among(images * self._count + self._text[captions], self._said)
 
     def jaccard(self, images: Numbers, captions: Numbers) -> Float64[np.ndarray, " entries"]:
