@@ -95,7 +95,9 @@ def _eight_bits(image: Image, changes: list[str]) -> Image:
         if values.min() < 0 or values.max() > 65535:
             raise _UnsupportedError("has whole numbers beyond 16 bits as pixels")
         changes.append("16-bit")
-        eight: Image = pillow.fromarray((values >> 8).astype(np.uint8))
+        # Cameras and scanners write 10, 12 or 14 bits into 16, whose upper eight are dark or empty.
+        bits = max(8, -(-int(values.max()).bit_length() // 2) * 2)
+        eight: Image = pillow.fromarray((values >> (bits - 8)).astype(np.uint8))
         return eight
     if image.mode == "F":
         raise _UnsupportedError("has real numbers as pixels")

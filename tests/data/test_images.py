@@ -33,9 +33,10 @@ def test_the_first_frame_is_taken_and_cmyk_converted(content, change, tolerance)
     np.testing.assert_allclose(np.asarray(decoded.image, int), np.asarray(picture(0), int), atol=tolerance)
 
 
-def test_the_upper_eight_of_sixteen_bits_are_taken():
-    values = np.array([[0, 256, 65535], [32768, 255, 4096]], dtype=np.uint16)
-    decoded = decode(encoded(Image.fromarray(values)))
+@pytest.mark.parametrize("bits", [8, 10, 12, 14, 16])
+def test_the_upper_eight_of_the_bits_that_are_used_are_taken(bits):
+    values = np.array([[0, 1, 255], [128, 0, 16]], dtype=np.uint16) << (bits - 8)
+    decoded = decode(encoded(Image.fromarray(values + np.uint16(2 ** (bits - 8) - 1))))
     assert decoded.changes == ("16-bit",)
     assert np.asarray(decoded.image)[..., 0].tolist() == [[0, 1, 255], [128, 0, 16]]
 
