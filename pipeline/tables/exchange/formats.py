@@ -114,6 +114,7 @@ LOAD_OFFICIAL = """
 aoq import-table $folder/i2t_$folder.npy table --pairs pairs.npy  # of two sides; or the code of 2020
 """
 
+SWIFT_PLACEHOLDERS = ("<image>", "<video>", "<audio>", "<bbox>", "<ref-object>", "<cot-process>", "<start-image>")
 NEMO_CORPUS = "corpus/data/train-00000-of-00001.parquet"
 """`datasets` finds a file of this name in a folder beside the metadata, which it would take for data too."""
 _for_sentence_transformers = partial(Format, LOAD_ROWS, needs_endings=True, scores="optional")
@@ -178,6 +179,7 @@ FORMATS: dict[str, Format] = {
         columns="anchor=anchor.value positive=positives.value negative=negatives.value",
         path="train.jsonl",
         line=_swift_line,
+        placeholders=SWIFT_PLACEHOLDERS,
     ),
     # The parser `mmeb_neg` of branch b3 zips texts and paths, and opens a path where there is one.
     "vlm2vec": Format(
@@ -185,6 +187,7 @@ FORMATS: dict[str, Format] = {
         "yaml",
         columns="qry=anchor.query qry_image_path=anchor.path pos_text=positive.document pos_image_path=positive.path "
         "neg_text=negatives.document neg_image_path=negatives.path",
+        placeholders=("<|image_1|>",),
     ),
     "negclip": Format(LOAD_NEGCLIP, "bash", write_folder=write_negclip, directions="joined"),
     "pylate": Format(

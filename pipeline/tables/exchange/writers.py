@@ -61,6 +61,8 @@ class Format:
     """Form of an image: its path; a row of a lookup, by path or content; a text alone; or its id."""
     needs_endings: bool = False
     """True if its reader recognises a picture by the ending of its path."""
+    placeholders: tuple[str, ...] = ()
+    """Strings that its reader replaces, as by a picture, so that no text may have them."""
     queries: Literal["any", "text"] = "any"
     """Anchors that its reader accepts."""
     scores: Literal["optional", "always", "never", "of negatives"] = "never"
@@ -83,6 +85,12 @@ class Format:
         for side in sides.values():
             if self.needs_endings and side.are_pictures:
                 require_endings(side.values)
+            for row, text in enumerate([] if side.are_pictures else side.values):
+                if placeholder := next((one for one in self.placeholders if one in text), None):
+                    raise ValueError(
+                        f"the text of {side.noun} {row} has {placeholder!r}, which the reader of this format replaces; "
+                        "remove it from the text, or choose another format."
+                    )
         folder.mkdir()
         for lookup in self.lookups:
             _write_lookup(folder, lookup, sides[lookup.side], packed=outgoing.packed)

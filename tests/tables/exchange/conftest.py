@@ -33,6 +33,7 @@ def world(tmp_path_factory):
     given = {"search": "faiss-flat", "provenance": {"dataset": "d"}}
     mine(problem, work=folder / "work", output=folder / "table", **given)
     texts = [f"caption {row}, “quoted” and\tparted" for row in range(len(IMAGE_OF))]
+    texts[3] = "caption 3 and\ra return"
     (folder / "captions.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
     ids = [f"{row}.jpg" for row in range(IMAGES)]
     files = [str(folder / "pictures" / name) for name in ids]

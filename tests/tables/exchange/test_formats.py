@@ -159,6 +159,18 @@ def test_rows(name, scored, pictures, direction, world, outgoing, groups, tmp_pa
     assert written == (len(rows), sum(not each for each in by_anchor))
 
 
+@pytest.mark.parametrize(("name", "text"), [("ms-swift", "see <image> here"), ("vlm2vec", "<|image_1|>")])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_a_text_with_what_the_reader_replaces_is_refused(name, text, direction, world, outgoing, tmp_path):
+    made, side = outgoing(direction, pictures=True), "candidates" if direction == "i2t" else "anchors"
+    texts = Names(getattr(made, side).ids, [*world.texts[:-1], text])
+    with pytest.raises(
+        ValueError, match=r"the text of caption 17 has '<.*>', which the reader of this format replaces"
+    ):
+        FORMATS[name].write(replace(made, **{side: texts}), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("pictures", [False, True])
 @pytest.mark.parametrize(
