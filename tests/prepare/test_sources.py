@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import tarfile
@@ -10,10 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
 
 from aoq.pipeline.extras import load_splits
 from aoq.pipeline.prepare.request import list_source
-from aoq.pipeline.prepare.sources.records import Fields, clean_captions
+from aoq.pipeline.prepare.sources.records import LIST_BEGINS, Fields, clean_captions
 from aoq.pipeline.prepare.splits import named_splits
 from tests.prepare.conftest import encoded, picture, write_csv
 
@@ -53,11 +56,8 @@ def by_caption():
     return [rows[i] for i in (0, 2, 1, 3, 4, 5)]
 
 
-@pytest.mark.parametrize("separator", [",", "\t", "|"])
-def test_a_table_of_texts_with_a_row_per_caption(folder, separator):
-    lines = [separator.join(row) for row in [["filepath", "title", "split"], *by_caption()]]
-    (folder / "table.csv").write_text("\ufeff" + "\n".join(lines))
-    listing = check(folder / "table.csv")
+def test_a_table_of_texts_with_a_row_per_caption(folder):
+    listing = check(write_csv(folder / "table.csv", ["filepath", "title", "split"], by_caption()))
     assert listing.captions.to_pylist() == CAPTIONS
     assert listing.kind == "a CSV table (images in filepath, captions in title)"
     assert listing.ids.to_pylist() == NAMES
@@ -235,6 +235,48 @@ def test_every_value_is_read_by_itself(tmp_path, kind):
     with pytest.raises(ValueError, match=r"is a record of en, de; .* --caption-column caption.en"):
         list_source(str(source))
     assert list_source(str(source), None, Fields(captions=("caption.de",))).captions.to_pylist()[0] == ["d"]
+
+
+DIALECTS = {
+    "minimal": {"quoting": csv.QUOTE_MINIMAL},
+    "all": {"quoting": csv.QUOTE_ALL},
+    "not numbers": {"quoting": csv.QUOTE_NONNUMERIC},
+    "none": {"quoting": csv.QUOTE_NONE, "quotechar": None},
+    "escaped": {"quoting": csv.QUOTE_ALL, "doublequote": False, "escapechar": "\\"},
+    "minimal, escaped": {"quoting": csv.QUOTE_MINIMAL, "doublequote": False, "escapechar": "\\"},
+}
+LINE = st.text("ab é[\"',;|\t\\", max_size=8)
+LINES = st.lists(st.text("ab é\"'", max_size=4), max_size=3).map("\n".join)
+"""Separators in these would make each line a row."""
+TEXTS = {
+    "none": st.text("ab é[',;|\t", max_size=8) | st.just('a "b" c') | st.just('"a" b'),
+    "escaped": st.lists(st.sampled_from(["a", '"b c"', ",", ";", "|", "'s", "\\"]), max_size=6).map(" ".join),
+}
+"""Captions that the rarer dialects write unambiguously."""
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    data=st.data(),
+    name=st.sampled_from([*DIALECTS]),
+    separator=st.sampled_from(",\t|;"),
+    end=st.sampled_from(["\n", "\r\n", "\r"]),
+    bom=st.sampled_from(["", "\ufeff"]),
+    suffix=st.sampled_from(["csv", "tsv"]),
+)
+def test_captions_are_read_in_any_dialect(tmp_path_factory, data, name, separator, end, bom, suffix):
+    texts = TEXTS.get(name.split()[-1], LINE if end == "\r" else LINE | LINES)  # Python before 3.13 quotes no other end
+    captions = data.draw(st.lists(texts.filter(lambda text: not LIST_BEGINS.match(text)), min_size=1, max_size=4))
+    if name in ("escaped", "minimal, escaped"):
+        captions.append('a "b" c')  # shows what the backslashes are
+    file, source = io.StringIO(newline=""), tmp_path_factory.mktemp("dialect") / f"t.{suffix}"
+    try:
+        writer = csv.writer(file, delimiter=separator, lineterminator=end, **DIALECTS[name])
+        writer.writerows([["image", "caption"], *([f"{row}.png", text] for row, text in enumerate(captions))])
+    except csv.Error:  # Python's writer has no way to write this
+        reject()
+    source.write_bytes((bom + file.getvalue()).encode())
+    assert list_source(str(source)).captions.to_pylist() == [[text] for text in captions]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,27 +90,49 @@ def _holds_images(kind: pa.DataType) -> bool:
 
 
 def _read_csv(path: Path) -> dict[str, list[str]]:
-    """Read all columns as texts: an id 007 is not 7.
-
-    Quotation marks belong to the text if each line is a whole row without them and quoting would join lines.
-    """
+    """Read all columns as texts: an id 007 is not 7."""
     text = path.read_bytes().decode("utf-8-sig")
-    separator = max(SEPARATORS, key=text.partition("\n")[0].count)
-    header, *rows = _parse_csv(text, delimiter=separator, quoting=csv.QUOTE_NONE)
-    is_plain = all(len(row) == len(header) for row in rows)
-    try:
-        quoted = _parse_csv(text, delimiter=separator, strict=True)
-    except ValueError as error:
-        if not is_plain:
-            raise ValueError(f"{error}; a quotation mark inside a quoted value is written twice") from None
-    else:
-        if not is_plain or not any("\n" in value or "\r" in value for row in quoted for value in row):
-            header, *rows = quoted
+    first = re.split(r"[\r\n]", text, maxsplit=1)[0]
+    header, *rows = _rows(text, max(SEPARATORS, key=first.count))
     if len({*header}) < len(header):
         raise ValueError(f"two columns have the same name; they are {', '.join(header)}")
     if wrong := next((number for number, row in enumerate(rows, start=1) if len(row) != len(header)), None):
         raise ValueError(f"row {wrong} has {len(rows[wrong - 1])} values, and the header names {len(header)} columns")
     return {name: [row[place] for row in rows] for place, name in enumerate(header)}
+
+
+def _rows(text: str, separator: str) -> list[list[str]]:
+    """Read quoted rows, with backslashes before quotation marks if only those explain the text, or unquoted rows.
+
+    Quotation marks belong to the text if each line is a whole row without them and quoting would join lines.
+    """
+    plain = _parse_csv(text, delimiter=separator, quoting=csv.QUOTE_NONE)
+    try:
+        quoted = _parse_csv(text, delimiter=separator, strict=True)
+    except ValueError as error:
+        if rows := _escaped_rows(text, separator) or (_are_whole(plain) and plain):
+            return rows
+        raise ValueError(f"{error}; a quotation mark inside a quoted value is written twice") from None
+    unquoted = re.sub(rf'(?<![^{separator}\r\n])"(?:[^"]|"")*"(?![^{separator}\r\n])', "", text)
+    if ('"' in unquoted or not _are_whole(quoted)) and (rows := _escaped_rows(text, separator)):
+        return rows
+    joins = any("\n" in value or "\r" in value for row in quoted for value in row)
+    return plain if joins and _are_whole(plain) and '"' not in "".join(plain[0]) else quoted
+
+
+def _escaped_rows(text: str, separator: str) -> list[list[str]]:
+    """Read rows in which every backslash stands before a character that needs it; none if others are there."""
+    escaped = re.sub(rf'\\[\\"{separator}]', "", text)
+    if "\\" in escaped or len(escaped) == len(text):
+        return []
+    with suppress(ValueError):
+        rows = _parse_csv(text, delimiter=separator, escapechar="\\", doublequote=False, strict=True)
+        return rows if _are_whole(rows) else []
+    return []
+
+
+def _are_whole(rows: list[list[str]]) -> bool:
+    return len({*map(len, rows)}) == 1
 
 
 def _parse_csv(text: str, **dialect: Any) -> list[list[str]]:
