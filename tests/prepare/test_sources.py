@@ -81,9 +81,8 @@ def test_a_caption_per_column_and_a_json_list_in_a_cell(folder):
     check(write_csv(folder / "flickr_annotations.csv", ["raw", "split", "filename"], rows))
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "json", "parquet"])
 @pytest.mark.parametrize("layout", ["list", "structs", "struct of lists"])
-def test_lists_and_records_of_captions(folder, kind, layout):
+def test_lists_and_records_of_captions_in_parquet(folder, layout):
     captions = {
         "list": CAPTIONS,
         "structs": [[{"raw": text, "sentid": n} for n, text in enumerate(texts)] for texts in CAPTIONS],
@@ -93,12 +92,8 @@ def test_lists_and_records_of_captions(folder, kind, layout):
         {"file_name": name, "sentences": texts, "split": split}
         for name, texts, split in zip(NAMES, captions, SPLITS, strict=True)
     ]
-    source = folder / f"table.{kind}"
-    if kind == "parquet":
-        pq.write_table(pa.Table.from_pylist(rows), source)
-    else:
-        source.write_text(json.dumps(rows) if kind == "json" else "\n".join(map(json.dumps, rows)))
-    check(source)
+    pq.write_table(pa.Table.from_pylist(rows), folder / "table.parquet")
+    check(folder / "table.parquet")
 
 
 @pytest.mark.parametrize("images", [[*FILES.values()], HELD, pa.array(FILES.values(), pa.binary_view())])
@@ -209,32 +204,68 @@ CELLS = [
 READ = [WRITTEN, WRITTEN, WRITTEN, [None, *WRITTEN], [], [""], ["a [b] c"], ["[a b]"]]
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "json"])
-def test_every_value_is_read_by_itself(tmp_path, kind):
-    """A list in one record and a text in the next; captions, splits and names that the first record lacks."""
-    names = [f"{row}.png" for row in range(len(CELLS))]
-    source = tmp_path / f"t.{kind}"
-    if kind == "csv":
-        write_csv(source, ["image", "caption"], [[*row] for row in zip(names, CELLS, strict=True)])
-        assert list_source(str(source)).captions.to_pylist() == READ
-        write_csv(source, ["image", "caption"], [["a.png", "['a' ... 'b']"]])
-        with pytest.raises(ValueError, match=r"row 1 \(from 1\) of column 'caption' looks like a list"):
-            list_source(str(source))
+def test_a_list_in_a_cell_is_read_as_its_captions(tmp_path):
+    rows = [[f"{row}.png", cell] for row, cell in enumerate(CELLS)]
+    source = write_csv(tmp_path / "t.csv", ["image", "caption"], rows)
+    assert list_source(str(source)).captions.to_pylist() == READ
+    write_csv(source, ["image", "caption"], [["a.png", "['a' ... 'b']"]])
+    with pytest.raises(ValueError, match=r"row 1 \(from 1\) of column 'caption' looks like a list"):
+        list_source(str(source))
+
+
+JSON_TEXTS = st.none() | st.integers(0, 99) | st.text("ab é'\n", max_size=4)
+JSON_CAPTIONS = st.recursive(
+    JSON_TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.fixed_dictionaries({"raw": inner, "tokens": st.just(["a"])}),
+    max_leaves=5,
+)
+JSON_RECORDS = st.fixed_dictionaries(
+    {"image": st.sampled_from(NAMES)},
+    optional={
+        "split": st.sampled_from(["train", "dev", None]),
+        "note": st.none() | st.lists(st.integers()),
+        **dict.fromkeys(("caption", "captions", "sentences", "text"), JSON_CAPTIONS),
+    },
+)
+
+
+def captions_in(value):
+    """The captions of a value, however it nests them."""
+    if isinstance(value, dict):
+        return captions_in(value["raw"])
+    if isinstance(value, list):
+        return [text for item in value for text in captions_in(item)]
+    return [text] if value is not None and (text := " ".join(str(value).split())) else []
+
+
+@settings(max_examples=200, deadline=None)
+@given(records=st.lists(JSON_RECORDS, min_size=1, max_size=5), layout=st.sampled_from(["json", "images", "jsonl"]))
+def test_json_records_of_any_shape_keep_all_captions(tmp_path_factory, records, layout):
+    """Records may lack fields, name them differently or hold null; those of one path and split are one image."""
+    source = tmp_path_factory.mktemp("records") / f"t.{'jsonl' if layout == 'jsonl' else 'json'}"
+    whole = {"images": records} if layout == "images" else records
+    source.write_text("\n\n".join(map(json.dumps, records)) if layout == "jsonl" else json.dumps(whole))
+    expected = {}
+    for record in records:
+        fields = [record.get(name) for name in ("caption", "captions", "sentences", "text")]
+        filled = next((value for value in fields if value not in (None, "", [])), None)
+        expected.setdefault((record["image"], record.get("split")), []).extend(captions_in(filled))
+    if not any(expected.values()):
+        with pytest.raises(ValueError, match=r"no column is named like captions|no image has a caption"):
+            clean_captions(list_source(str(source)))
         return
-    rows = [
-        {"image": "a.png", "caption": 7},
-        {"image": "b.png", "captions": ["x", {"raw": "y"}], "split": "dev"},
-        {"image": "c.png", "caption": None, "split": "dev"},
-    ]
-    source.write_text(json.dumps(rows) if kind == "json" else "\n".join(map(json.dumps, rows)))
-    listing = list_source(str(source))
-    assert listing.captions.to_pylist() == [["7"], ["x", "y"], [None]]
-    assert listing.splits.to_pylist() == [None, "dev", "dev"]
-    rows[0]["caption"] = {"en": "e", "de": "d"}
-    source.write_text(json.dumps(rows) if kind == "json" else "\n".join(map(json.dumps, rows)))
+    listing = clean_captions(list_source(str(source)))
+    splits = [None] * len(listing) if listing.splits is None else listing.splits.to_pylist()
+    found = zip(listing.ids.to_pylist(), splits, listing.captions.to_pylist(), strict=True)
+    assert {(name, split): captions for name, split, captions in found} == {k: v for k, v in expected.items() if v}
+
+
+def test_a_field_of_records_is_named(tmp_path):
+    source = tmp_path / "t.jsonl"
+    source.write_text('{"image": "a.png", "caption": {"en": "e", "de": "d"}}\n{"image": "b.png"}')
     with pytest.raises(ValueError, match=r"is a record of en, de; .* --caption-column caption.en"):
         list_source(str(source))
-    assert list_source(str(source), None, Fields(captions=("caption.de",))).captions.to_pylist()[0] == ["d"]
+    assert list_source(str(source), None, Fields(captions=("caption.de",))).captions.to_pylist() == [["d"], [None]]
 
 
 DIALECTS = {

@@ -40,6 +40,7 @@ WHITE = r"[\s\x{0b}\x{1c}-\x{1f}\x{85}\x{2028}\x{2029}]+"
 """White space and anything that some programs take for the end of a line: the captions file has one caption a line."""
 LIST_BEGINS = re.compile(r"\s*\[\s*(?:['\"\]]|(?:None|null|nan)\b)")
 LIST_ITEM = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|None|null|nan""")
+EMPTY = (None, "", [])
 HASHED_TEXTS = 1 << 16
 
 Columns = Mapping[str, list[Any] | tuple[pa.Array | pa.ChunkedArray, ...]]
@@ -174,7 +175,8 @@ def record_columns(records: Sequence[Mapping[str, Any]], fields: Fields) -> dict
     columns = transpose(records)
     usual = [name for name in CAPTION_FIELDS if name in columns]
     if len(usual) > 1 and not fields.captions:
-        columns[usual[0]] = [next((record[name] for name in usual if name in record), None) for record in records]
+        filled = ([record[name] for name in usual if record.get(name) not in EMPTY] for record in records)
+        columns[usual[0]] = [next(iter(values), None) for values in filled]
     return columns
 
 
