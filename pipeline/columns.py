@@ -33,6 +33,11 @@ class Parquet:
         """Number of rows in each row group."""
         return [self.file.metadata.row_group(group).num_rows for group in range(self.file.num_row_groups)]
 
+    @property
+    def types(self) -> dict[str, pa.DataType]:
+        """Return the type of each column as it is read."""
+        return {field.name: plain_type(field.type) for field in self.file.schema_arrow}
+
     def read(self) -> pa.Table:
         with self._reading():
             return self._fitted(self.file.read(self._names))

@@ -162,17 +162,14 @@ def _safetensors(path: Path) -> dict[str, FilePart]:
 
 
 def _columns(schema: pa.Schema, rows: int, read: Callable[[str], Iterator[Any]]) -> dict[str, FilePart]:
-    def read_plain(name: str) -> Iterator[Any]:
-        return map(plain, read(name))
-
-    return {field.name: FilePart(plain_type(field.type), (rows,), partial(read_plain, field.name)) for field in schema}
+    return {field.name: FilePart(plain_type(field.type), (rows,), partial(read, field.name)) for field in schema}
 
 
 def _parquet(path: Path) -> dict[str, FilePart]:
     def read(name: str) -> Iterator[Any]:
         with open_parquet(path) as file:
             for batch in file.batches(READ_ROWS, [name]):
-                yield batch.column(0).combine_chunks()
+                yield plain(batch.column(0).combine_chunks())
 
     with open_parquet(path) as file:
         return _columns(file.file.schema_arrow, len(file), read)
@@ -187,7 +184,7 @@ def _arrow(*paths: Path) -> dict[str, FilePart]:
                 for batch in batches:
                     column = batch.column(0)
                     column.validate(full=True)  # a hostile file's offsets may point anywhere
-                    yield from (column.slice(start, READ_ROWS) for start in range(0, len(column), READ_ROWS))
+                    yield from (plain(column.slice(start, READ_ROWS)) for start in range(0, len(column), READ_ROWS))
 
     rows, schemas = 0, []
     for path in paths:
@@ -220,7 +217,7 @@ def _hub_columns(given: str) -> dict[str, FilePart]:
 
     def read(name: str) -> Iterator[Any]:
         for table in rows.select_columns([name]).iter(batch_size=READ_ROWS):
-            yield table[name].combine_chunks()
+            yield plain(table[name].combine_chunks())
 
     splits = load_splits(given)
     if len(splits) > 1:

@@ -6,7 +6,7 @@ those among the whole split.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,18 +71,19 @@ def metric_intervals(
     ranks: Ranks, image_of: ImageOf, *, rng: np.random.Generator, replicates: int = REPLICATES
 ) -> dict[str, Interval]:
     """Return the 95 % interval of every recall and of rsum, by a bootstrap of test images."""
-    drawn = np.concatenate(list(_drawn_recalls(_hits(ranks, image_of), image_of, replicates, rng)), axis=1)
-    recalls = np.hstack(list(drawn))
-    return _intervals(RECALL_METRICS, 100 * np.column_stack([recalls, recalls.sum(axis=1)]))
+    recalls = np.hstack([*_drawn_recalls(_hits(ranks, image_of), image_of, replicates, rng)])
+    drawn = 100 * np.column_stack([recalls, recalls.sum(axis=1)])
+    low, high = np.percentile(drawn, OUTSIDE, axis=0).tolist()
+    return dict(zip(RECALL_METRICS, zip(low, high, strict=True), strict=True))
 
 
 def compare_runs(
     ours: Ranks, theirs: Ranks, image_of: ImageOf, *, rng: np.random.Generator, replicates: int = REPLICATES
 ) -> Comparison:
     """Compare our rsum to theirs: the interval draws test images, the test exchanges the runs image by image."""
-    drawn = _drawn_gains([[ours]], [theirs], image_of, replicates, rng)[:, 0, 0]
-    low, high = np.percentile(drawn, OUTSIDE).tolist()
-    of_image = _of_images(_gains([ours], [theirs], image_of), image_of)[0]
+    gains = _gains([ours], [theirs], image_of)
+    low, high = np.percentile(100 * _drawn_recalls(gains, image_of, replicates, rng).sum(axis=0), OUTSIDE).tolist()
+    of_image = _of_images(gains, image_of)[0]
     signs = rng.integers(0, 2, (replicates, len(of_image)), dtype=np.int8) * 2 - 1
     exchanged = np.abs(signs @ of_image)
     as_large = np.count_nonzero(exchanged >= abs(of_image.sum()) * (1 - 1e-12))
@@ -107,44 +108,28 @@ def rsum_intervals(
     """
     if len(baseline) < FEWEST_SEEDS or not arms:
         return {}
-    quantile = STUDENT[min(len(baseline), FEWEST_SEEDS + len(STUDENT) - 1) - FEWEST_SEEDS]
-    by_image = _drawn_gains([*arms.values()], baseline, image_of, replicates, rng).mean(axis=2).std(axis=0, ddof=1)
-    intervals = {}
-    for (arm, ranks), error in zip(arms.items(), by_image, strict=True):
-        gains = _of_images(_gains(ranks, baseline, image_of), image_of).sum(axis=1)
-        half = np.hypot(quantile * gains.std(ddof=1) / np.sqrt(len(gains)), NORMAL * error)
-        intervals[arm] = float(gains.mean() - half), float(gains.mean() + half)
-    return intervals
-
-
-def _intervals(names: Iterable[str], drawn: Float64[np.ndarray, "replicates names"]) -> dict[str, Interval]:
-    low, high = np.percentile(drawn, OUTSIDE, axis=0).tolist()
-    return dict(zip(names, zip(low, high, strict=True), strict=True))
-
-
-def _drawn_gains(
-    arms: Sequence[Sequence[Ranks]],
-    baseline: Sequence[Ranks],
-    image_of: ImageOf,
-    replicates: int,
-    rng: np.random.Generator,
-) -> Float64[np.ndarray, "replicates arms seeds"]:
-    """Return the gains in rsum on test images drawn with replacement."""
-    gains = np.concatenate([_gains(ranks, baseline, image_of) for ranks in arms], axis=1)
-    recalls = np.concatenate(list(_drawn_recalls(gains, image_of, replicates, rng)), axis=1)
-    return 100 * recalls.sum(axis=0).reshape(replicates, len(arms), len(baseline))
+    count = len(baseline)
+    by_arm = [_gains(ranks, baseline, image_of) for ranks in arms.values()]
+    gains = np.stack([_of_images(one, image_of).sum(axis=1) for one in by_arm])
+    means = np.stack([one.mean(axis=1) for one in by_arm], axis=1)
+    errors = 100 * _drawn_recalls(means, image_of, replicates, rng).sum(axis=0).std(axis=0, ddof=1)
+    quantile = STUDENT[min(count - FEWEST_SEEDS, len(STUDENT) - 1)]
+    halves = np.hypot(quantile * gains.std(axis=1, ddof=1) / np.sqrt(count), NORMAL * errors)
+    middles = gains.mean(axis=1)
+    return dict(zip(arms, zip((middles - halves).tolist(), (middles + halves).tolist(), strict=True), strict=True))
 
 
 def _drawn_recalls(
     hits: Float64[np.ndarray, "2 figures images"], image_of: ImageOf, replicates: int, rng: np.random.Generator
-) -> Iterator[Float64[np.ndarray, "2 _some figures"]]:
-    """Yield recalls of both directions for images drawn with their captions, in groups of replicates."""
-    captions = np.bincount(image_of)
+) -> Float64[np.ndarray, "2 replicates figures"]:
+    """Compute recalls of both directions for images drawn with their captions."""
+    captions, drawn = np.bincount(image_of), []
     images, (i2t, t2i) = len(captions), hits
     for start in range(0, replicates, CHUNK):
         size = min(CHUNK, replicates - start)
         times = rng.multinomial(images, np.full(images, 1 / images), size=size).astype(np.float64)
-        yield np.stack([times @ i2t.T / images, times @ t2i.T / (times @ captions)[:, None]])
+        drawn.append(np.stack([times @ i2t.T / images, times @ t2i.T / (times @ captions)[:, None]]))
+    return np.concatenate(drawn, axis=1)
 
 
 def _hits(ranks: Ranks, image_of: ImageOf) -> Float64[np.ndarray, "2 cutoffs images"]:

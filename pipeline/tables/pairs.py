@@ -12,16 +12,7 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Bool, Float64, Int32, Int64, Integer
 
-from aoq.pipeline.columns import (
-    csv_columns,
-    fitted,
-    open_parquet,
-    parse_csv,
-    parse_json_lines,
-    plain_type,
-    read_parquet,
-    transpose,
-)
+from aoq.pipeline.columns import csv_columns, fitted, open_parquet, parse_csv, parse_json_lines, read_parquet, transpose
 from aoq.pipeline.reading import open_array, reading
 from aoq.pipeline.search.positives import Positives
 from aoq.pipeline.search.problem import Direction
@@ -229,8 +220,7 @@ def open_columns(path: Path) -> tuple[Mapping[str, pa.DataType], Callable[[pa.Sc
         table = pa.table(transpose(parse_json_lines(path)))
         return dict(zip(table.schema.names, table.schema.types, strict=True)), partial(fitted, table)
     with open_parquet(path) as file:
-        schema = file.file.schema_arrow
-    types = dict(zip(schema.names, map(plain_type, schema.types), strict=True))
+        types = file.types
     return types, lambda columns, nullable: read_parquet(path, columns, nullable=nullable)
 
 

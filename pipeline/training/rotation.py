@@ -11,7 +11,7 @@ from jaxtyping import Int32, Int64
 from torch.utils.data import Dataset
 
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
-from aoq.pipeline.tables.pairs import SIDES
+from aoq.pipeline.tables.pairs import SIDES, require_one_each
 from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
 from aoq.pipeline.training.drawable import drawable_of
 
@@ -68,8 +68,7 @@ class Rotation(Dataset[dict[str, Any]]):
         self.k, self.direction, self._seed = k, way, seed
         counts = {"images": len(bare.i2t), "captions": len(bare.t2i)}
         for side, values in zip(SIDES[way], (anchors, candidates), strict=True):
-            if values is not None and len(values) != counts[side]:
-                raise ValueError(f"{len(values)} {side} are given for a table of {counts[side]}; they are other data.")
+            require_one_each(values, side, counts[side])
         self._anchors, self._candidates = anchors, candidates
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # workers of a DataLoader see it change
 

@@ -128,6 +128,8 @@ def test_ids_are_texts_of_any_kind(write, vectors, tmp_path, monkeypatch):
     path = written(write, tmp_path, vectors)
     for name in [*columns][:-2]:
         assert read_id_file(f"{path}::{name}") == ["b", "a", "b"]
+    with pytest.raises(ValueError, match="row 1 has no id in column 'lacking'"):
+        read_id_file(f"{path}::lacking")
     with pytest.raises(ValueError, match="holds double of shape"):
         open_vectors(f"{path}::scores", tmp_path / "copy.npy", normalise=False)
     with pytest.raises(ValueError, match="row 1 has no id in column 'lacking'"):

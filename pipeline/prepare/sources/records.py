@@ -175,8 +175,7 @@ def record_columns(records: Sequence[Mapping[str, Any]], fields: Fields) -> dict
     columns = transpose(records)
     usual = [name for name in CAPTION_FIELDS if name in columns]
     if len(usual) > 1 and not fields.captions:
-        filled = ([record[name] for name in usual if record.get(name) not in EMPTY] for record in records)
-        columns[usual[0]] = [next(iter(values), None) for values in filled]
+        columns[usual[0]] = [next((one[name] for name in usual if one.get(name) not in EMPTY), None) for one in records]
     return columns
 
 
