@@ -32,10 +32,7 @@ def verdicts(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
 
 
 def _judge(pairs: Sequence[tuple[ReportedRun, ReportedRun]]) -> dict[str, Any]:
-    """Judge a run and its baseline, or several seeds of both by their mean and an interval over seeds and images.
-
-    Two seeds have no interval, and so no comparison.
-    """
+    """Judge a run and its baseline, or several seeds of both by their mean and, of three or more, an interval."""
     run, other = pairs[0]
     gains = [one.gain for one, _ in pairs if one.gain]
     interval: Interval | None

@@ -40,7 +40,7 @@ WHITE = r"[\s\x{0b}\x{1c}-\x{1f}\x{85}\x{2028}\x{2029}]+"
 """White space and anything that some programs take for the end of a line: the captions file has one caption a line."""
 LIST_BEGINS = re.compile(r"\s*\[\s*(?:['\"\]]|(?:None|null|nan)\b)")
 LIST_ITEM = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|None|null|nan""")
-EMPTY = (None, "", [])
+EMPTY: tuple[object, ...] = (None, "", [])
 HASHED_TEXTS = 1 << 16
 
 Columns = Mapping[str, list[Any] | tuple[pa.Array | pa.ChunkedArray, ...]]

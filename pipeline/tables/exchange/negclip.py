@@ -51,16 +51,14 @@ def write_negclip(outgoing: Outgoing, folder: Path) -> tuple[int, int]:
     folder.mkdir()
     texts, files = outgoing.anchors.values, outgoing.candidates.values
     with (folder / "train.tsv").open("w", encoding="utf-8", newline="") as file:
-        writer, quoting = (
-            csv.writer(file, delimiter="\t", lineterminator="\n", quoting=how)
-            for how in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
-        )
+        ways = csv.QUOTE_MINIMAL, csv.QUOTE_ALL
+        writer, quoting = (csv.writer(file, delimiter="\t", lineterminator="\n", quoting=way) for way in ways)
         writer.writerow(_COLUMNS.names)
         for caption, image in zip(captions.tolist(), images.tolist(), strict=True):
             rows = row_of[of_captions[caption]]
             negatives = [texts[row] for row in of_images[image] if row >= 0]
             # Readers take a carriage return for the end of a row, and Python before 3.13 does not quote it.
-            has_return = "\r" in texts[caption] or "\r" in files[image]
+            has_return = "\r" in texts[caption] + files[image]
             row = texts[caption], files[image], negatives, rows[rows >= 0].tolist()
             (quoting if has_return else writer).writerow(row)
     return len(captions), len(of_captions) - len(np.unique(captions))
