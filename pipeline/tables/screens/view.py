@@ -6,7 +6,8 @@
     flags       fixed_size_list<uint32>[h]   bit n: rule n of the manifest's `rules` holds; uint16 is read as well
     suspicion   fixed_size_list<float32>[h]  0 to 1
 
-and `manifest.json` the screen, the sha256 of the lists that it judges, and the counts of each rule.
+and `manifest.json` the screen, the sha256 of the lists that it judges and of the view's own files, and the counts of
+each rule.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing_extensions import NotRequired, TypedDict
 
 from aoq.pipeline.columns import open_parquet, read_parquet
 from aoq.pipeline.config.screen import EXCLUSIONS, RULES, Suspected
+from aoq.pipeline.files import file_sha256, known_sha256
 from aoq.pipeline.reading import parse_json, reading
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.files import (
@@ -94,6 +96,7 @@ class View:
 
 def write_view(view: View, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    hashes = {}
     for direction in view.manifest["directions"]:
         judged = view[direction]
         rows, h = judged.flags.shape
@@ -106,7 +109,8 @@ def write_view(view: View, folder: Path) -> None:
         pq.write_table(
             pa.table(columns), path, compression="zstd", write_page_checksum=True, row_group_size=_GROUP_ROWS
         )
-    write_manifest(folder, view.manifest)
+        hashes[direction] = file_sha256(path)
+    write_manifest(folder, {**view.manifest, "sha256": hashes})
 
 
 def read_view(folder: Path, table: Mapping[str, Any]) -> View:
@@ -141,10 +145,12 @@ class ViewManifest(TypedDict):
     rules: list[str]
     table_sha256: dict[str, str]
     directions: dict[Direction, RuleCounts]
+    sha256: NotRequired[dict[Direction, str]]
+    """Hashes of the view's files; older views lack them."""
 
 
 def read_view_manifest(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the view's manifest; refused as `read_view` does."""
+    """Read the view's manifest and check the hashes of its files; refused as `read_view` does."""
     path = folder / MANIFEST
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no {MANIFEST}, so it is no view; `aoq screen` makes one.")
@@ -155,6 +161,10 @@ def read_view_manifest(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]
         raise ValueError(f"{folder} has format version {version}, this version reads {VIEW_VERSION}; screen again.")
     if manifest["table_sha256"] != table_hashes(table):
         raise ValueError(f"{folder} is a view of another table (its sha256 differ); screen this one.")
+    for direction in directions_of(table) if "sha256" in manifest else ():
+        with reading(file := folder / f"{direction}.parquet", "the view's file", _REMEDY):
+            if known_sha256(file) != manifest["sha256"].get(direction):
+                raise ValueError(f"its sha256 is not the one in {path}")
     return manifest
 
 

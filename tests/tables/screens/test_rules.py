@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import unicodedata
 from dataclasses import replace
 from statistics import NormalDist, mean, pstdev
@@ -276,7 +277,7 @@ def written(world, tmp_path):
 
 def test_a_view_is_read_as_it_was_written_and_of_its_table_only(world, written, tmp_path):
     read = read_view(tmp_path, world[0].manifest)
-    assert read.manifest == written.manifest
+    assert {key: value for key, value in read.manifest.items() if key != "sha256"} == written.manifest
     for direction in ("i2t", "t2i"):
         np.testing.assert_array_equal(read[direction].flags, written[direction].flags)
         np.testing.assert_array_equal(read[direction].suspicion, written[direction].suspicion)
@@ -285,8 +286,9 @@ def test_a_view_is_read_as_it_was_written_and_of_its_table_only(world, written, 
 
 
 def test_older_views_are_read_and_others_refused(world, written, tmp_path):
-    """Views had fewer rules, and 16-bit flags while there were no more than 16 rules."""
+    """Views had fewer rules, no hashes, and 16-bit flags while there were no more than 16 rules."""
     manifest = json.loads((tmp_path / "manifest.json").read_text())
+    del manifest["sha256"]
     for direction in ("i2t", "t2i"):
         rows = pq.read_table(tmp_path / f"{direction}.parquet")
         narrow = rows["flags"].cast(pa.list_(pa.uint16(), rows.schema.field("flags").type.list_size))
@@ -295,6 +297,13 @@ def test_older_views_are_read_and_others_refused(world, written, tmp_path):
     np.testing.assert_array_equal(read_view(tmp_path, world[0].manifest).i2t.flags, written.i2t.flags)
     (tmp_path / "manifest.json").write_text(json.dumps({**manifest, "rules": manifest["rules"][1:]}))
     with pytest.raises(ValueError, match="screen again"):
+        read_view(tmp_path, world[0].manifest)
+
+
+def test_files_of_two_views_do_not_mix(world, written, tmp_path):
+    write_view(judge(world[0], Screen(mutual_rank=1), world[1]), tmp_path / "other")
+    shutil.copyfile(tmp_path / "other" / "t2i.parquet", tmp_path / "t2i.parquet")
+    with pytest.raises(ValueError, match=r"t2i.parquet .*its sha256 is not the one in .*; screen again"):
         read_view(tmp_path, world[0].manifest)
 
 
