@@ -199,7 +199,7 @@ def import_table_command(
 def publish_command(table: NamedTable, output: Path, view: Path | None, licence: str | None) -> None:
     """Write a table with a data card.
 
-    TABLE is an experiment or a table's folder. It is checked and written to the new folder OUTPUT, with flags (--view),
+    TABLE is an experiment or a table's folder. It is audited and written to the new folder OUTPUT, with flags (--view),
     ids and a README.md as the Hugging Face hub wants it; without pictures and texts. OUTPUT is a table, for all
     commands. --data is compared with the table: other data, or another order, is refused.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,12 @@ from aoq.pipeline.tables.files import (
     search_facts,
 )
 from aoq.pipeline.tables.pairs import Pairs, is_among, listed_keys, pair_keys, pairs_sha256
-from aoq.pipeline.tables.table import NegativeTable
+from aoq.pipeline.tables.table import SEARCH_FIELDS, NegativeTable
+from aoq.pipeline.tables.writing import Figures, are_certified
 
 FIELDS = {"direction", "h", "search", "guarantee", "anchors", "sha256"}
+ROUNDING = 1e-4
+"""Figures are kept to four decimals."""
 Keys = Int64[np.ndarray, "anchors h"]
 """The number of each listed pair; padding is -1."""
 
@@ -72,8 +75,8 @@ def audit(given: NegativeTable | Path | str) -> list[Finding]:
                     "older version; mine again."
                 )
             findings += _identity(folder, direction, table)
-            if about["guarantee"] == "exact":
-                findings += _certificates(folder, direction, table[direction])
+            if about["guarantee"] == "exact" or about.get("certified_share"):
+                findings += _certificates(folder, direction, table[direction], about)
     mined = [direction for direction in table.directions if table[direction].h]
     for direction in mined:
         findings += _lists(direction, table)
@@ -119,7 +122,7 @@ def _identity(folder: Path, direction: Direction, table: NegativeTable) -> Itera
     with reading(folder / name, "a table's file"):
         footer = parse_json((pq.read_schema(folder / name).metadata or {}).get(b"aoq", b"{}"), dict)
     shared = {key: value for key, value in table.manifest.items() if key not in ("directions", "ids")}
-    for key, value in {**shared, **{key: about[key] for key in ("direction", "h", "search", "guarantee")}}.items():
+    for key, value in {**shared, **{key: about.get(key) for key in ("direction", "h", *SEARCH_FIELDS)}}.items():
         if footer.get(key) != value:
             yield Finding(name, f"its footer says {key} = {footer.get(key)!r}, the manifest {value!r}")
     if lists.h != about["h"] or len(lists) != about["anchors"]:
@@ -128,10 +131,25 @@ def _identity(folder: Path, direction: Direction, table: NegativeTable) -> Itera
         )
     if content_sha256(lists) != about["sha256"]:
         yield Finding(name, "its lists are not those whose sha256 the manifest gives")
+    if len(lists):
+        figures = Figures()
+        figures.add(lists)
+        yield from _figures(direction, about, figures.summary())
 
 
-def _certificates(folder: Path, direction: Direction, lists: NegativeLists) -> Iterator[Finding]:
-    """Check that the last score of every exact list clears the bound of all pairs that were not scored exactly."""
+def _figures(direction: Direction, about: Mapping[str, Any], computed: Mapping[str, float | None]) -> Iterator[Finding]:
+    """Compare the manifest's figures with those of the table."""
+    for key, value in computed.items():
+        stated = about.get(key, value)  # older and imported tables lack some
+        are_numbers = isinstance(stated, int | float) and value is not None
+        if stated != value and not (are_numbers and abs(stated - value) < ROUNDING):
+            yield Finding(MANIFEST, f"it says {key} = {stated!r} of {direction}, and the table gives {value!r}")
+
+
+def _certificates(
+    folder: Path, direction: Direction, lists: NegativeLists, about: Mapping[str, Any]
+) -> Iterator[Finding]:
+    """Check that the certificates are the lists', and that those of exact lists certify each."""
     name = f"{direction}.certificates.parquet"
     rows = read_parquet(folder / name, CERTIFICATES, remedy=MINE_AGAIN)
     if not np.array_equal(rows["anchor_id"].to_numpy(), np.arange(len(lists))):
@@ -139,8 +157,10 @@ def _certificates(folder: Path, direction: Direction, lists: NegativeLists) -> I
         return
     last, own, bound = rows["last_score"].to_numpy(), lists.scores[:, -1], rows["bound"].to_numpy()
     yield from _found(name, "a last score that is not the table's", (last != own) & ~(np.isnan(last) & np.isnan(own)))
-    uncertain = ~((last > bound) | (bound == -np.inf))
-    yield from _found(name, "not certified: the last score does not clear the bound", uncertain)
+    is_certified = are_certified(last, bound)
+    if about["guarantee"] == "exact":
+        yield from _found(name, "not certified: the last score does not clear the bound", ~is_certified)
+    yield from _figures(direction, about, {"certified_share": float(is_certified.mean())})
 
 
 def _keys(table: NegativeTable, direction: Direction) -> Keys:

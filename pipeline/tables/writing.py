@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from jaxtyping import Bool, Float32
 
 from aoq.pipeline.engine import in_parallel
 from aoq.pipeline.files import replace_output, scratch_beside
@@ -101,40 +102,63 @@ def write_lists(path: Path, footer: Mapping[str, Any], parts: Iterable[NegativeL
     The `bound` of lists that a search certified goes into certificates beside the table: bounds depend on the
     search, and the table does not.
     """
-    content, rows, positives, certified, collapsed, sums = ContentHash(), 0, 0, 0, 0, np.zeros(4)
+    content, figures, certified = ContentHash(), Figures(), 0
     certificates: list[pa.Table] = []
     with list_writer(path, footer) as writer:
         for group in _row_groups(parts):
             writer.write_table(group.select(writer.schema.names).cast(writer.schema))
             lists = from_arrow(group)
-            scores, positive = lists.scores, lists.positive_score
             if lists.bound is not None:
-                columns = {"anchor_id": group["anchor_id"], "last_score": scores[:, -1], "bound": lists.bound}
+                last = lists.scores[:, -1]
+                columns = {"anchor_id": group["anchor_id"], "last_score": last, "bound": lists.bound}
                 certificates.append(pa.table(columns, schema=CERTIFICATES))
-                certified += int(((scores[:, -1] > lists.bound) | (lists.bound == -np.inf)).sum())
+                certified += int(are_certified(last, lists.bound).sum())
             content.add(lists)
-            rows += len(lists)
-            collapsed += _count_collapsed(lists)
-            positives += int(np.isfinite(positive).sum())
-            summed = (scores[:, 0], scores[:, -1], positive, scores[:, 0] > positive)
-            sums += [np.nansum(column, dtype=np.float64) for column in summed]
+            figures.add(lists)
     if certificates:
         beside = path.with_suffix(".certificates.parquet")
         pq.write_table(pa.concat_tables(certificates), beside, compression="zstd", row_group_size=GROUP_ROWS)
-    first, last, lowest, above = sums.tolist()
-    has_collapsed = collapsed > MOST_COLLAPSED * rows
-    if has_collapsed:
-        logger.warning("%s: %s", path.stem, describe_collapse(collapsed / rows))
-    return {
-        "anchors": rows,
-        "sha256": content.hexdigest(),
-        **({"certified_share": certified / rows} if certificates else {}),
-        **({"collapsed_share": round(collapsed / rows, 4)} if has_collapsed else {}),
-        "first_score_mean": round(first / rows, 4),
-        "last_score_mean": round(last / rows, 4),
-        "positive_score_mean": round(lowest / positives, 4) if positives else None,
-        "above_positive_share": round(above / rows, 4),
-    }
+    summary = figures.summary()
+    if share := summary.get("collapsed_share"):
+        logger.warning("%s: %s", path.stem, describe_collapse(share))
+    proven = {"certified_share": certified / figures.rows} if certificates else {}
+    return {"anchors": figures.rows, "sha256": content.hexdigest(), **proven, **summary}
+
+
+def are_certified(
+    last: Float32[np.ndarray, " anchors"], bound: Float32[np.ndarray, " anchors"]
+) -> Bool[np.ndarray, " anchors"]:
+    """Return whether each list's last score clears the bound of all pairs that were not scored exactly."""
+    return (last > bound) | (bound == -np.inf)
+
+
+class Figures:
+    """The main figures of a direction's lists: how hard they are, and whether the teacher has collapsed."""
+
+    def __init__(self) -> None:
+        self.rows = self._positives = self._collapsed = 0
+        self._sums = np.zeros(4)
+
+    def add(self, lists: NegativeLists) -> None:
+        """Count in a group of lists."""
+        scores, positive = lists.scores, lists.positive_score
+        self.rows += len(lists)
+        self._positives += int(np.isfinite(positive).sum())
+        self._collapsed += _count_collapsed(lists)
+        summed = (scores[:, 0], scores[:, -1], positive, scores[:, 0] > positive)
+        self._sums += [np.nansum(column, dtype=np.float64) for column in summed]
+
+    def summary(self) -> dict[str, float | None]:
+        """Return the figures as the manifest has them."""
+        rows, positives, (first, last, lowest, above) = self.rows, self._positives, self._sums.tolist()
+        collapsed = self._collapsed / rows
+        return {
+            **({"collapsed_share": round(collapsed, 4)} if collapsed > MOST_COLLAPSED else {}),
+            "first_score_mean": round(first / rows, 4),
+            "last_score_mean": round(last / rows, 4),
+            "positive_score_mean": round(lowest / positives, 4) if positives else None,
+            "above_positive_share": round(above / rows, 4),
+        }
 
 
 def list_writer(path: Path, footer: Mapping[str, Any]) -> pq.ParquetWriter:

@@ -44,18 +44,21 @@ def test_it_reads_back_as_the_table_it_was(files):
         (("other", "out", "--view", "view"), "view is a view of another table"),
         (("nowhere", "out"), "nowhere is neither an experiment nor a table's folder"),
         (("table", "view"), "view is there already; remove it or choose another name"),
-        (("changed", "out"), "does not hold the lists whose sha256"),
+        (("changed", "out"), "changed does not pass `aoq audit`: i2t.parquet: its lists are not those whose sha256"),
+        (("uncertified", "out"), "does not pass `aoq audit`: i2t.certificates.parquet: its anchors are not"),
     ],
 )
 def test_what_cannot_be_published_leaves_nothing(files, arguments, message):
     options = ("--per-image", EACH, "--normalise", "--h-captions", 5, "--h-images", 4)
-    for name in ("other", "changed"):
+    for name in ("other", "changed", "uncertified"):
         assert aoq("mine", "images.npy", "captions.npy", name, *options).exit_code == 0
     pq.write_table(pq.read_table("table/t2i.parquet"), "changed/t2i.parquet")
     lists = pq.read_table("changed/i2t.parquet")
     pq.write_table(
         lists.set_column(3, "positive_score", lists["positive_score"].combine_chunks()[::-1]), "changed/i2t.parquet"
     )
+    empty = pq.read_table(bounds := "uncertified/i2t.certificates.parquet").slice(0, 0)
+    pq.write_table(empty, bounds)
     before = sorted(path.name for path in files.iterdir())
     shown = aoq("publish", *arguments)
     assert shown.exit_code == 1

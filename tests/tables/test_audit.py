@@ -156,6 +156,15 @@ BESIDE = {
     "its footer says dataset = 'd', the manifest 'e'": lambda folder: edit(
         folder, lambda said: said.update(dataset="e")
     ),
+    "its footer says recall = None, the manifest 0.9": lambda folder: edit(
+        folder, lambda old: old["directions"]["i2t"].update(recall=0.9)
+    ),
+    "manifest.json: it says first_score_mean = 0.99 of t2i, and the table gives": lambda folder: edit(
+        folder, lambda old: old["directions"]["t2i"].update(first_score_mean=0.99)
+    ),
+    "manifest.json: it says certified_share = 0.5 of i2t, and the table gives 1.0": lambda folder: edit(
+        folder, lambda old: old["directions"]["i2t"].update(certified_share=0.5)
+    ),
     r"a score, although the manifest says that there are none \(30 rows": lambda folder: edit(
         folder, lambda old: old["directions"]["i2t"].update(scores="none")
     ),

@@ -14,17 +14,9 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.card import VIEW, write_card
-from aoq.pipeline.tables.exchange.outgoing import BLOCK_ANCHORS
-from aoq.pipeline.tables.files import (
-    MANIFEST,
-    POSITIVES,
-    directions_of,
-    read_chunks,
-    read_ids,
-    read_manifest,
-    read_positives,
-)
+from aoq.pipeline.tables.files import MANIFEST, POSITIVES, directions_of, read_ids, read_manifest
 from aoq.pipeline.tables.screens.view import read_view, write_view
 from aoq.pipeline.tables.writing import write_ids
 
@@ -38,16 +30,15 @@ def publish_table(
     caption_ids: Sequence[str] | None = None,
     licence: str | None = None,
 ) -> list[str]:
-    """Check the table and its view, write both to the new folder `output`, and name the files."""
+    """Audit the table, check its view, write both to the new folder `output`, and name the files."""
+    if findings := audit(table):
+        more = f", and {len(findings) - 1} more" if len(findings) > 1 else ""
+        raise ValueError(f"{table} does not pass `aoq audit`: {findings[0]}{more}; mine it again.")
     manifest = read_manifest(table)
     judged = None if view is None else read_view(view, manifest)
     directions = directions_of(manifest)
     if len(directions) == 1 and caption_ids is not None:
         raise ValueError("the table is of one set, whose ids are --image-ids; leave out --caption-ids.")
-    for direction in directions:
-        for _ in read_chunks(table, direction, manifest, 16 * BLOCK_ANCHORS):
-            pass  # refused at the end if the lists do not match the manifest
-    read_positives(table, manifest)
     output.mkdir()
     files = (f"{direction}{ending}" for direction in directions for ending in (".parquet", ".certificates.parquet"))
     for name in (*files, POSITIVES, MANIFEST):
