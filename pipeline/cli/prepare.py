@@ -13,7 +13,7 @@ import click
 from aoq.pipeline.cli.options import PATH, POSITIVE, as_json, cluster_options, split, threads, with_default
 from aoq.pipeline.cli.output import counted, echo, echo_json, echo_next
 from aoq.pipeline.console import show_progress
-from aoq.pipeline.data.folder import open_split
+from aoq.pipeline.data.folder import PREPARED, changed_files, open_split
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.files import replace_output, scratch_beside, writing_in
 
@@ -71,7 +71,7 @@ def prepare_command(
         made = scratch / folder.name
         if folder.exists() and not overwrite:
             raise ValueError(f"{folder} exists already; choose another name, or replace it with --overwrite.")
-        if folder.exists() and not (folder / "prepared.json").is_file():
+        if folder.exists() and not (folder / PREPARED).is_file():
             raise ValueError(f"{folder} was not made by aoq prepare, and is not replaced; choose another name.")
         with show_progress("preparing") as report:
             extractor, splits = prepare_folder(request, made, scratch / "work", engine, batch=batch_size, report=report)
@@ -143,18 +143,20 @@ def data_command() -> None:
 
 @data_command.command("check")
 @click.argument("folder", type=PATH)
+@click.option("--full", is_flag=True, help="Also compare files with the hashes that `aoq prepare` recorded.")
 @as_json
-def _check(folder: Path, as_json: bool) -> None:
+def _check(folder: Path, full: bool, as_json: bool) -> None:
     """Check every split of a folder.
 
     Prints what each split of FOLDER holds, then everything that is wrong with it, at once. The exit code is 1 if
     anything is an error.
     """
     from aoq.pipeline.data.check import examine_folder
-    from aoq.pipeline.data.findings import check_defaults, total
+    from aoq.pipeline.data.findings import Flaw, check_defaults, total
 
     examined, by_default = examine_folder(folder), [*check_defaults(folder)]
-    flaws = [*examined.flaws, *(replace(flaw, severity="warning") for flaw in by_default)]
+    changed = [Flaw(*each) for each in changed_files(folder)] if full else []
+    flaws = [*changed, *examined.flaws, *(replace(flaw, severity="warning") for flaw in by_default)]
     errors, warnings = total(flaws, "error"), total(flaws, "warning")
     if as_json:
         echo_json({"folder": str(folder), "splits": [*map(asdict, examined.facts)], "flaws": [*map(asdict, flaws)]})

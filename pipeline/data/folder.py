@@ -17,15 +17,18 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool, Float, Int32, Integer
+from typing_extensions import NotRequired, TypedDict
 
 from aoq.pipeline.data import files
+from aoq.pipeline.files import known_sha256
+from aoq.pipeline.reading import read_json
 from aoq.pipeline.search.positives import Positives, positive_pairs_of
 from aoq.pipeline.search.problem import Direction
 
@@ -35,6 +38,8 @@ REQUIRED = ("ims.npy", "caps.txt")
 OPTIONAL = ("ids.txt", "boxes.npy", "mask.npy", "pairs.npy", "identity.npy")
 SAMPLED_FILES = ("ims.npy", "boxes.npy", "mask.npy")
 """Arrays that are fingerprinted by samples; all other files are hashed as a whole."""
+PREPARED = "prepared.json"
+"""What `aoq prepare` records about a folder that it made."""
 BLOCK, BLOCKS = 4096, 256
 RowNumbers = Integer[np.ndarray, "*#pairs"] | int | np.integer
 
@@ -162,6 +167,23 @@ def present_files(folder: Path, split: str) -> dict[str, Path]:
 def find_splits(folder: Path) -> list[str]:
     """Names before `_ims.npy` and `_caps.txt`, sorted."""
     return sorted({path.name.removesuffix(f"_{end}") for end in REQUIRED for path in folder.glob(f"?*_{end}")})
+
+
+class _Prepared(TypedDict):
+    sha256: NotRequired[dict[str, str]]
+    """Hashes of the splits' files; older folders lack them."""
+
+
+def changed_files(folder: Path, splits: Sequence[str] | None = None) -> Iterator[tuple[str, str]]:
+    """Yield each file that is not as `aoq prepare` wrote it, and a sentence; of all splits, or of those chosen."""
+    if not (record := folder / PREPARED).is_file():
+        return
+    chosen = {f"{split}_{suffix}" for split in splits or () for suffix in (*REQUIRED, *OPTIONAL)}
+    remedy = f"prepare the folder again, or, if the change is meant, remove the file's line from {PREPARED}"
+    for name, sha256 in read_json(record, _Prepared).get("sha256", {}).items():
+        path = folder / name
+        if (splits is None or name in chosen) and not (path.is_file() and known_sha256(path) == sha256):
+            yield name, f"is not the file that `aoq prepare` wrote; {remedy}"
 
 
 def split_fingerprint(folder: Path, split: str) -> str:

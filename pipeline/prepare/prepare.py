@@ -16,9 +16,10 @@ import pyarrow as pa
 from jaxtyping import Int32, Shaped
 
 from aoq.pipeline.console import Reporter, visible
+from aoq.pipeline.data.folder import PREPARED
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.extras import import_extra
-from aoq.pipeline.files import digest, write_atomically
+from aoq.pipeline.files import digest, file_sha256, write_atomically
 from aoq.pipeline.on_ray import choose_runner, load_ray
 from aoq.pipeline.prepare.blocks import extract_blocks, ship_extraction
 from aoq.pipeline.prepare.extraction import Extracting, Extraction, ImageReader, has_thumbnail
@@ -102,8 +103,9 @@ def prepare_folder(
         "drawn": {"sizes": dict(request.sizes), "seed": request.seed} if request.sizes else None,
         "skipped": sum(len(each.progress["broken"]) for each in extractions.values()),
         "changed": dict(sum((Counter(each.progress["changed"]) for each in extractions.values()), Counter())),
+        "sha256": {path.name: file_sha256(path) for path in sorted(folder.glob("?*_*")) if path.is_file()},
     }
-    write_atomically(folder / "prepared.json", (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode())
+    write_atomically(folder / PREPARED, (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode())
     return extractor, counts
 
 

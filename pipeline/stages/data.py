@@ -15,7 +15,7 @@ from aoq.pipeline.console import show_progress
 from aoq.pipeline.data.check import examine_folder
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.data.findings import SEVERITIES, Flaw, confusion, isolation, summed_up
-from aoq.pipeline.data.folder import Split, split_fingerprint
+from aoq.pipeline.data.folder import Split, changed_files, split_fingerprint
 from aoq.pipeline.data.noise import draw_noise, read_noise
 from aoq.pipeline.data.vocabulary import Vocabulary
 from aoq.pipeline.engine import Engine
@@ -143,12 +143,14 @@ def make_dataset(chain: Chain, build: Build, engine: Engine) -> None:
 
 def _check_files(folder: Path, splits: Sequence[str]) -> None:
     """Refuse splits with an error, and log a line for each kind of warning."""
-    kinds = examine_folder(folder, splits).kinds
+    changed = [[Flaw(*each)] for each in changed_files(folder, splits)]
+    kinds = [*changed, *examine_folder(folder, splits).kinds]
     errors, warnings = ([summed_up(kind) for kind in kinds if kind[0].severity == level] for level in SEVERITIES)
     if errors:
         shown = "\n".join(f"  {line}" for line in errors[:MOST_PROBLEMS])
         more = f"\n  and {len(errors) - MOST_PROBLEMS} more kinds" if len(errors) > MOST_PROBLEMS else ""
-        raise ValueError(f"{folder} cannot be used; `aoq data check {folder}` lists every problem:\n{shown}{more}")
+        check = f"aoq data check {'--full ' * bool(changed)}{folder}"
+        raise ValueError(f"{folder} cannot be used; `{check}` lists every problem:\n{shown}{more}")
     for line in warnings:
         logger.warning("%s", line)
     if warnings:

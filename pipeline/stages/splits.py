@@ -13,6 +13,7 @@ from aoq.pipeline.data.files import open_features, read_pairing
 from aoq.pipeline.data.folder import (
     SAMPLED_FILES,
     Split,
+    changed_files,
     first_images,
     open_split,
     present_files,
@@ -151,6 +152,9 @@ def _check_files(chain: Chain, name: str, verify: Verify) -> None:
         "is not the file that was read when the dataset was made; put that one back, or, if the change is meant, "
         f"delete {dataset.path} and what was made from it, and run again."
     )
+    if not any(path.name in recorded for path in present_files(chain.folder, name).values()):
+        for file, flaw in changed_files(chain.folder, [name]):
+            raise ValueError(f"{chain.folder / file} {flaw}.")
     for suffix, path in present_files(chain.folder, name).items():
         if (sha256 := recorded.get(path.name)) is None:
             continue

@@ -51,3 +51,12 @@ def test_no_next_step_where_it_would_fail(aoq, folder):
     assert shown.exit_code == 0
     assert "warning: dev_ims.npy: is missing, which experiments choose their best epoch by" in shown.stdout
     assert shown.stderr == ""
+
+
+def test_hashes_are_compared_on_request(aoq, folder):
+    (folder / "prepared.json").write_text(json.dumps({"sha256": {"dev_caps.txt": "other", "dev_ids.txt": "lost"}}))
+    assert aoq("data", "check", folder, root=None).exit_code == 0
+    shown = aoq("data", "check", folder, "--full", root=None)
+    assert shown.exit_code == 1
+    for name in ("dev_caps.txt", "dev_ids.txt"):
+        assert f"error: {name}: is not the file that `aoq prepare` wrote" in shown.stdout

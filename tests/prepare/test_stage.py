@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from aoq.pipeline.data.folder import open_split
+from aoq.pipeline.data.folder import changed_files, open_split
 from aoq.pipeline.stages.plan import MAKERS, plan
-from aoq.pipeline.stages.splits import open_pairs
+from aoq.pipeline.stages.splits import open_checked, open_pairs
 from tests.prepare.conftest import CPU, encoded, picture
 
 EXPERIMENT = """
@@ -74,6 +74,27 @@ def test_stages_of_a_source(planned):
     make(chain, "dataset")
     pairs = open_pairs(chain, "train")
     assert pairs.images(np.arange(2)).features.shape == (2, 4, 3)
+
+
+def test_a_prepared_folder_that_was_damaged_is_not_trained_on(prepared, photos, tmp_path):
+    """Neither a number, nor a caption, nor an id of train or dev, nor of the split that is evaluated."""
+    folder, experiment = prepared(photos, "folder", sizes={"dev": 2, "test": 2}), tmp_path / "experiment.toml"
+    source = EXPERIMENT[EXPERIMENT.index("[dataset.source]") : EXPERIMENT.index("[model]")]
+    experiment.write_text(EXPERIMENT.replace(source, "").replace("[dataset]", f"[dataset]\nfolder = '{folder}'", 1))
+
+    def planned():
+        return plan(str(experiment), data_root=tmp_path, artifact_root=tmp_path / "artifacts")
+
+    make(planned(), "dataset")
+    for file in ("train_ims.npy", "train_caps.txt", "dev_ids.txt", "test_ims.npy"):
+        path = folder / file
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-2] + bytes([whole[-2] ^ 1]) + whole[-1:])
+        assert [name for name, _ in changed_files(folder)] == [file]
+        with pytest.raises(ValueError, match=rf"{file}:? is not the file that `aoq prepare` wrote"):
+            open_checked(planned(), "test") if file == "test_ims.npy" else make(planned(), "dataset")
+        path.write_bytes(whole)
+    assert [*changed_files(folder)] == []
 
 
 def test_keys_are_of_what_the_source_holds(planned, photos, tmp_path):
