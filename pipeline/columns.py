@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
-from aoq.pipeline.reading import parse_json, reading
+from aoq.pipeline.reading import parse_json, read_file, reading
 
 
 @dataclass(frozen=True)
@@ -115,12 +115,11 @@ def parse_csv(
 def parse_json_lines(path: Path) -> list[dict[str, Any]]:
     """Read the objects of a JSON lines file. Arrow's own reader can crash on damaged lines."""
     rows = []
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                rows += [parse_json(line, dict[str, Any])] if line.strip() else []
-            except ValueError as error:
-                raise ValueError(f"line {number}: {error}") from None
+    for number, line in enumerate(read_file(path).split(b"\n"), start=1):
+        try:
+            rows += [parse_json(line, dict[str, Any])] if line.strip() else []
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from None
     return rows
 
 

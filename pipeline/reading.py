@@ -32,6 +32,8 @@ else:
 
 _Kind = TypeVar("_Kind")
 LONGEST_REASON = 200
+MOST_TEXT = 4_000_000_000
+"""Largest size of a file that is read whole, in bytes."""
 PLAIN_ARRAY = "copy it again, or write it with numpy.save as a plain array"
 
 
@@ -59,6 +61,22 @@ def reading(path: Path, what: str, remedy: str = "") -> Iterator[None]:
             raise OSError(number, os.strerror(number), str(path)) from None
         reason = (str(error).splitlines() or [type(error).__name__])[0][:LONGEST_REASON].rstrip(".")
         raise ValueError(f"{path} is damaged or not {what} ({visible(reason)}){advice}.") from None
+
+
+def read_file(path: Path | str, most: int = MOST_TEXT, *, start: int = 0, size: int | None = None) -> bytes:
+    """Read a regular file of up to `most` bytes, or `size` bytes of any from `start` on; refused before it is opened.
+
+    A device may never end, a pipe waits for ever, and a sparse file takes memory that it does not take on disk.
+    """
+    about = os.stat(path)
+    if not stat.S_ISREG(about.st_mode):
+        raise ValueError("is a folder" if stat.S_ISDIR(about.st_mode) else "is no regular file")
+    size = about.st_size if size is None else size
+    if size > most:
+        raise ValueError(f"has more than {most / 1e6:,.0f} MB")
+    with open(path, "rb") as file:
+        file.seek(start)
+        return file.read(size)
 
 
 def open_array(path: Path, mode: Literal["r", "c"] = "r") -> np.ndarray:
@@ -110,7 +128,7 @@ def _read_header(file: io.BufferedIOBase, size: int) -> tuple[tuple[int, ...], b
 def read_json(path: Path, kind: type[_Kind] | GenericAlias, *, remedy: str = "") -> _Kind:
     """Read a JSON file whose content fits a type or a TypedDict; additional keys are kept."""
     with reading(path, "the JSON file that is needed", remedy):
-        return parse_json(path.read_bytes(), kind)
+        return parse_json(read_file(path), kind)
 
 
 def parse_json(text: bytes | str, kind: type[_Kind] | GenericAlias) -> _Kind:
@@ -142,7 +160,7 @@ def checked(content: object, kind: type[_Kind] | GenericAlias) -> _Kind:
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file."""
     with reading(path, "a TOML file"):
-        return parse_toml(path.read_bytes().decode("utf-8-sig"))
+        return parse_toml(read_file(path).decode("utf-8-sig"))
 
 
 def parse_toml(text: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Float, Int32
 
-from aoq.pipeline.reading import open_array, reading
+from aoq.pipeline.reading import open_array, read_file, reading
 
 Features = Float[np.ndarray, "rows regions features"]
 Pairing = Int32[np.ndarray, " captions"]
@@ -99,7 +99,7 @@ def read_lines(path: Path) -> list[str]:
 def read_text(path: Path) -> bytes:
     """Read a whole text file, unchecked."""
     with reading(path, "a text file"):
-        return path.read_bytes()
+        return read_file(path)
 
 
 def line_problems(content: bytes) -> Iterator[tuple[int, str]]:

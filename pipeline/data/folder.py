@@ -28,7 +28,7 @@ from typing_extensions import NotRequired, TypedDict
 
 from aoq.pipeline.data import files
 from aoq.pipeline.files import known_sha256
-from aoq.pipeline.reading import read_json
+from aoq.pipeline.reading import read_json, reading
 from aoq.pipeline.search.positives import Positives, positive_pairs_of
 from aoq.pipeline.search.problem import Direction
 
@@ -196,7 +196,7 @@ def split_fingerprint(folder: Path, split: str) -> str:
     digest = hashlib.sha256()
     for suffix, path in split_paths(folder, split).items():
         digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
-        for block in sample(path) if suffix in SAMPLED_FILES else [path.read_bytes()]:
+        for block in sample(path) if suffix in SAMPLED_FILES else [files.read_text(path)]:
             digest.update(block)
     return digest.hexdigest()
 
@@ -206,7 +206,7 @@ def sample(path: Path) -> Iterator[bytes]:
     last = max(path.stat().st_size - BLOCK, 0)
     is_small = last <= BLOCK * BLOCKS
     starts = range(0, last + BLOCK, BLOCK) if is_small else [i * last // (BLOCKS - 1) for i in range(BLOCKS)]
-    with path.open("rb", buffering=0) as file:
+    with reading(path, "an array"), path.open("rb", buffering=0) as file:
         for start in starts:
             file.seek(start)
             yield file.read(BLOCK)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 DECODED_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 """Formats that Pillow decodes itself; it would pass others to external programs."""
-_MOST_BYTES = 500_000_000
+MOST_BYTES = 500_000_000
 _MOST_PIXELS = 178_956_970
 """Pillow's own limit: half a gigabyte as RGB."""
 _UNREADABLE = f"is no {', '.join(DECODED_FORMATS[:-1])} or {DECODED_FORMATS[-1]}, or is damaged"
@@ -49,8 +49,8 @@ def decode(encoded: bytes, least: int = 0, most_pixels: int = _MOST_PIXELS) -> D
     pillow = import_extra("PIL.Image", "prepare", "reading images")
     if not encoded:
         raise ValueError("is empty")
-    if len(encoded) > _MOST_BYTES:
-        raise ValueError(f"has more than {_MOST_BYTES / 1e6:.0f} MB")
+    if len(encoded) > MOST_BYTES:
+        raise ValueError(f"has more than {MOST_BYTES / 1e6:.0f} MB")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -17,6 +17,7 @@ from aoq.pipeline.data.demo_scenes import OBJECT_COLOURS, OBJECTS, UNLABELLED
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.images import decode
 from aoq.pipeline.extras import import_extra
+from aoq.pipeline.reading import read_file
 
 logger = logging.getLogger(__name__)
 
@@ -95,10 +96,8 @@ class Thumbnails:
 def small_picture(path: Path) -> Picture:
     """Decode one picture at a time, so that many requests take the memory of one; refuse large ones by their header."""
     import_extra("PIL.Image", "report", "showing pictures")
-    if path.stat().st_size > _MOST_BYTES:
-        raise ValueError(f"has more than {_MOST_BYTES / 1e6:.0f} MB")
     with DECODING:
-        picture, file = decode(path.read_bytes(), 2 * WIDTH, _MOST_PIXELS).image, io.BytesIO()
+        picture, file = decode(read_file(path, _MOST_BYTES), 2 * WIDTH, _MOST_PIXELS).image, io.BytesIO()
         picture.thumbnail((WIDTH, WIDTH))
         picture.save(file, "JPEG", quality=72)
     return Picture("image/jpeg", file.getvalue(), *picture.size)

@@ -22,7 +22,7 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
-from aoq.pipeline.reading import checked, read_json, reading
+from aoq.pipeline.reading import checked, read_file, read_json, reading
 
 PAD = 0
 SPECIAL_WORDS = ("<pad>", "<start>", "<end>", "<unk>")
@@ -185,7 +185,7 @@ class _Reader(pickle.Unpickler):
 def _unpickled(path: Path) -> Official:
     """Turn a pickled vocabulary into the content of SCAN's json."""
     with reading(path, "a pickled vocabulary", _REMEDY):
-        pickled = path.read_bytes()
+        pickled = read_file(path)
         for opcode, argument, _ in pickletools.genops(pickled):  # raises on lengths beyond the file's end
             if "PUT" in opcode.name and int(argument or 0) > len(pickled):  # pickle allocates that much
                 raise ValueError(f"{opcode.name} {argument} in a file of {len(pickled)} bytes")

@@ -13,7 +13,7 @@ import pyarrow as pa
 from jaxtyping import Bool, Float64, Int32, Int64, Integer
 
 from aoq.pipeline.columns import csv_columns, fitted, open_parquet, parse_csv, parse_json_lines, read_parquet, transpose
-from aoq.pipeline.reading import open_array, reading
+from aoq.pipeline.reading import open_array, read_file, reading
 from aoq.pipeline.search.positives import Positives
 from aoq.pipeline.search.problem import Direction
 
@@ -168,8 +168,8 @@ def _has_no_header(path: Path) -> bool:
 
 
 def _judgements(path: Path, *_: bool) -> _Columns:
-    with reading(path, "a text file"), path.open(encoding="utf-8") as file:
-        lines = [line.split() for line in file.read().splitlines()]
+    with reading(path, "a text file"):
+        lines = [line.split() for line in read_file(path).decode().splitlines()]
     for number, fields in enumerate(lines, start=1):
         if len(fields) != 4:
             hint = " Ids, one per line, go to --image-ids and --caption-ids; --pairs takes pairs." * (len(fields) == 1)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import tarfile
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -54,6 +56,27 @@ def by_caption():
     """A row per caption, the images mixed."""
     rows = [[name, text, split] for name, texts, split in ROWS for text in texts]
     return [rows[i] for i in (0, 2, 1, 3, 4, 5)]
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (os.mkfifo, "is no regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "is no regular file"),
+        (lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), 600_000_000), "has more than 500 MB"),
+        (Path.mkdir, "is a folder"),
+    ],
+    ids=["pipe", "device", "sparse", "folder"],
+)
+def test_only_a_regular_file_of_bounded_size_is_read_as_an_image(folder, make, reason):
+    """Others would wait for ever or fill the memory; also where a cell of a Parquet file names the image."""
+    make(folder / "wrong.png")
+    write_csv(folder / "table.csv", ["image", "caption"], [["wrong.png", "a one"]])
+    held = {"image": [{"bytes": None, "path": "wrong.png"}], "caption": ["a one"]}
+    pq.write_table(pa.table(held), folder / "table.parquet")
+    for table in ("table.csv", "table.parquet"):
+        with pytest.raises(ValueError, match=reason):
+            list_source(str(folder / table)).images.read(0)
 
 
 def test_a_table_of_texts_with_a_row_per_caption(folder):

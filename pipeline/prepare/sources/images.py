@@ -17,8 +17,9 @@ import numpy as np
 import pyarrow.parquet as pq
 from jaxtyping import Int
 
+from aoq.pipeline.data.images import MOST_BYTES
 from aoq.pipeline.files import digest
-from aoq.pipeline.reading import reading
+from aoq.pipeline.reading import read_file, reading
 
 
 class EncodedImages(ABC):
@@ -83,7 +84,7 @@ class ImageFiles(EncodedImages):
     files: Sequence[str]
 
     def read(self, row: int) -> bytes:
-        return Path(self.files[row]).read_bytes()
+        return read_file(self.files[row], MOST_BYTES)
 
     def describe(self, row: int) -> str:
         return self.files[row]
@@ -105,9 +106,7 @@ class TarMembers(EncodedImages):
 
     def read(self, row: int) -> bytes:
         archive, start, size, _ = self.members[row]
-        with open(self.files[archive], "rb") as file:
-            file.seek(start)
-            return file.read(size)
+        return read_file(self.files[archive], MOST_BYTES, start=start, size=size)
 
     def describe(self, row: int) -> str:
         return f"{self.files[self.members[row][0]]}:{self.members[row][3]}"
@@ -179,7 +178,7 @@ def image_bytes(value: Any, root: str) -> bytes:
     """Return the encoded image in a cell: bytes, or {bytes, path} with a path from `root`."""
     if isinstance(value, dict):
         if value.get("bytes") is None and value.get("path"):
-            return Path(root, value["path"]).read_bytes()
+            return read_file(Path(root, value["path"]), MOST_BYTES)
         value = value.get("bytes")
     if not isinstance(value, bytes):
         raise ValueError("holds no image")

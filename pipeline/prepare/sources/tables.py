@@ -26,7 +26,7 @@ from aoq.pipeline.prepare.sources.records import (
     record_columns,
     split_of_file,
 )
-from aoq.pipeline.reading import reading
+from aoq.pipeline.reading import read_file, reading
 
 SEPARATORS = ",\t|;"
 SUFFIXES = {".csv": "CSV", ".tsv": "TSV", ".jsonl": "JSON lines", ".ndjson": "JSON lines", ".parquet": "Parquet"}
@@ -91,7 +91,7 @@ def _holds_images(kind: pa.DataType) -> bool:
 
 def _read_csv(path: Path) -> dict[str, list[str]]:
     """Read all columns as texts: an id 007 is not 7."""
-    text = path.read_bytes().decode("utf-8-sig")
+    text = read_file(path).decode("utf-8-sig")
     first = re.split(r"[\r\n]", text, maxsplit=1)[0]
     header, *rows = _rows(text, max(SEPARATORS, key=first.count))
     if len({*header}) < len(header):

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from aoq.pipeline.reading import read_file
+
 ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".tiff", ".webp")
 """Endings by which sentence-transformers takes the path of a file for an image."""
 SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM", b"II*\0", b"MM\0*")
@@ -52,11 +54,10 @@ def require_pictures(files: Sequence[str]) -> None:
     """Refuse files other than images that trainers can read."""
     for path in files:
         try:
-            with open(path, "rb") as file:
-                start = file.read(12)
-                size = os.fstat(file.fileno()).st_size
-        except OSError as error:
-            raise ValueError(f"{path} cannot be read ({error.strerror}).") from None
+            start, size = read_file(path, size=12), os.path.getsize(path)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise ValueError(f"{path} cannot be read ({reason}).") from None
         if not (start.startswith(SIGNATURES) or (start[:4] == b"RIFF" and start[8:] == b"WEBP")):
             raise ValueError(f"{path} is no picture ({'it is empty' if not start else f'no {_KINDS}'}); replace it.")
         if size > LARGEST:

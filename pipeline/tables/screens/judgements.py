@@ -15,7 +15,7 @@ from jaxtyping import Float32, Int64, Integer
 
 from aoq.pipeline.columns import fitted
 from aoq.pipeline.config.screen import CERTAIN, EXCLUSIONS
-from aoq.pipeline.reading import parse_json, reading
+from aoq.pipeline.reading import parse_json, read_file, reading
 from aoq.pipeline.tables.contents import TableContents
 from aoq.pipeline.tables.files import PAIRS
 from aoq.pipeline.tables.pairs import TABLE_SUFFIXES, Known, Pairs, find_rows, listed_keys, open_columns, pair_keys
@@ -54,7 +54,7 @@ def read_matches(path: Path, images: int, captions: int) -> Pairs:
     """
     if path.suffix == ".json":
         with reading(path, "pairs known to match", f"{_REMEDY}, or json {{caption: [image, ...]}}"):
-            images_of = parse_json(path.read_bytes(), dict[str, list[int]])
+            images_of = parse_json(read_file(path), dict[str, list[int]])
             rows = [(int(caption), image) for caption, listed in images_of.items() for image in listed]
             table = pa.table([[pair[side] for pair in rows] for side in range(2)], schema=_ROWS)
     else:

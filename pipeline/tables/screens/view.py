@@ -26,7 +26,7 @@ from typing_extensions import NotRequired, TypedDict
 from aoq.pipeline.columns import open_parquet, read_parquet
 from aoq.pipeline.config.screen import EXCLUSIONS, RULES, Suspected
 from aoq.pipeline.files import file_sha256, known_sha256
-from aoq.pipeline.reading import parse_json, reading
+from aoq.pipeline.reading import parse_json, read_file, reading
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.files import (
     MANIFEST,
@@ -155,7 +155,7 @@ def read_view_manifest(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no {MANIFEST}, so it is no view; `aoq screen` makes one.")
     with reading(path, "a view's manifest", "make it again with `aoq screen`"):
-        manifest = cast(dict[str, Any], parse_json(path.read_bytes(), ViewManifest))
+        manifest = cast(dict[str, Any], parse_json(read_file(path), ViewManifest))
     version, rules = manifest["format_version"], manifest["rules"]
     if version != VIEW_VERSION or rules != list(RULES)[: len(rules)]:
         raise ValueError(f"{folder} has format version {version}, this version reads {VIEW_VERSION}; screen again.")
