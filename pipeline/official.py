@@ -15,8 +15,10 @@ from torch import Tensor
 
 from aoq.models.official import OfficialModel, from_official
 from aoq.pipeline.config.models import Model, ModelSection
-from aoq.pipeline.reading import reading
+from aoq.pipeline.reading import reading, require_shallow
 
+_PICKLES = 5
+"""Pickles at the start of a checkpoint in torch's format before 1.6."""
 FROM_DATA = ("feature_size", "vocabulary_size", "regions")
 """Options that an experiment takes from its data."""
 
@@ -118,11 +120,17 @@ def _load(path: Path) -> Any:
     with reading(path, "a checkpoint", "give the path of a model_best.pth.tar"):
         with path.open("rb") as file:
             head = file.read(512)
+            file.seek(0)
+            for _ in range(_PICKLES):
+                require_shallow(file)
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
                 claimed, size = sum(member.file_size for member in archive.infolist()), path.stat().st_size
-            if claimed > size:  # torch does not compress
-                raise ValueError(f"its parts claim {claimed:,} bytes, but the file has {size:,}")
+                if claimed > size:  # torch does not compress
+                    raise ValueError(f"its parts claim {claimed:,} bytes, but the file has {size:,}")
+                for member in archive.infolist():
+                    if member.filename.endswith(".pkl"):
+                        require_shallow(archive.read(member))
     if head.lstrip().startswith(b"<"):
         raise ValueError(f"{path} is a web page, not a checkpoint; download the file itself again.")
     try:

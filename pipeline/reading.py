@@ -10,15 +10,16 @@ import io
 import json
 import math
 import os
+import pickletools
 import stat
 import sys
 import zipfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import GenericAlias
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, BinaryIO, Literal, TypeVar, cast
 
 import numpy as np
 from numpy.lib import format as npy
@@ -34,6 +35,9 @@ _Kind = TypeVar("_Kind")
 LONGEST_REASON = 200
 MOST_TEXT = 4_000_000_000
 """Largest size of a file that is read whole, in bytes."""
+MOST_VALUES = 10_000
+_HASHED = ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "FROZENSET", "DUP", "MEMOIZE")
+"""Opcodes of pickles that make values of others, which hashing goes through, or repeat one."""
 PLAIN_ARRAY = "copy it again, or write it with numpy.save as a plain array"
 
 
@@ -155,6 +159,41 @@ def checked(content: object, kind: type[_Kind] | GenericAlias) -> _Kind:
         place = ".".join(map(str, first["loc"]))
         raise ValueError(f"{place or 'the whole'}: {first['msg'].lower()}") from None
     return cast(_Kind, content)
+
+
+def require_shallow(pickled: bytes | BinaryIO) -> None:
+    """Refuse a pickle with a tuple of more than MOST_VALUES values, counted through the tuples in it.
+
+    `x = (x, x)`, nested 60 deep, takes some hundred bytes, and as a key 2^60 steps to hash. Other damage is left to the
+    unpickler.
+    """
+    is_deep = False
+    with suppress(Exception):
+        is_deep = any(size > MOST_VALUES for size in _pickled_sizes(pickled))
+    if is_deep:
+        raise ValueError("its tuples are nested too deeply")
+
+
+def _pickled_sizes(pickled: bytes | BinaryIO) -> Iterator[int]:
+    """Yield the number of values in each object of a pickle, by what its opcodes do to the stack."""
+    stack, marks, memo = list[int](), list[int](), dict[Any, int]()
+    for opcode, argument, _ in pickletools.genops(pickled):
+        name, before = opcode.name, opcode.stack_before
+        if name == "MARK":
+            marks.append(len(stack))
+            continue
+        if name == "POP" and marks[-1:] == [len(stack)]:
+            marks.pop()
+            continue
+        is_marked = pickletools.markobject in before
+        first = marks.pop() - before.index(pickletools.markobject) if is_marked else len(stack) - len(before)
+        members = stack[first:]
+        del stack[first:]
+        size = memo[argument] if "GET" in name else sum(members) + 1 if name in _HASHED else 1
+        yield size
+        stack += [size] * len(opcode.stack_after)
+        if "PUT" in name or name == "MEMOIZE":
+            memo[len(memo) if argument is None else argument] = stack[-1]
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from aoq.pipeline.official import read_official_checkpoint
+from tests.pickles import ENDLESS
 
 SCAN_OPTIONS = {"cross_attn": "i2t", "agg_func": "Mean", "lambda_softmax": 4.0}
 
@@ -54,6 +55,22 @@ class Hostile:
 
     def __reduce__(self):
         return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_a_key_that_takes_for_ever_to_hash_is_refused(tmp_path, legacy):
+    path = save(tmp_path / "keys", legacy=legacy)
+    if legacy:
+        head = (torch.serialization.MAGIC_NUMBER, torch.serialization.PROTOCOL_VERSION, {})
+        path.write_bytes(b"".join(pickle.dumps(part, 2) for part in head) + ENDLESS)
+    else:
+        with zipfile.ZipFile(path) as archive:
+            members = {name: archive.read(name) for name in archive.namelist()}
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, content in members.items():
+                archive.writestr(name, ENDLESS if name.endswith("data.pkl") else content)
+    with pytest.raises(ValueError, match=r"keys is damaged or not a checkpoint \(its tuples are nested too deeply\)"):
+        read_official_checkpoint(path)
 
 
 @pytest.mark.parametrize("form", ["zip", "legacy", "pickle"])

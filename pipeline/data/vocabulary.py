@@ -22,7 +22,7 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
-from aoq.pipeline.reading import checked, read_file, read_json, reading
+from aoq.pipeline.reading import checked, read_file, read_json, reading, require_shallow
 
 PAD = 0
 SPECIAL_WORDS = ("<pad>", "<start>", "<end>", "<unk>")
@@ -189,6 +189,7 @@ def _unpickled(path: Path) -> Official:
         for opcode, argument, _ in pickletools.genops(pickled):  # raises on lengths beyond the file's end
             if "PUT" in opcode.name and int(argument or 0) > len(pickled):  # pickle allocates that much
                 raise ValueError(f"{opcode.name} {argument} in a file of {len(pickled)} bytes")
+        require_shallow(pickled)
         content = vars(_Reader(io.BytesIO(pickled), encoding="utf-8").load())
         names = {str(i): word for i, word in content["idx2word"].items()}
         return checked({**content, "idx2word": names}, Official)

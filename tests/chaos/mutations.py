@@ -21,6 +21,8 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from tests.pickles import ENDLESS
+
 Mutation = Callable[[Path, random.Random], None]
 
 HOSTILE_TEXT = (
@@ -410,6 +412,7 @@ def pickles(file: Path, rng: random.Random) -> None:
         rng.choice(
             (
                 pickle.dumps(Mark()),
+                ENDLESS,
                 b"\x80\x02]r\xff\xff\xff\x7f.",  # a memo index of two billion
                 b"\x80\x04]\x8a\x04\xff\xff\xff\x7f.",
                 b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x00.",  # a bytes object of 2^56

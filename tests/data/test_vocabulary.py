@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from nltk.tokenize.destructive import NLTKWordTokenizer
 
 from aoq.pipeline.data.vocabulary import SENTENCE_END, SPECIAL_WORDS, Vocabulary, tokenise
+from tests.pickles import ENDLESS
 
 PIECES = ["a", "dog", "T-shirt", "cannot", "gonna", "3", "1,000", ",", ", ", ".", "!", " ", "  ", "'s", '"', "é", "("]
 
@@ -131,6 +132,8 @@ def test_a_pickled_vocabulary_is_read(tmp_path: Path, monkeypatch: pytest.Monkey
         (b"\x80\x04\x8e" + b"\xff" * 6 + b"\0\0.", "expected 281474976710655 bytes"),
         (b"\x80\x05\x96" + b"\xff" * 6 + b"\0\0.", "expected 281474976710655 bytes"),
         (b"\x80\x04\x95" + b"\xff" * 6 + b"\0\0].", "data was truncated"),
+        (ENDLESS, "its tuples are nested too deeply"),
+        (ENDLESS.replace(b"\x86", b"(0(h\x00t0\x86"), "its tuples are nested too deeply"),
         (pickle.dumps({"word2idx": {b"dog": 0}, "idx2word": {}, "idx": 1}), "not a pickled vocabulary"),
     ],
 )
