@@ -129,6 +129,25 @@ def _read_header(file: io.BufferedIOBase, size: int) -> tuple[tuple[int, ...], b
     return shape, is_fortran, dtype
 
 
+def require_unmasked(values: Any, name: str) -> None:
+    if np.ma.is_masked(values):
+        raise ValueError(f"{name} is a masked array, whose mask nothing reads; fill the masked values, or drop them.")
+
+
+def host_array(values: Any, name: str) -> np.ndarray:
+    """Bring an array, a tensor on any device, or lists into host memory; bfloat16, which numpy lacks, as float32."""
+    require_unmasked(values, name)
+    torch = sys.modules.get("torch")  # loaded already if there is a tensor
+    if torch is None or not isinstance(values, torch.Tensor):
+        return np.asarray(values)
+    try:
+        values = values.detach().cpu()
+        return np.asarray(values.float() if values.dtype == torch.bfloat16 else values)
+    except (RuntimeError, TypeError) as error:
+        kind = f"{values.dtype} on {values.device}, {values.layout}".replace("torch.", "")
+        raise ValueError(f"{name} is a tensor of {kind}, which has no plain numbers to read ({error}).") from None
+
+
 def read_json(path: Path, kind: type[_Kind] | GenericAlias, *, remedy: str = "") -> _Kind:
     """Read a JSON file whose content fits a type or a TypedDict; additional keys are kept."""
     with reading(path, "the JSON file that is needed", remedy):

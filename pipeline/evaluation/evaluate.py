@@ -16,6 +16,7 @@ from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.evaluation.retrieval import evaluate_similarity
 from aoq.pipeline.prepare.pieces import read_words, tokenised
+from aoq.pipeline.reading import host_array
 
 
 def recalls(
@@ -34,9 +35,7 @@ def recalls(
     >>> found["i2t_r1"], round(found["t2i_r1"], 1), round(found["rsum"], 1)
     (100.0, 33.3, 533.3)
     """
-    if isinstance(similarity, Tensor):
-        similarity = (similarity.float() if similarity.dtype == torch.bfloat16 else similarity).detach().cpu().numpy()
-    rows = np.asarray(image_of.cpu() if isinstance(image_of, Tensor) else image_of)
+    similarity, rows = host_array(similarity, "similarity"), host_array(image_of, "image_of")
     if len(outside := np.flatnonzero((rows < 0) | (rows >= len(similarity)))):
         raise ValueError(
             f"caption {outside[0]} belongs to image {rows[outside[0]]}, and there are images 0 to "

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Integer
 from numpy.typing import ArrayLike
 
+from aoq.pipeline.reading import host_array
 from aoq.pipeline.search.backends import search_problem
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import DIRECTIONS, Problem, longest_lists
@@ -91,16 +92,6 @@ def hard_negatives(
     return NegativeTable(lists["i2t"], lists["i2t" if alone else "t2i"], manifest, problem.positives)
 
 
-def _array(values: Any) -> np.ndarray:
-    """Bring an array into host memory in its own precision; numpy has no bfloat16."""
-    if _is_tensor(values):
-        import torch
-
-        values = values.detach().cpu()
-        return np.asarray(values.float() if values.dtype == torch.bfloat16 else values)
-    return np.asarray(values)
-
-
 def _is_tensor(values: Any) -> bool:
     """Check without loading torch: whoever has a tensor has loaded it."""
     return "torch" in sys.modules and isinstance(values, sys.modules["torch"].Tensor)
@@ -108,7 +99,7 @@ def _is_tensor(values: Any) -> bool:
 
 def _vectors(values: Any, name: str, metric: str) -> Vectors:
     """Convert to float32 in memory, of norm 1 for a cosine."""
-    array = _array(values)
+    array = host_array(values, name)
     if array.ndim != 2 or 0 in array.shape or not np.issubdtype(array.dtype, np.floating):
         raise ValueError(f"{name} are {array.dtype} of shape {array.shape}; a row of floats for each item is needed.")
     return in_float32(array, name, normalise=metric == "cosine", zeros=metric == "dot")
@@ -129,7 +120,7 @@ def _image_of(image_of: Any, images: int, captions: int) -> Integer[np.ndarray, 
         if images != captions:
             raise ValueError(f"{captions} captions and {images} images do not form pairs; give image_of.")
         return np.arange(captions)
-    rows = _array(image_of)
+    rows = host_array(image_of, "image_of")
     if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):
         raise ValueError(f"image_of is {rows.dtype} of shape {rows.shape}; an image row for each caption is needed.")
     return rows
@@ -142,7 +133,7 @@ def _pairs(positives: Any, queries: int, *, alone: bool) -> Integer[np.ndarray, 
     if isinstance(positives, list) and positives and all(isinstance(one, tuple) and len(one) == 2 for one in positives):
         positives = np.array(positives)
     if isinstance(positives, np.ndarray) or _is_tensor(positives):
-        pairs = _array(positives)
+        pairs = host_array(positives, "positives")
         if pairs.size == 0:
             pairs = np.empty((0, 2), np.int64)
         if pairs.ndim != 2 or pairs.shape[1] != 2 or not np.issubdtype(pairs.dtype, np.integer):
@@ -150,7 +141,8 @@ def _pairs(positives: Any, queries: int, *, alone: bool) -> Integer[np.ndarray, 
                 f"positives are {pairs.dtype} of shape {pairs.shape}; give integer rows (query, document)."
             )
     else:
-        lists = [_array(list(rows) if isinstance(rows, set) else rows) for rows in positives or [[]] * queries]
+        given = [list(rows) if isinstance(rows, set) else rows for rows in positives or [[]] * queries]
+        lists = [host_array(rows, "positives") for rows in given]
         if len(lists) != queries or any(one.ndim != 1 or (one.size and one.dtype.kind not in "iu") for one in lists):
             raise ValueError(
                 f"positives are {len(lists)} items and there are {queries} queries; give a list of document rows for "

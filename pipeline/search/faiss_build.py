@@ -31,6 +31,7 @@ ADDED = 65536  # vectors added to an index at a time
 PER_CELL, LEAST_TRAINED = 64, 65536  # vectors to train on: this many per cell, and at least this many in all
 CELL_LEAST = 39  # average number of vectors per cell; k-means needs as many to place a centre
 WIDEST_GRAPH = 4096
+MOST_ASKED = 2**24
 _Vectors = Float32[np.ndarray, "vectors D"]
 
 
@@ -65,10 +66,12 @@ def empty_index(recipe: Recipe, dimensions: int) -> Any:
         number = parameter.partition("=")[2]  # FAISS accepts any text and casts it to an integer
         if not re.fullmatch(r"\d+(\.\d+)?", number) or float(number) >= 2**31:
             raise ValueError(f"{asked!r} sets {parameter!r}; parameters are NAME=N, with N from 0 to {2**31 - 1}.")
+    if any(int(number) > MOST_ASKED for number in re.findall(r"\d+", recipe.factory)):
+        raise ValueError(f"{asked!r} asks for more than {MOST_ASKED:,} of something; ask for less.")
     try:
         index = faiss.index_factory(dimensions, recipe.factory, faiss.METRIC_INNER_PRODUCT)
         faiss.ParameterSpace().set_index_parameters(index, recipe.parameters)
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
         raise ValueError(
             f"FAISS cannot build {asked!r} in {dimensions} dimensions ({_reason(error)}); "
             'give a factory string, with parameters after "|" if need be: "faiss:IVF256,Flat|nprobe=32".'
@@ -76,8 +79,9 @@ def empty_index(recipe: Recipe, dimensions: int) -> Any:
     return index
 
 
-def _reason(error: RuntimeError) -> str:
-    return str(error).splitlines()[0].rpartition("Error: ")[2]
+def _reason(error: RuntimeError | MemoryError) -> str:
+    is_memory = isinstance(error, MemoryError)
+    return "it takes too much memory" if is_memory else str(error).splitlines()[0].rpartition("Error: ")[2]
 
 
 def _untrainable(recipe: Recipe, vectors: int, why: str) -> ValueError:
@@ -152,7 +156,7 @@ def _shard(vectors: _Vectors, rows: tuple[int, int], recipe: Recipe, sizes: Inde
         sample = vectors[sampled_rows(len(vectors), sizes.trained_on, seed=0)]
         try:
             index.train(np.ascontiguousarray(sample, dtype=np.float32))
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             raise _untrainable(recipe, len(vectors), _reason(error)) from None
     threads = faiss.omp_get_max_threads()
     if hasattr(index, "hnsw"):
@@ -160,6 +164,9 @@ def _shard(vectors: _Vectors, rows: tuple[int, int], recipe: Recipe, sizes: Inde
     try:
         for start in range(*rows, ADDED):
             index.add(np.ascontiguousarray(vectors[start : min(start + ADDED, rows[1])], dtype=np.float32))
+    except (RuntimeError, MemoryError) as error:
+        count = rows[1] - rows[0]
+        raise ValueError(f"FAISS cannot add {count} vectors to {recipe.factory!r} ({_reason(error)}).") from None
     finally:
         faiss.omp_set_num_threads(threads)
     return index

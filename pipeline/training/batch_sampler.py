@@ -12,6 +12,7 @@ from torch import Tensor
 from aoq.pipeline.batches.lists import meeting_lists
 from aoq.pipeline.batches.order import COMMUNITY, KeptOrder, MinedBatches
 from aoq.pipeline.data.batches import epoch_order, step_rng
+from aoq.pipeline.reading import host_array
 from aoq.pipeline.tables.pairs import Pairs
 from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
 from aoq.pipeline.training.drawable import Drawable, drawable_of
@@ -216,7 +217,7 @@ def _positives(table: NegativeTable, image_of: Any) -> Int32[np.ndarray, "*shape
                 "the table does not say which pairs are true; give image_of, the image row of each caption."
             )
         return table.positives
-    owners = np.asarray(image_of)
+    owners = host_array(image_of, "image_of")
     if len(outside := np.flatnonzero((owners < 0) | (owners >= len(table.i2t)))):  # before it is cast
         raise ValueError(
             f"caption {outside[0]} belongs to image {owners[outside[0]]}, and the table has images 0 to "

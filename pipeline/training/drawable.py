@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Float32, Float64, Int32, Int64
 
 from aoq.pipeline.config.screen import Suspected
 from aoq.pipeline.config.tables import Sampling
+from aoq.pipeline.reading import require_unmasked
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.screens.view import Judged
@@ -111,6 +112,7 @@ def drawable(
     _check_depth(direction, lists.negative_ids, h, option, after)
     ids = lists.negative_ids[:, ranks]
     if weights is not None:
+        require_unmasked(weights, f"{direction}_weights")
         if weights.shape != shape:
             raise ValueError(f"{direction}_weights are {weights.shape}, and the lists of {direction} are {shape}.")
         if not ((weights >= 0) & (weights < np.inf)).all():

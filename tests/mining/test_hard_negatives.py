@@ -172,6 +172,7 @@ def test_it_is_the_table_that_is_mined_into_files(tmp_path, search):
 
 
 GOOD = np.eye(4, dtype=np.float32)
+MASKED = np.ma.masked_equal(GOOD, 1)
 
 
 @pytest.mark.parametrize(
@@ -209,6 +210,10 @@ GOOD = np.eye(4, dtype=np.float32)
         ({"queries": GOOD, "documents": GOOD, "positives": [0, 1, 2, 3], "h": 1}, "give a list of document rows"),
         ({"images": torch.eye(4).long(), "captions": GOOD, "h": 1}, "images are int64"),
         ({"images": torch.eye(4).to(torch.complex64), "captions": GOOD, "h": 1}, "images are complex64"),
+        ({"images": MASKED, "captions": GOOD, "h": 1}, "images is a masked array, whose mask nothing reads"),
+        ({"queries": GOOD, "documents": GOOD, "positives": [MASKED[0]] * 4, "h": 1}, "positives is a masked array"),
+        ({"images": torch.eye(4, device="meta"), "captions": GOOD, "h": 1}, "images is a tensor of float32 on meta"),
+        ({"images": torch.eye(4).to_sparse(), "captions": GOOD, "h": 1}, "a tensor of float32 on cpu, sparse_coo, "),
         (
             {"images": GOOD * 1e25, "captions": GOOD * 1e25, "h": 1, "metric": "dot"},
             "dot products fit into float32 only",

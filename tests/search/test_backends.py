@@ -63,6 +63,7 @@ def test_rows_that_an_index_cannot_fill_are_short(problem, tmp_path):
     ("search", "message"),
     [
         ("faiss:Nonsense", r"FAISS cannot build 'Nonsense' in 12 dimensions .*IVF256,Flat\|nprobe=32"),
+        ("faiss:Pad2000000000,Flat", "'Pad2000000000,Flat' asks for more than 16,777,216 of something"),
         ("faiss:IVF16,Flat|probes=4", r"FAISS cannot build 'IVF16,Flat\|probes=4'"),
         ("exact", "no search 'exact'; known are auto, onepass, faiss-flat, .*and faiss:FACTORY"),
     ],

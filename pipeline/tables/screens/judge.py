@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from aoq.pipeline.config.screen import CERTAIN, RULES, Screen, Suspected
 from aoq.pipeline.config.section import explain_refusal
 from aoq.pipeline.data.noise import read_clean_pairs
+from aoq.pipeline.reading import require_unmasked
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.contents import TableContents
 from aoq.pipeline.tables.pairs import Pairs, require_one_each
@@ -163,6 +164,8 @@ def judge_by_rules(
         screen = Screen(**{option: value for option, value in options.items() if value is not None})
     except ValidationError as error:
         raise ValueError(explain_refusal(Screen, error)) from None
+    for name, values in {"images": images, "captions": captions, **inputs}.items():
+        require_unmasked(values, name)
     sizes = len(table.i2t), len(table.t2i)
     require_one_each(texts, "texts", sizes[1])
     require_one_each(images, "vectors of images", sizes[0])
