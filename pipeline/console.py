@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
 import io
 import logging
+import os
 import re
+import signal
 import sys
+import threading
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import partial
+from types import TracebackType
 from typing import Any
 
 from aoq.pipeline.engine import torchrun_rank
@@ -65,6 +70,7 @@ logger = logging.getLogger(__name__)
 
 FAILED = re.compile(r"^\* (\d+ failed:\n(?: {4}.*\n)+)", re.MULTILINE)
 QUIET_SECONDS = 30.0
+STOPPED = "stopped; finished work is kept, and the same command goes on from there"
 
 Reporter = Callable[[int, int, str], None]
 """Called with (done, total, text)."""
@@ -85,6 +91,36 @@ def log_to_console() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns when it first builds its font cache
     logging.getLogger("luigi-interface").addFilter(_is_failure)
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal to end; Luigi takes any error but a KeyboardInterrupt for the failure of a task."""
+
+    def __init__(self, number: int = signal.SIGINT, _: object = None) -> None:
+        self.code = 128 + number
+
+
+def stop_on_signals() -> None:
+    """Raise Stopped on SIGINT, SIGTERM and SIGHUP, unless they are ignored; processes of torchrun obey that alone."""
+    if torchrun_rank() is None and threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                signal.signal(number, _stop)
+
+
+def _stop(number: int, _: object) -> None:
+    raise Stopped(number)
+
+
+def end_in_one_line(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Replace `sys.excepthook`, which would print a traceback when a program is stopped."""
+    if not isinstance(error, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+        return
+    sys.stderr.write(f"{STOPPED}\n")
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(error.code if isinstance(error, Stopped) else 130)
 
 
 @contextmanager

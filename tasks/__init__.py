@@ -1,6 +1,8 @@
 """The Luigi tasks: `luigi --module tasks SecondRound --experiment demo`."""
 
-from aoq.pipeline.console import log_to_console
+import sys
+
+from aoq.pipeline.console import end_in_one_line, log_to_console, stop_on_signals
 from aoq.pipeline.settings import read_shipped_settings
 from aoq.tasks.comparisons import Ablation as Ablation
 from aoq.tasks.comparisons import Report as Report
@@ -18,3 +20,5 @@ from aoq.tasks.stages import StudentEmbeddings as StudentEmbeddings
 
 read_shipped_settings()
 log_to_console()
+stop_on_signals()
+sys.excepthook = end_in_one_line

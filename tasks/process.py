@@ -12,5 +12,6 @@ class DieWithParent(nullcontext[object]):
     """Luigi's `task_process_context`, given the process: entered in the fork before the task runs (Linux)."""
 
     def __enter__(self) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
         die_with_parent(signal.SIGTERM)

@@ -16,7 +16,7 @@ import click
 
 from aoq.pipeline.cli.options import EXPERIMENT
 from aoq.pipeline.cli.output import echo
-from aoq.pipeline.console import did_you_mean, escape_what_the_terminal_lacks, visible
+from aoq.pipeline.console import STOPPED, Stopped, did_you_mean, escape_what_the_terminal_lacks, visible
 
 COMMANDS = {
     "Make": {
@@ -70,6 +70,7 @@ _SHARED = {
 }
 MODULE_OF = {name: module for module, names in _SHARED.items() for name in names.split()}
 """Modules of the commands that have none of their own name."""
+RESUMED = ("run", "study", "evaluate", "prepare", "embed", "mine", "browse")
 GROUP_OF = {name: group for group, commands in COMMANDS.items() for name in commands}
 
 
@@ -112,6 +113,9 @@ class Commands(click.Group):
         except (ValueError, OSError, ImportError) as error:
             echo(f"error: {error}", err=True)
             sys.exit(1)
+        except KeyboardInterrupt as error:
+            echo(STOPPED if ctx.invoked_subcommand in RESUMED else "stopped; give the same command again", err=True)
+            sys.exit(error.code if isinstance(error, Stopped) else 130)
 
 
 @contextmanager
@@ -174,8 +178,9 @@ def main() -> None:
 
     Where a command takes TABLE, give an experiment or a table's folder.
     """
-    from aoq.pipeline.console import log_to_console
+    from aoq.pipeline.console import log_to_console, stop_on_signals
     from aoq.pipeline.settings import read_shipped_settings  # Luigi's, which help does not need
 
     read_shipped_settings()
     log_to_console()
+    stop_on_signals()

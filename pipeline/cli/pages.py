@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from getpass import getuser
+from http.server import HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def browse_command(
         echo(
             f"true matches are marked in {marks.matches.path} ({len(marks.matches)} so far), all marks in {marks.path}"
         )
-    server.serve_forever()
+    HTTPServer.serve_forever(server)  # werkzeug's own would end without a word
 
 
 def _user() -> str:

@@ -37,7 +37,8 @@ def test_without_flask_it_says_what_to_install(world, places, monkeypatch):
     assert '`pip install "aoq[browse]"`' in said
 
 
-def test_it_serves_until_ctrl_c(world, places, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_until_it_is_stopped(world, places, tmp_path, number):
     # A shell's background jobs ignore Ctrl-C, and so would their children.
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     code += "; from aoq.pipeline.cli import main; main()"
@@ -51,9 +52,10 @@ def test_it_serves_until_ctrl_c(world, places, tmp_path):
     assert address is not None
     with urllib.request.urlopen(f"{address.group()}image/3", timeout=60) as answer:
         assert answer.status == 200
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 0
+    assert process.returncode == 128 + number
+    assert errors.splitlines()[-1:] == ["stopped; finished work is kept, and the same command goes on from there"]
     assert "Traceback" not in errors
     assert not (tmp_path / "matches.csv").exists()
 

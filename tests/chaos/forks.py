@@ -10,7 +10,6 @@ import signal
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,7 +151,7 @@ def _become(command: list[str], folder: Path, streams: list[int], environment: M
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         code = _main(command)
     except BaseException:
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())  # which ends a program that was stopped in one line
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

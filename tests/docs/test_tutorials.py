@@ -70,7 +70,7 @@ def browsing(shell: str, folder: Path):
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
-    assert process.returncode == 0
+    assert process.returncode == 130
 
 
 def mark_first_suspect(address: str) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -199,7 +200,10 @@ def test_no_orphan_survives_sigterm(command, tmp_path):
     wait_for(lambda: list((tmp_path / "artifacts").glob("first_round/.*.work/metrics.jsonl")))
     assert len(processes_of(running.pid)) > 1
     running.terminate()
-    running.wait(30)
+    ended = running.wait(30)
+    assert ended.returncode == 128 + signal.SIGTERM
+    assert "Traceback" not in ended.stderr
+    assert ended.stderr.endswith("\nstopped; finished work is kept, and the same command goes on from there\n")
     wait_for(lambda: not processes_of(running.pid), seconds=10)
 
 
