@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import io
 import logging
 import os
@@ -70,6 +71,13 @@ logger = logging.getLogger(__name__)
 
 FAILED = re.compile(r"^\* (\d+ failed:\n(?: {4}.*\n)+)", re.MULTILINE)
 QUIET_SECONDS = 30.0
+REMEDIES = {
+    errno.ENOSPC: "free some space, or write to another disk",
+    errno.EDQUOT: "free some space, or write to another disk",
+    errno.EFBIG: "allow larger files (`ulimit -f unlimited`), or write to another file system",
+    errno.ENAMETOOLONG: "choose a name of at most 240 bytes, as temporary files need a longer one",
+}
+"""What to do about failures that the machine names by a number alone."""
 STOPPED = "stopped; finished work is kept, and the same command goes on from there"
 
 Reporter = Callable[[int, int, str], None]
@@ -91,6 +99,17 @@ def log_to_console() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns when it first builds its font cache
     logging.getLogger("luigi-interface").addFilter(_is_failure)
+
+
+def explained(error: BaseException) -> str:
+    """Return the sentence of an error, with a remedy where the machine's own word for a failure has none."""
+    number = getattr(error, "errno", None)
+    if not isinstance(error, OSError) or number not in REMEDIES:
+        return str(error)
+    reason, place = error.strerror or "", error.filename2 or error.filename
+    if not reason.endswith(os.strerror(number)):  # it is a sentence of ours
+        return reason
+    return f"{os.strerror(number)}{f': {place}' if place else ''}; {REMEDIES[number]}."
 
 
 class Stopped(KeyboardInterrupt):
@@ -173,5 +192,5 @@ class _OneLine(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, (ValueError, OSError, ImportError)):
-            return visible(f"{self.formatTime(record, self.datefmt)} error: {error}")
+            return visible(f"{self.formatTime(record, self.datefmt)} error: {explained(error)}")
         return visible(super().format(record))

@@ -72,6 +72,8 @@ def scratch_beside(
         PermissionError: if nothing may be written next to `output`.
     """
     folder = scratch_of(output)
+    if os.fsencode(output).decode(errors="replace") != str(output):
+        raise ValueError(f"{output} has a name that is not UTF-8, which Arrow cannot write; choose another.")
     with writing_in(folder.parent):
         if not folder.parent.is_dir():
             raise ValueError(f"{folder.parent} is no folder to write to.")

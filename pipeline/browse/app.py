@@ -42,6 +42,10 @@ class _Handler(WSGIRequestHandler):
 
     timeout = _PATIENCE
 
+    def version_string(self) -> str:
+        """Name no versions."""
+        return "aoq"
+
     def setup(self) -> None:
         super().setup()
         self._end = Timer(LONGEST, self._stop_reading)
@@ -96,7 +100,7 @@ def _guard(app: Flask, port: int) -> None:
 
     @app.before_request
     def check_request() -> None:
-        if request.host not in hosts:
+        if "HTTP_HOST" not in request.environ or request.host not in hosts:
             abort(403, f"this server does not answer under that name; open http://{hosts[0]}/")
         if request.method == "POST":
             own = request.host_url.rstrip("/")

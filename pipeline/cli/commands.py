@@ -16,7 +16,7 @@ import click
 
 from aoq.pipeline.cli.options import EXPERIMENT
 from aoq.pipeline.cli.output import echo
-from aoq.pipeline.console import STOPPED, Stopped, did_you_mean, escape_what_the_terminal_lacks, visible
+from aoq.pipeline.console import STOPPED, Stopped, did_you_mean, escape_what_the_terminal_lacks, explained, visible
 
 COMMANDS = {
     "Make": {
@@ -111,7 +111,7 @@ class Commands(click.Group):
             with _visible_usage_errors():
                 return super().invoke(ctx)
         except (ValueError, OSError, ImportError) as error:
-            echo(f"error: {error}", err=True)
+            echo(f"error: {explained(error)}", err=True)
             sys.exit(1)
         except KeyboardInterrupt as error:
             echo(STOPPED if ctx.invoked_subcommand in RESUMED else "stopped; give the same command again", err=True)

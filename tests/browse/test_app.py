@@ -102,6 +102,15 @@ def test_marks_are_taken_back_one_by_one(browse):
     assert browse.client.post("/undo", data={"token": "x"}, base_url="http://127.0.0.1:8765").status_code == 403
 
 
+def test_a_request_without_host_is_refused_and_no_version_is_named(served):
+    host, port = served.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as client:
+        client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        head = b"".join(iter(lambda: client.recv(1 << 16), b"")).partition(b"\r\n\r\n")[0].decode()
+    assert head.startswith("HTTP/1.1 403 ")
+    assert "\r\nServer: aoq\r\n" in head
+
+
 @pytest.fixture
 def impatient(monkeypatch):
     monkeypatch.setattr(app, "LONGEST", 1.0)

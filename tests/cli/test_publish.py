@@ -43,6 +43,8 @@ def test_it_reads_back_as_the_table_it_was(files):
         (("table", "out", "--view", "table"), "table/manifest.json is damaged or not a view's manifest"),
         (("other", "out", "--view", "view"), "view is a view of another table"),
         (("nowhere", "out"), "nowhere is neither an experiment nor a table's folder"),
+        (("table", "x" * 250), "choose a name of at most 240 bytes, as temporary files need a longer one"),
+        (("table", "p\udcff"), "has a name that is not UTF-8, which Arrow cannot write; choose another"),
         (("table", "view"), "view is there already; remove it or choose another name"),
         (("changed", "out"), "changed does not pass `aoq audit`: i2t.parquet: its lists are not those whose sha256"),
         (("uncertified", "out"), "does not pass `aoq audit`: i2t.certificates.parquet: its anchors are not"),
