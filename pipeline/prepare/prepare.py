@@ -165,8 +165,6 @@ def _heed_broken(request: Request, parts: Mapping[str, Listing], extractions: Ma
         for name, part in parts.items()
         for place, problem in extractions[name].progress["broken"]
     ]
-    for sentence in broken:
-        logger.warning("%s", sentence)
     total = sum(map(len, parts.values()))
     more = f"; and {len(broken) - SHOWN_BROKEN} more" if len(broken) > SHOWN_BROKEN else ""
     shown = "; ".join(broken[:SHOWN_BROKEN]) + more
@@ -179,6 +177,8 @@ def _heed_broken(request: Request, parts: Mapping[str, Listing], extractions: Ma
         )
     if empty := [name for name, each in extractions.items() if not each.progress["kept"]]:
         raise ValueError(f"no image of {empty[0]} can be read: {shown}.")
+    for sentence in broken:
+        logger.warning("%s", sentence)
     if broken:
         logger.warning("%d images are left out with their captions", len(broken))
 
