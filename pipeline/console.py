@@ -70,7 +70,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 logger = logging.getLogger(__name__)
 
 FAILED = re.compile(r"^\* (\d+ failed:\n(?: {4}.*\n)+)", re.MULTILINE)
-QUIET_SECONDS = 30.0
+QUIET_SECONDS = 15.0
+"""Between two lines of progress."""
 REMEDIES = {
     errno.ENOSPC: "free some space, or write to another disk",
     errno.EDQUOT: "free some space, or write to another disk",
@@ -142,28 +143,69 @@ def end_in_one_line(kind: type[BaseException], error: BaseException, trace: Trac
     os._exit(error.code if isinstance(error, Stopped) else 130)
 
 
+def name_lines(subject: str) -> None:
+    """Begin the log lines of this process with the subject, since other processes log beside it."""
+    _OneLine.subject = f"{subject}: "
+
+
+def duration(seconds: float) -> str:
+    for unit, length in (("days", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
 @contextmanager
 def show_progress(title: str) -> Iterator[Reporter]:
-    """Show a bar on a terminal; elsewhere, log a line every half minute."""
-    if not sys.stderr.isatty():
-        last = time.monotonic()
+    """Show a bar on a terminal of our own; elsewhere log a line every QUIET_SECONDS, even if nothing is reported."""
+    pace = _Pace()
+    if _OneLine.subject or not sys.stderr.isatty():
+        ended = threading.Event()
 
-        def log(done: int, total: int, text: str) -> None:
-            nonlocal last
-            if time.monotonic() - last >= QUIET_SECONDS:
-                last = time.monotonic()
-                logger.info("%s: %d of %d %s", title, done, total, text)
+        def log() -> None:
+            while not ended.wait(QUIET_SECONDS):
+                logger.info("%s: %s", title, pace.text())
 
-        yield log
+        lines = threading.Thread(target=log, daemon=True)
+        lines.start()
+        try:
+            yield pace.report
+        finally:
+            ended.set()
+            lines.join()
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TextColumn
 
     plain = partial(TextColumn, markup=False)
-    columns = plain("{task.description}"), BarColumn(), plain("{task.fields[text]}"), TimeRemainingColumn()
+    columns = plain("{task.description}"), BarColumn(), plain("{task.fields[text]}")
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task(visible(title), total=None, text="")
-        yield lambda done, total, text: progress.update(bar, completed=done, total=total, text=text)
+
+        def show(done: int, total: int, text: str) -> None:
+            pace.report(done, total, text)
+            progress.update(bar, completed=done, total=total, text=pace.text())
+
+        yield show
+
+
+class _Pace:
+    """Speed of work since its first report, as what was done before may be a killed run's."""
+
+    def __init__(self) -> None:
+        self._since, self._first, self._done, self._text = time.monotonic(), 0, 0, ""
+
+    def report(self, done: int, total: int, text: str) -> None:
+        now = time.monotonic()
+        if not self._text or done < self._done:  # another part, such as the captions, counts anew
+            self._since, self._first = now, done
+        self._done, self._text = done, f"{done} of {total} {text}"
+        if done > self._first:
+            speed = (done - self._first) / max(1e-9, now - self._since)
+            self._text += f", {speed:.3g} per second, {duration((total - done) / speed)} left"
+
+    def text(self) -> str:
+        return self._text or f"{duration(time.monotonic() - self._since)} so far"
 
 
 def _is_failure(record: logging.LogRecord) -> bool:
@@ -189,8 +231,16 @@ class _Stderr(logging.Handler):
 class _OneLine(logging.Formatter):
     """User errors print one line; bugs keep their traceback. Neither can control the terminal."""
 
+    subject = ""
+    """Begins each line, unless the message begins with it."""
+
     def format(self, record: logging.LogRecord) -> str:
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, (ValueError, OSError, ImportError)):
-            return visible(f"{self.formatTime(record, self.datefmt)} error: {explained(error)}")
+            return visible(f"{self.formatTime(record, self.datefmt)} {self.subject}error: {explained(error)}")
         return visible(super().format(record))
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (logging's name)
+        if not record.message.startswith(self.subject):
+            record.message = self.subject + record.message
+        return super().formatMessage(record)

@@ -6,11 +6,13 @@ import io
 import logging
 import sys
 import unicodedata
+from types import SimpleNamespace
 
 import pytest
 
 from aoq.pipeline import console
 from aoq.pipeline.console import escape_what_the_terminal_lacks, is_hidden, visible, visible_value
+from tests.programs import wait_for
 
 SEEN = ["naïve café", "👩‍🚀 a dog 🐕", "כלב רץ על הדשא", "می‌خواهم", "क्‍ष", "two\tcolumns\nand lines"]
 
@@ -47,10 +49,20 @@ def test_a_terminal_of_few_characters_shows_the_rest_as_escapes(monkeypatch, enc
 
 
 def test_without_a_terminal_progress_is_logged_now_and_then(caplog, monkeypatch):
-    clock = iter([0.0, 10.0, 40.0, 40.0, 50.0, 80.0, 80.0])
-    monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
+    now = 0.0
+    monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(console, "QUIET_SECONDS", 0.01)
     monkeypatch.setattr("sys.stderr.isatty", lambda: False, raising=False)
     with caplog.at_level(logging.INFO), console.show_progress("mining") as report:
-        for done in range(1, 5):
-            report(done, 4, "text")
-    assert caplog.messages == ["mining: 2 of 4 text", "mining: 4 of 4 text"]
+        for second, done in [(10, None), (11, 4), (12, 6), (13, 2)]:  # the last begins another part
+            now = float(second)
+            if done is not None:
+                report(done, 10, "units")
+            before = len(caplog.messages)
+            wait_for(lambda before=before: len(caplog.messages) > before + 1)
+    assert list(dict.fromkeys(caplog.messages)) == [
+        "mining: 10.0 s so far",
+        "mining: 4 of 10 units",
+        "mining: 6 of 10 units, 2 per second, 2.0 s left",
+        "mining: 2 of 10 units",
+    ]

@@ -21,7 +21,7 @@ from aoq.pipeline.cli.vector_options import (
     read_ids_of_sides,
     require_pairing,
 )
-from aoq.pipeline.console import show_progress
+from aoq.pipeline.console import duration, show_progress
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.mining.sizes import fit_depths
 from aoq.pipeline.search.problem import Direction, Problem
@@ -182,24 +182,17 @@ def _mining_rows(one: Estimate) -> list[tuple[str, str]]:
     if one.shape["h_images"]:
         vectors = "{images:,} images, {captions:,} captions, {dimensions} dimensions"
         lists = "{h_captions} captions an image, {h_images} images a caption"
-    total = _duration(sum(one.seconds.values())) if one.seconds else "not known; mine a part and see"
+    total = duration(sum(one.seconds.values())) if one.seconds else "not known; mine a part and see"
     return [
         ("vectors", vectors.format(**one.shape)),
         ("lists", lists.format(**one.shape)),
         ("search", f"{one.search}: {one.why}"),
         *([] if one.operations is None else [("operations", f"{one.operations:.3g}")]),
-        *((f"  {name}", _duration(seconds)) for name, seconds in one.seconds.items()),
+        *((f"  {name}", duration(seconds)) for name, seconds in one.seconds.items()),
         ("time, about", total),
         ("memory", f"at most {_size(one.memory_bytes)}, and {_size(one.vector_bytes)} of mapped vectors"),
         ("disk", f"{_size(one.work_bytes)} while it runs, {_size(one.table_bytes)} for the table"),
     ]
-
-
-def _duration(seconds: float) -> str:
-    for unit, length in (("days", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.1f} s"
 
 
 def _size(count: int) -> str:

@@ -117,7 +117,7 @@ class CoTrainer(Loop):
         steps = self.windows(state.network, clean.steps, partial(self._read, clean, noisy), self._step)
         with closing(steps) as windows:
             for window in windows:
-                self.record(window, {"network": state.network, "loss_name": name}, state.network)
+                self.record(window, {"network": state.network, "loss_name": name})
                 is_last = state.step == clean.steps and self.probabilities is not None
                 if is_last and on_plateau(means := window.means()):
                     logger.warning(

@@ -128,6 +128,7 @@ class Loop(ABC):
         self._log = MetricsLog(self.run.work, tensorboard=self.run.tensorboard)
         self._checkpoints = Checkpoints(self.run.work / UNITS, self._log)
         self._started = 0.0
+        self._last_loss = ""
 
     @abstractmethod
     def train_epoch(self) -> None:
@@ -174,21 +175,25 @@ class Loop(ABC):
                 for average in self.averages[number : number + 1]:
                     average.update_parameters(self.models[number])
                 state.step += 1
+                self._report(number)
                 if self.taken % LOG_STEPS == 0 or state.step == steps:
                     yield window
                     if self.taken % self.run.checkpoint_steps < LOG_STEPS and state.step < steps:
                         self.checkpoint()
                     window = Window()  # whose clock starts here
 
-    def record(self, window: Window, line: Mapping[str, Any], number: int = 0) -> None:
+    def _report(self, number: int) -> None:
+        models, epochs, epoch = len(self.models), self.schedule.epochs, self.state.epoch
+        done = (models * epoch + number) * self.steps + self.state.step
+        self.run.progress(done, models * epochs * self.steps, f"steps, epoch {epoch + 1}/{epochs}{self._last_loss}")
+
+    def record(self, window: Window, line: Mapping[str, Any]) -> None:
         """Log the means of a window of a model's steps with this line; a loss that is not finite is an error."""
-        state, means, epochs = self.state, window.means(), self.schedule.epochs
+        state, means = self.state, window.means()
         self.check_finite([means["loss"], means.get("noisy_loss", 0.0)])
         rate = learning_rate(self.schedule, state.epoch, state.step - 1, self.steps)
         self.append({**line, "learning_rate": rate, **means, "steps_per_second": round(window.steps_per_second, 3)})
-        done = (len(self.models) * state.epoch + number) * self.steps + state.step
-        text = f"epoch {state.epoch + 1}/{epochs} {line['loss_name']} loss {means['loss']:.2f}"
-        self.run.progress(done, len(self.models) * epochs * self.steps, text)
+        self._last_loss = f", {line['loss_name']} loss {means['loss']:.2f}"
 
     def check_finite(self, losses: ArrayLike) -> None:
         if not np.isfinite(losses).all():
