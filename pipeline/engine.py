@@ -48,12 +48,14 @@ class Engine:
     """Processes that train a model together, on this machine or on Ray, each with its own GPU or `threads` threads."""
     ray_address: str = ""
     """Address of the cluster: HOST:PORT, "auto" for the one this machine belongs to, "" to start one here."""
+    tasks: int = 1
+    """Tasks at a time, which share the cores: Luigi's --workers."""
 
     def __post_init__(self) -> None:
         for name, known in (("backend", ("inprocess", "ray")), ("verify", get_args(Verify))):
             if getattr(self, name) not in known:
                 raise ValueError(f"[engine] {name} is {getattr(self, name)!r}; known are {' and '.join(known)}.")
-        most = THREADS_PER_CORE * len(os.sched_getaffinity(0))
+        most = THREADS_PER_CORE * core_count()
         for name, least, advice in (
             ("threads", 0, f"give 0 (as many as cores) to {most:,}"),
             ("workers", 0, f"give 0 (nothing is read ahead) to {most:,}"),
@@ -66,10 +68,10 @@ class Engine:
                 raise ValueError(f"[engine] {name} is {value}; {advice}.")
 
     def torch_device(self, place: int | None = None, sharing: int = 1) -> torch.device:
-        """Return the device and set the process's threads; `place` is its number among those sharing this machine."""
+        """Return the device and set the process's threads; `place` is its number among those `sharing` the task."""
         import torch  # takes seconds, which commands without computation can save
 
-        torch.set_num_threads(self.threads or max(1, len(os.sched_getaffinity(0)) // sharing))
+        torch.set_num_threads(self.threads or max(1, core_count() // (sharing * self.tasks)))
         device = find_device(self.device)
         if place is None or device.type != "cuda":
             return device
@@ -142,10 +144,24 @@ def _is_allowed(cudnn: Any) -> bool:
         return True
 
 
+def core_count() -> int:
+    """Count the cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def let_waiting_threads_sleep() -> None:
+    """Let OpenMP's threads sleep while they wait for each other, unless the user has chosen otherwise.
+
+    They spin by default, and beside other work a training then takes several times as long. OpenMP reads the variable
+    when torch is imported.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
 def thread_count() -> int:
     """Return torch's number of threads if it is loaded, else all that this process may use."""
     loaded: Any = sys.modules.get("torch")
-    return int(loaded.get_num_threads()) if loaded else len(os.sched_getaffinity(0))
+    return int(loaded.get_num_threads()) if loaded else core_count()
 
 
 def in_parallel(function: Callable[..., Any], count: int, *arguments: Any, parts: int = PARTS) -> None:
@@ -171,6 +187,18 @@ def in_parallel(function: Callable[..., Any], count: int, *arguments: Any, parts
 def torchrun_rank() -> int | None:
     """Return this process's rank if torchrun started it."""
     return int(os.environ["RANK"]) if "TORCHELASTIC_RUN_ID" in os.environ else None
+
+
+def how_it_ended(code: int) -> str:
+    """Say how a process with this exit code ended.
+
+    >>> how_it_ended(-9), how_it_ended(1)
+    ('was killed by SIGKILL, probably out of memory', 'ended with exit code 1')
+    """
+    if code >= 0:
+        return f"ended with exit code {code}"
+    name = next((one.name for one in signal.Signals if one == -code), f"signal {-code}")
+    return f"was killed by {name}" + (", probably out of memory" if -code == signal.SIGKILL else "")
 
 
 def die_with_parent(how: signal.Signals = signal.SIGKILL) -> None:

@@ -38,7 +38,8 @@ _PARAMETERS: dict[type, Callable[..., Any]] = {
     str: luigi.Parameter,
     bool: partial(luigi.BoolParameter, parsing=luigi.BoolParameter.EXPLICIT_PARSING),
 }
-_options = {each.name: _PARAMETERS[type(each.default)](default=each.default) for each in fields(Engine)}
+_configured = (each for each in fields(Engine) if each.name != "tasks")
+_options = {each.name: _PARAMETERS[type(each.default)](default=each.default) for each in _configured}
 engine: type[luigi.Config] = type("engine", (luigi.Config,), _options)
 
 

@@ -3,6 +3,7 @@
 import sys
 
 from aoq.pipeline.console import end_in_one_line, log_to_console, stop_on_signals
+from aoq.pipeline.engine import let_waiting_threads_sleep
 from aoq.pipeline.settings import read_shipped_settings
 from aoq.tasks.comparisons import Ablation as Ablation
 from aoq.tasks.comparisons import Report as Report
@@ -18,6 +19,7 @@ from aoq.tasks.stages import Screen as Screen
 from aoq.tasks.stages import SecondRound as SecondRound
 from aoq.tasks.stages import StudentEmbeddings as StudentEmbeddings
 
+let_waiting_threads_sleep()
 read_shipped_settings()
 log_to_console()
 stop_on_signals()

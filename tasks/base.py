@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import luigi
+from luigi.interface import core
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.build import Build
 from aoq.pipeline.config.load import split_member
-from aoq.pipeline.console import visible
-from aoq.pipeline.engine import Engine, torchrun_rank
+from aoq.pipeline.console import name_lines, visible
+from aoq.pipeline.engine import Engine, how_it_ended, torchrun_rank
 from aoq.pipeline.settings import configured_engine, configured_path, runs_root
+from aoq.pipeline.training.metrics import read_metrics
 
 logger = logging.getLogger(__name__)
 FORKED = ("aoq.pipeline.stages.train", "aoq.pipeline.stages.encoding", "aoq.pipeline.mining.mine", "torch._dynamo")
@@ -79,6 +81,10 @@ class MakingTask(luigi.Task):
         """Owner of the stage, as the log names it."""
         return self.alias
 
+    @property
+    def title(self) -> str:
+        return f"{self.stage} of {self.subject}"
+
     def with_stage(self, task: type[MakingTask], experiment: str) -> luigi.Task:
         """Return another task with the same parameters, or with those of a named experiment and its override."""
         name, override = split_member(experiment)
@@ -105,7 +111,7 @@ class MakingTask(luigi.Task):
         if torchrun_rank():
             from aoq.pipeline.stages.train import follow_stage
 
-            follow_stage(self.source, self.stage, self.artifact, configured_engine())
+            follow_stage(self.source, self.stage, self.artifact, _engine())
         elif not self.artifact.exists():  # another task may have made it meanwhile
             self._make()
         self.link()
@@ -118,9 +124,12 @@ class MakingTask(luigi.Task):
         try:
             with self.artifact.building() as build:
                 if build is not None:
-                    logger.info("%s of %s: %s", self.stage, self.subject, self.artifact.path)
+                    engine = _engine()
+                    if engine.tasks > 1:
+                        name_lines(self.title)
+                    logger.info("%s: %s", self.title, self.artifact.path)
                     (build.directory / "error.txt").unlink(missing_ok=True)
-                    self.make(self.source, build, configured_engine())
+                    self.make(self.source, build, engine)
         except Exception:
             with suppress(OSError):  # the disk may be what failed
                 (self.artifact.work / "error.txt").write_text(visible(traceback.format_exc()), encoding="utf-8")
@@ -132,10 +141,34 @@ class MakingTask(luigi.Task):
         metrics = self.artifact.manifest().get("metrics")
         split = self.artifact.ingredients.get("split", "dev")  # a training's metrics are those of its best epoch on dev
         best = f"  {split} rsum {metrics['rsum']:.1f}" if metrics else ""
-        logger.info("%s of %s: done%s", self.stage, self.subject, best)
+        logger.info("%s: done%s%s", self.title, best, self.trained())
+
+    def trained(self) -> str:
+        """Count the trainings of a study, if this is one of them."""
+        return ""
+
+
+def _engine() -> Engine:
+    return configured_engine(tasks=core().workers)
 
 
 @MakingTask.event_handler(luigi.Event.DEPENDENCY_PRESENT)  # type: ignore[no-untyped-call, untyped-decorator]
 def _log_presence(task: MakingTask) -> None:
     task.link()
-    logger.info("%s of %s is there: %s", task.stage, task.subject, task.artifact.path)
+    logger.info("%s is there: %s", task.title, task.artifact.path)
+
+
+@MakingTask.event_handler(luigi.Event.PROCESS_FAILURE)  # type: ignore[no-untyped-call, untyped-decorator]
+def _log_death(task: MakingTask, message: str) -> None:
+    """Say how a task's process ended and what to try; Luigi's message ends with the exit code."""
+    log, is_training = task.artifact.work / "metrics.jsonl", "training" in task.resources
+    lines = read_metrics(log) if is_training and log.exists() else []
+    reached = f" after step {lines[-1]['step']:,} (epoch {lines[-1]['epoch'] + 1})" if lines else ""
+    less = "batch_size, set chunk" if is_training else "[engine] mining_memory_mb"
+    logger.error(
+        "%s %s%s. Run again: finished work is kept. If memory ran out, lower %s, or take fewer --workers.",
+        task.title,
+        how_it_ended(int(message.rpartition(" ")[2])),
+        reached,
+        less,
+    )

@@ -8,12 +8,13 @@ from functools import cached_property
 import luigi
 
 from aoq.pipeline.build import Build
+from aoq.pipeline.config.load import split_member
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.stages.chain import Member
 from aoq.pipeline.stages.report import PlannedReport, make_report, plan_report
 from aoq.pipeline.stages.study import PlannedStudy, make_study, plan_study
 from aoq.tasks.base import Described, MakingTask
-from aoq.tasks.stages import Evaluation, SecondRound
+from aoq.tasks.stages import ArtifactTask, Evaluation, SecondRound
 
 
 class Report(MakingTask):
@@ -54,7 +55,9 @@ class Ablation(MakingTask):
 
     @cached_property
     def source(self) -> PlannedStudy:
-        return plan_study(self.study, **self.roots)
+        planned = plan_study(self.study, **self.roots)
+        ArtifactTask.cells |= {split_member(cell.asked): cell for cell in planned.cells}
+        return planned
 
     def make(self, source: PlannedStudy, build: Build, engine: Engine) -> None:
         make_study(source, build, engine)

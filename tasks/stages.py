@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache, cached_property
-from typing import Final
+from typing import ClassVar, Final
 
 import luigi
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.build import Build
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.stages.chain import Chain, run_name
+from aoq.pipeline.stages.chain import Cell, Chain, run_name
 from aoq.pipeline.stages.plan import MAKERS, plan
 from aoq.tasks.base import Described, MakingTask
 
@@ -22,6 +22,9 @@ _plan_once = cache(plan)  # for all stages of an experiment: a plan reads sample
 
 class ArtifactTask(MakingTask):
     """A stage of an experiment."""
+
+    cells: ClassVar[dict[tuple[str, str], Cell]] = {}
+    """Trainings of the study that is run, by experiment and override."""
 
     experiment: Described = Described(default="demo", description="a name in configs/, or a .toml file")
     override: Described = Described(
@@ -35,6 +38,17 @@ class ArtifactTask(MakingTask):
     @property
     def alias(self) -> str:
         return run_name(self.experiment, self.override)
+
+    @property
+    def subject(self) -> str:
+        cell = self.cells.get((self.experiment, self.override))
+        return self.alias if cell is None else f"{cell.model}, {cell.arm}, seed {cell.seed}"
+
+    def trained(self) -> str:
+        if self.stage != "second_round" or not self.cells:
+            return ""
+        done = sum(cell.chain["second_round"].exists() for cell in self.cells.values())
+        return f"  {done} of {len(self.cells)} trainings"
 
     @property
     def artifact(self) -> Artifact:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -32,3 +34,12 @@ def test_every_row_is_taken_once(monkeypatch, count, number):
     taken = np.zeros(count, int)
     in_parallel(lambda start, stop: np.add.at(taken, slice(start, stop), 1), count)
     assert (taken == 1).all()
+
+
+def test_threads_sleep_from_torchs_import_on():
+    """OpenMP reads the variable then, and threads that spin slow down all other work."""
+    start = "from aoq.pipeline.cli import main; main.make_context('aoq', ['list'])"
+    for code in ("import tasks", start):
+        show = f"{code}; import os, sys; print(os.environ.get('OMP_WAIT_POLICY'), 'torch' in sys.modules)"
+        shown = subprocess.run([sys.executable, "-c", show], capture_output=True, text=True, check=True).stdout
+        assert shown == "passive False\n"

@@ -17,6 +17,7 @@ import click
 from aoq.pipeline.cli.options import EXPERIMENT
 from aoq.pipeline.cli.output import echo
 from aoq.pipeline.console import STOPPED, Stopped, did_you_mean, escape_what_the_terminal_lacks, explained, visible
+from aoq.pipeline.engine import let_waiting_threads_sleep
 
 COMMANDS = {
     "Make": {
@@ -103,6 +104,7 @@ class Commands(click.Group):
 
     def make_context(self, *given: Any, **options: Any) -> click.Context:
         escape_what_the_terminal_lacks()
+        let_waiting_threads_sleep()
         with _visible_usage_errors():
             return super().make_context(*given, **options)
 

@@ -35,7 +35,7 @@ from aoq.tasks.stages import TASKS
 task_options = together(
     roots_as_typed,
     with_default("--workers", default=1, type=POSITIVE, help="Tasks at a time."),
-    click.option("--threads", type=click.IntRange(min=0), help="Default: [engine] in luigi.cfg; 0 takes all cores."),
+    click.option("--threads", type=click.IntRange(min=0), help="Default: [engine] in luigi.cfg; 0: cores / workers."),
     click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="Default: [engine] in luigi.cfg."),
 )
 
@@ -106,7 +106,8 @@ def _make(task: MakingTask, workers: int, **engine: Any) -> None:
     import luigi
 
     set_engine(**{name: value for name, value in engine.items() if value is not None})
-    ended = luigi.build([task], workers=workers, detailed_summary=True)
+    luigi.configuration.get_config().set("core", "workers", str(workers))  # where tasks look for it
+    ended = luigi.build([task], detailed_summary=True)
     if code := _exit_code(ended.status.name):
         sys.exit(code)
     task.link()

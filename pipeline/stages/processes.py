@@ -25,7 +25,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.console import log_to_console
-from aoq.pipeline.engine import Engine
+from aoq.pipeline.engine import Engine, how_it_ended
 from aoq.pipeline.on_ray import check_nodes, connected, node_name, room_for
 from aoq.pipeline.training.processes import Processes
 
@@ -108,8 +108,7 @@ def _here(engine: Engine, part: Work) -> Any:
             rank, failure = error.get_first_failure()
             reports = ((int(file.stem), *json.loads(file.read_text())) for file in Path(logs).glob("*.error"))
             failures: dict[int, Any] = {number: PASSED_ON[kind](text) for number, kind, text in reports}
-            how = f"was killed (signal {-failure.exitcode})." if failure.exitcode < 0 else "ended."
-            raise _reason(failures or {rank: how}) from None
+            raise _reason(failures or {rank: f"{how_it_ended(failure.exitcode)}."}) from None
 
 
 def _rank(engine: Engine, part: Work, errors: Path | None, environ: Mapping[str, str], log: Any) -> Any:

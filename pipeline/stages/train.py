@@ -18,6 +18,7 @@ from aoq.models import build_model
 from aoq.models.base import MatchingModel
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.build import UNITS, Build, code_versions, planned_file
+from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.training import CoTeaching, Training
 from aoq.pipeline.console import show_progress
 from aoq.pipeline.data.folder import Split
@@ -57,9 +58,12 @@ def train(chain: Chain, stage: str, build: Build, engine: Engine, processes: Pro
         alone = torchrun_rank() is None
         group = processes or (ALONE if alone else stack.enter_context(joined(engine, chain[stage].key)))
         device = group.device if group.are_several else engine.torch_device()
+        if group.leads:
+            logger.info("training on %s, threads: %d", device, torch.get_num_threads())
         check_pretrained(chain)
         torch.manual_seed(chain.experiment.seed)  # the one place: initial weights and dropout follow from it
         pairs, dev = (open_pairs(chain, role, engine.verify) for role in ("train", "dev"))
+        _check_batches(chain.experiment, pairs.split.caption_count)
 
         def validate(models: Sequence[MatchingModel]) -> Any:
             images = dev.split.image_count
@@ -86,6 +90,15 @@ def train(chain: Chain, stage: str, build: Build, engine: Engine, processes: Pro
         if group.leads:
             report_outcome(chain, trainer.schedule, notes, dev.split)
         return notes
+
+
+def _check_batches(experiment: Experiment, captions: int) -> None:
+    """Refuse a batch larger than the training data in any round, before the first one trains."""
+    for name in ("first_round", "second_round", "co_teaching"):
+        section = getattr(experiment, name)
+        if section is not None and section.batch_size > captions:
+            there = f"the training split has {captions} captions"
+            raise ValueError(f"[{name}] batch_size is {section.batch_size}, and {there}; lower it.")
 
 
 def _make_trainer(chain: Chain, stage: str, section: Training | CoTeaching, **common: Any) -> Loop:

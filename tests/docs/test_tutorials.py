@@ -120,7 +120,8 @@ def test_vectors_are_mined_and_screened(here, monkeypatch, capsys):
 def test_photographs_become_a_student_and_a_study(here):
     """Both tutorials, since the second continues the first."""
     names = [(name, " ".join(name)) for name in photograph(here, 40)]  # a word per letter, so that each is frequent
-    rows = [[f"photos/{name}", f"{text} {words}"] for name, words in names for text in ("a photo", "from afar")]
+    texts = ("a photo", "from afar", "at night", "by day")  # 128 captions to train on, the teacher's batch
+    rows = [[f"photos/{name}", f"{text} {words}"] for name, words in names for text in texts]
     write_csv(here / "photos.csv", ["image", "caption"], rows)
     (toml,) = blocks(page("photographs"), "toml")
     small = toml.replace("epochs = 12", "epochs = 2").replace("[8]", "[1]")

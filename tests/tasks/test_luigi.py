@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -205,6 +206,28 @@ def test_no_orphan_survives_sigterm(command, tmp_path):
     assert "Traceback" not in ended.stderr
     assert ended.stderr.endswith("\nstopped; finished work is kept, and the same command goes on from there\n")
     wait_for(lambda: not processes_of(running.pid), seconds=10)
+
+
+def test_the_death_of_a_task_is_explained(command, tmp_path):
+    running = Program(command("FirstRound", "--override", "first_round.epochs=2000"), ROOT)
+    wait_for(lambda: "step" in "".join(log.read_text() for log in tmp_path.glob("*/first_round/.*.work/metrics.jsonl")))
+    (child,) = (int(line.split()[0]) for line in processes_of(running.pid) if int(line.split()[0]) != running.pid)
+    os.kill(child, signal.SIGKILL)
+    ended = running.wait()
+    assert ended.returncode == 30
+    death = (
+        r"first_round of tiny@\S+ was killed by SIGKILL, probably out of memory after step [\d,]+ \(epoch \d+\)\. Run"
+    )
+    assert re.search(death, ended.stderr)
+    assert "lower batch_size, set chunk, or take fewer --workers" in ended.stderr
+
+
+def test_workers_share_the_cores(luigi, tmp_path):
+    made = luigi("FirstRound", "--engine-threads", "0", "--workers", "2", "--override", "first_round.warmup=[]")
+    assert made.returncode == 0, made.stderr
+    manifest = manifests(tmp_path / "artifacts")["first_round"]
+    assert manifest["threads"] == max(1, len(os.sched_getaffinity(0)) // 2)
+    assert re.search(r"first_round of tiny@\S+: epoch 1: dev rsum", made.stderr)
 
 
 def test_what_failed_is_said_last(luigi, tmp_path):
