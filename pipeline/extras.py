@@ -1,15 +1,17 @@
-"""Packages that only an extra installs, and what they load from a hub: weights and data sets."""
+"""Packages that only an extra installs, what they load from a hub, and numba's compiled functions."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 HUB = "hf:"
+logger = logging.getLogger(__name__)
 
 
 def import_extra(module: str, extra: str, purpose: str) -> Any:
@@ -75,3 +77,23 @@ def load_splits(given: str) -> dict[str, Any]:
     if split and split not in splits:
         raise ValueError(f"{name} of the Hugging Face hub has no split {split!r}; its splits are {sorted(splits)}.")
     return {split: splits[split]} if split else splits
+
+
+def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Compile a function by numba and keep the code on disk, where a folder can be written."""
+    from numba import njit
+
+    def with_cache(function: Callable[..., Any]) -> Callable[..., Any]:
+        try:
+            kept: Callable[..., Any] = njit(nogil=True, cache=True, **options)(function)
+        except RuntimeError:  # neither the package's folder nor a home can be written
+            _warn_of_compiling()
+            kept = njit(nogil=True, **options)(function)
+        return kept
+
+    return with_cache
+
+
+@cache
+def _warn_of_compiling() -> None:
+    logger.warning("no folder can keep compiled code, so each process compiles it; set NUMBA_CACHE_DIR to a folder")

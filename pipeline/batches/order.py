@@ -15,9 +15,9 @@ from typing import Any, no_type_check
 
 import numpy as np
 from jaxtyping import Int32, Int64, Integer
-from numba import njit
 
 from aoq.pipeline.batches.lists import MeetingLists
+from aoq.pipeline.extras import compiled
 from aoq.pipeline.search.positives import offsets_of
 from aoq.pipeline.search.problem import READ_ROWS, blocks
 
@@ -145,7 +145,7 @@ def communities(graph: Graph, size: int, rng: np.random.Generator) -> Communitie
     return _grow(graph.offsets, graph.neighbours, graph.weights, rng.permutation(len(graph)), size)
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 @no_type_check
 def _grow(offsets: Any, neighbours: Any, weights: Any, seeds: Any, size: int) -> Any:
     nodes = len(offsets) - 1

@@ -14,10 +14,10 @@ from typing import Any, no_type_check
 import numpy as np
 import torch
 from jaxtyping import Float32, Float64, Int64, Integer
-from numba import njit
 from torch import Tensor
 
 from aoq.pipeline.engine import in_parallel
+from aoq.pipeline.extras import compiled
 from aoq.pipeline.search.problem import READ_ROWS, blocks
 
 
@@ -90,7 +90,7 @@ def _read_only(array: np.ndarray) -> np.ndarray:
     return view
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 @no_type_check
 def _score(
     start: int, stop: int, ones: Any, others: Any, norms: Any, other_norms: Any, rows: Any, columns: Any, scores: Any
@@ -105,7 +105,7 @@ def _score(
         scores[pair] = (low if low == high else _careful_sum(one, other)) + np.float32(0)
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
+@compiled(fastmath={"reassoc", "contract", "nsz"})
 @no_type_check
 def _fast_sum(one: Any, other: Any) -> Any:
     total = 0.0
@@ -114,7 +114,7 @@ def _fast_sum(one: Any, other: Any) -> Any:
     return total
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 @no_type_check
 def _careful_sum(one: Any, other: Any) -> Any:
     """Sum with compensation (Neumaier 1974); NaN if the remaining error leaves two float32 numbers."""
@@ -129,7 +129,7 @@ def _careful_sum(one: Any, other: Any) -> Any:
     return low if low == high else np.float32(np.nan)
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 @no_type_check
 def _round_sum(total: float, rest: float) -> Any:
     """Round total + rest to float32 once, through a float64 that is rounded to odd."""

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba.core.caching import CompileResultCacheImpl
 
+from aoq.pipeline.extras import compiled
 from aoq.pipeline.search.scores import exact_scores
 
 
@@ -69,3 +71,9 @@ def test_long_vectors_are_added_up_part_by_part(size):
             assert found[row, column] == rounded(
                 sum(Fraction(a) * Fraction(b) for a, b in zip(one, other, strict=True))
             )
+
+
+def test_code_is_compiled_without_a_folder_to_keep_it(monkeypatch, caplog):
+    monkeypatch.setattr(CompileResultCacheImpl, "_locator_classes", [])  # root can write any folder
+    assert compiled()(lambda number: number + 1)(2) == 3
+    assert "set NUMBA_CACHE_DIR to a folder" in caplog.text

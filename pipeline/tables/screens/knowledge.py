@@ -9,11 +9,11 @@ from typing import Any, Literal, no_type_check
 
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int64
-from numba import njit
 
 from aoq.pipeline.config.screen import Screen
 from aoq.pipeline.data.vocabulary import comparable_words, tokenise
 from aoq.pipeline.engine import in_parallel
+from aoq.pipeline.extras import compiled
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.positives import Positives, both_ways, with_itself
 from aoq.pipeline.search.problem import DIRECTIONS, Direction, blocks
@@ -122,7 +122,7 @@ class Texts:
         return highest
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 @no_type_check
 def _write_jaccard(
     start: int, stop: int, images: Any, captions: Any, own: Any, owns: Any, words: Any, offsets: Any, highest: Any
