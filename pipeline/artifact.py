@@ -29,6 +29,7 @@ from aoq.pipeline.build import (
 )
 from aoq.pipeline.files import (
     FORBIDDEN,
+    NO_LOCKS,
     digest,
     file_sha256,
     known_sha256,
@@ -170,8 +171,9 @@ class Artifact:
             place = Path(error.filename or self.work)
             if not (place.is_relative_to(self.root) or self.root.is_relative_to(place)):  # such as a file of the data
                 raise
-            if error.errno in FORBIDDEN:
-                remedy = "choose a writable one: [paths] artifact_root in luigi.cfg, or --artifact-root"
+            if error.errno in (*FORBIDDEN, *NO_LOCKS):
+                able = "writable one" if error.errno in FORBIDDEN else "file system that locks files"
+                remedy = f"choose a {able}: [paths] artifact_root in luigi.cfg, or --artifact-root"
             elif error.errno in (errno.ENOSPC, errno.EDQUOT) or str(error).endswith(" written"):  # numpy's words
                 remedy = "free some space (`aoq gc` lists what nothing needs), then run again: finished work is kept"
             else:

@@ -15,6 +15,8 @@ import pyarrow.parquet as pq
 
 from aoq.pipeline.reading import parse_json, read_file, reading
 
+SEPARATORS = ",\t|;"
+
 
 @dataclass(frozen=True)
 class Parquet:
@@ -88,23 +90,32 @@ def read_parquet(path: Path, columns: pa.Schema, *, nullable: Collection[str] = 
         return file.read()
 
 
-def csv_columns(path: Path, *, delimiter: str = ",") -> list[str]:
+def find_separator(header: str) -> str:
+    """Return what separates the values of a CSV file, by its first line.
+
+    >>> find_separator("image;caption"), find_separator("image")
+    (';', ',')
+    """
+    return max(SEPARATORS, key=header.count)
+
+
+def _csv_options(path: Path) -> csv.ParseOptions:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return csv.ParseOptions(delimiter=find_separator(file.readline(1 << 16)), newlines_in_values=True)
+
+
+def csv_columns(path: Path) -> list[str]:
     """Read the names in the first line of a CSV file."""
-    with csv.open_csv(path, parse_options=csv.ParseOptions(delimiter=delimiter)) as file:
+    with csv.open_csv(path, parse_options=_csv_options(path)) as file:
         return list(file.schema.names)
 
 
 def parse_csv(
-    path: Path,
-    columns: pa.Schema,
-    *,
-    optional: Collection[str] = (),
-    nullable: Collection[str] = (),
-    delimiter: str = ",",
+    path: Path, columns: pa.Schema, *, optional: Collection[str] = (), nullable: Collection[str] = ()
 ) -> pa.Table:
     """Read columns of a CSV file as these types (`fitted`), except for `optional` ones; text stays unchanged."""
     texts = {field.name: field.type for field in columns if pa.types.is_string(field.type)}
-    options = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    options = _csv_options(path)
     table = csv.read_csv(path, parse_options=options, convert_options=csv.ConvertOptions(column_types=texts))
     columns = _without_lacking(optional, columns, table.schema)
     if len(table):

@@ -24,6 +24,8 @@ UNSURE_NS = 100_000_000
 """A file modified so recently may change again without a new timestamp."""
 LOCK = "aoq.lock"
 FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
+"""Answers of network file systems that lock no files."""
 _REPLACED = ".replaced"
 """Suffix of the old output while the new one takes its place."""
 _known: dict[Path, tuple[tuple[int, ...], str]] = {}
@@ -111,6 +113,10 @@ def writing_in(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.errno in NO_LOCKS:
+            raise OSError(
+                f"the file system of {folder} locks no files; mount it with locks, or choose another place."
+            ) from None
         if error.errno not in FORBIDDEN:
             raise
         raise PermissionError(f"{folder} may not be written ({(error.strerror or '').lower()}).") from None

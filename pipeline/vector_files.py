@@ -118,16 +118,23 @@ class VectorFile(NamedTuple):
             )
         if isinstance(part.kind, str):
             return OpenMatrix((part.shape[0], part.shape[1]), part.blocks(), part.whole)
-        first = next((self._matrix(name, column) for column in part.blocks() if len(column)), np.empty((0, 0)))
-        matrices = (self._matrix(name, column) for column in part.blocks() if len(column))
-        return OpenMatrix((part.shape[0], first.shape[1]), matrices)
+        first = next(self._matrices(name, part), np.empty((0, 0)))
+        return OpenMatrix((part.shape[0], first.shape[1]), self._matrices(name, part))
 
-    def _matrix(self, name: str, column: Any) -> Shaped[np.ndarray, "rows D"]:
-        lengths = column.value_lengths().drop_null()
-        dimensions = lengths[0].as_py() if len(lengths) else 0
-        if column.null_count or column.flatten().null_count or len(lengths.unique()) > 1:
-            raise ValueError(f"{self.path}: the lists of column {name!r} are not all of {dimensions} numbers.")
-        return column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), dimensions)
+    def _matrices(self, name: str, part: FilePart) -> Iterator[Shaped[np.ndarray, "rows D"]]:
+        start = 0
+        for column in filter(len, part.blocks()):
+            lengths = column.value_lengths().drop_null()
+            dimensions = lengths[0].as_py() if len(lengths) else 0
+            if column.null_count or column.flatten().null_count or len(lengths.unique()) > 1:
+                rows = enumerate(column.to_pylist(), start)
+                wrong = next(row for row, one in rows if not one or None in one or len(one) != dimensions)
+                raise ValueError(
+                    f"{self.path}: the lists of column {name!r} are not all of {dimensions} numbers; that of row "
+                    f"{wrong} is not."
+                )
+            yield column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), dimensions)
+            start += len(column)
 
 
 def _array(array: np.ndarray, whole: np.ndarray | None = None) -> FilePart:

@@ -68,8 +68,10 @@ def in_float32(
 ) -> Vectors:
     """Convert to float32; vectors to `normalise` are divided by their norms in float64, and rounded once."""
     if not normalise:
-        rows = vectors if _is_plain(vectors) else np.ascontiguousarray(vectors, dtype=np.float32)
-        return Vectors(rows, checked_norms(rows, given, first=first, zeros=zeros) * (1 + 2.0**-40))
+        with np.errstate(over="ignore"):  # refused below
+            rows = vectors if _is_plain(vectors) else np.ascontiguousarray(vectors, dtype=np.float32)
+        norms = checked_norms(rows, given, first=first, zeros=zeros, unrounded=vectors)
+        return Vectors(rows, norms * (1 + 2.0**-40))
     rows, norms = np.empty(vectors.shape, np.float32), checked_norms(vectors, given, first=first)
     for start, stop in blocks(len(rows), _CACHED):
         rows[start:stop] = vectors[start:stop].astype(np.float64) / norms[start:stop, None]
@@ -81,17 +83,26 @@ def _is_plain(vectors: np.ndarray) -> bool:
 
 
 def checked_norms(
-    vectors: Float[np.ndarray, "items D"], given: str, *, first: int = 0, zeros: bool = False
+    vectors: Float[np.ndarray, "items D"],
+    given: str,
+    *,
+    first: int = 0,
+    zeros: bool = False,
+    unrounded: Float[np.ndarray, "items D"] | None = None,
 ) -> Float64[np.ndarray, " items"]:
-    """Compute the norms in float64; refuse vectors that are not finite, and zero ones unless `zeros` are allowed."""
+    """Compute the norms in float64; refuse vectors that are not finite, and zero ones unless `zeros` are allowed.
+
+    Finite numbers that are not finite as float32 are called too large.
+    """
     norms = np.empty(len(vectors))
     for start, stop in blocks(len(vectors), _CACHED):
         norms[start:stop] = np.linalg.norm(vectors[start:stop].astype(np.float64), axis=1)
     for wrong, what in ((~np.isfinite(norms), "is not finite"), ((norms == 0) & (not zeros), "is zero")):
         if wrong.any():
-            raise ValueError(
-                f"the vector in row {first + int(wrong.argmax())} of {given} {what}; repair it or leave it out."
-            )
+            row, remedy = int(wrong.argmax()), "repair it or leave it out"
+            if not np.isfinite(norms[row]) and np.isfinite((vectors if unrounded is None else unrounded)[row]).all():
+                what, remedy = "is too large for float32, which ends at 3.4e38", "divide all vectors by one number"
+            raise ValueError(f"the vector in row {first + row} of {given} {what}; {remedy}.")
     return norms
 
 

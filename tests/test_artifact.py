@@ -142,6 +142,7 @@ def test_a_damaged_manifest_says_what_to_do(tmp_path):
     [
         (errno.EROFS, "choose a writable one"),
         (errno.EACCES, "choose a writable one"),
+        (errno.ENOLCK, "choose a file system that locks files"),
         (errno.ENOSPC, "free some space"),
     ],
 )

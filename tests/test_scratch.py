@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import multiprocessing
 import os
 import signal
@@ -48,6 +50,15 @@ def test_what_is_worth_keeping_is_gone_on_with(tmp_path):
     with scratch_beside(tmp_path / "out", keep=keep) as folder:
         assert keep(folder)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_system_that_locks_nothing_is_named(tmp_path, monkeypatch):
+    def unsupported(*_):
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    with pytest.raises(OSError, match=rf"^the file system of {tmp_path}/\.out\.work locks no files; mount it"):
+        scratch_beside(tmp_path / "out").__enter__()
 
 
 def test_of_two_at_once_one_is_told(tmp_path):

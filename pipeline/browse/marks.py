@@ -17,7 +17,7 @@ import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 from filelock import FileLock
 
-from aoq.pipeline.columns import parse_csv
+from aoq.pipeline.columns import find_separator, parse_csv
 from aoq.pipeline.files import write_atomically, writing_in
 from aoq.pipeline.reading import reading
 from aoq.pipeline.tables.files import PAIRS
@@ -184,10 +184,11 @@ def agreement_on(marks: Sequence[tuple[bool, bool]]) -> tuple[float, float | Non
 
 def _csv(path: Path, caption: int, image: int, is_match: bool) -> bytes:
     given = path.read_bytes().decode("utf-8-sig") if path.exists() else ",".join(PAIRS.names)
-    rows = csv.DictReader(io.StringIO(given, newline=""))
+    separator = find_separator(given.partition("\n")[0])
+    rows = csv.DictReader(io.StringIO(given, newline=""), delimiter=separator)
     pairs: list[dict[str, Any]] = [row for row in rows if (int(row[CAPTION]), int(row[IMAGE])) != (caption, image)]
     text = io.StringIO()
-    writer = csv.DictWriter(text, rows.fieldnames or (), lineterminator="\n")
+    writer = csv.DictWriter(text, rows.fieldnames or (), delimiter=separator, lineterminator="\n")
     writer.writeheader()
     writer.writerows([*pairs, {CAPTION: caption, IMAGE: image}] if is_match else pairs)
     return text.getvalue().encode()

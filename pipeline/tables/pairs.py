@@ -213,9 +213,8 @@ def open_columns(path: Path) -> tuple[Mapping[str, pa.DataType], Callable[[pa.Sc
     The columns of a CSV file are text until they are read: an id 007 is not a number.
     """
     if path.suffix in (".csv", ".tsv"):
-        delimiter = "\t" if path.suffix == ".tsv" else ","
-        types = dict.fromkeys(csv_columns(path, delimiter=delimiter), pa.string())
-        return types, lambda columns, nullable: parse_csv(path, columns, nullable=nullable, delimiter=delimiter)
+        types = dict.fromkeys(csv_columns(path), pa.string())
+        return types, lambda columns, nullable: parse_csv(path, columns, nullable=nullable)
     if path.suffix == ".jsonl":
         table = pa.table(transpose(parse_json_lines(path)))
         return dict(zip(table.schema.names, table.schema.types, strict=True)), partial(fitted, table)

@@ -198,6 +198,10 @@ MASKED = np.ma.masked_equal(GOOD, 1)
         ({"images": GOOD, "captions": GOOD, "h": 0}, "one must be at least 1"),
         ({"images": GOOD * np.nan, "captions": GOOD, "h": 1}, "row 0 of images is not finite"),
         ({"images": GOOD, "captions": GOOD * 0, "h": 1}, "row 0 of captions is zero"),
+        (
+            {"images": GOOD, "captions": GOOD.astype(np.float64) * [[1], [1], [1e60], [1]], "h": 1, "metric": "dot"},
+            "row 2 of captions is too large for float32, which ends at 3.4e38; divide all vectors by one number",
+        ),
         ({"images": GOOD[0], "captions": GOOD, "h": 1}, r"images are float32 of shape \(4,\)"),
         ({"images": GOOD.astype(int), "captions": GOOD, "h": 1}, "images are int64"),
         ({"images": GOOD, "captions": GOOD[:, :3] + 1, "h": 1}, "images have 4 dimensions and captions 3"),

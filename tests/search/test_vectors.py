@@ -168,7 +168,7 @@ def test_a_missing_id_or_vector_is_refused(write, vectors, tmp_path, monkeypatch
     path = written(write, tmp_path, vectors)
     with pytest.raises(ValueError, match="row 1 has no id in column 'id'"):
         read_id_file(f"{path}::id")
-    with pytest.raises(ValueError, match=r"lists of column 'vector' are not all of . numbers"):
+    with pytest.raises(ValueError, match=r"column 'vector' are not all of . numbers; that of row 1 is"):
         open_vectors(str(path), tmp_path / "copy.npy", normalise=False)
 
 

@@ -59,8 +59,9 @@ def test_all_formats_say_the_same_pairs(rows, least, columns, grade, by_id, tmp_
         else:
             with pytest.raises(ValueError, match=r"no pair has a grade of at least .*; lower --min-grade"):
                 read_pairs(path, *(NAMED if by_id else ROWS), least)
-    for name in ("b.parquet", "b.jsonl", "b.csv", "b.tsv"):
-        path = write(folder / name, [row[:2] for row in given], columns, "\t" if name == "b.tsv" else ",")
+    for name in ("b.parquet", "b.jsonl", "b.csv", "b.tsv", "semicolons.csv"):
+        delimiter = {"b.tsv": "\t", "semicolons.csv": ";"}.get(name, ",")
+        path = write(folder / name, [row[:2] for row in given], columns, delimiter)
         assert pairs_of(read_pairs(path, *(NAMED if by_id else ROWS))) == [row[:2] for row in rows]
     assert pairs_of(read_pairs(write(folder / "b.npy", rows, (), ""), *ROWS)) == [row[:2] for row in rows]
 

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from aoq.pipeline.columns import parse_json_lines
+from aoq.pipeline.columns import find_separator, parse_json_lines
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.prepare.sources.images import DatasetImages, ParquetImages
 from aoq.pipeline.prepare.sources.records import (
@@ -28,7 +28,6 @@ from aoq.pipeline.prepare.sources.records import (
 )
 from aoq.pipeline.reading import read_file, reading
 
-SEPARATORS = ",\t|;"
 SUFFIXES = {".csv": "CSV", ".tsv": "TSV", ".jsonl": "JSON lines", ".ndjson": "JSON lines", ".parquet": "Parquet"}
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet", "captions.csv", "captions.tsv")
 SAVED = ("dataset_dict.json", "state.json")
@@ -93,7 +92,7 @@ def _read_csv(path: Path) -> dict[str, list[str]]:
     """Read all columns as texts: an id 007 is not 7."""
     text = read_file(path).decode("utf-8-sig")
     first = re.split(r"[\r\n]", text, maxsplit=1)[0]
-    header, *rows = _rows(text, max(SEPARATORS, key=first.count))
+    header, *rows = _rows(text, find_separator(first))
     if len({*header}) < len(header):
         raise ValueError(f"two columns have the same name; they are {', '.join(header)}")
     if wrong := next((number for number, row in enumerate(rows, start=1) if len(row) != len(header)), None):

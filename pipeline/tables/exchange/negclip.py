@@ -83,7 +83,7 @@ def read_negclip(path: Path | str) -> NegClip:
     """
     path = Path(path)
     with reading(path, f"NegCLIP's TSV with the columns {', '.join(_COLUMNS.names)}"):
-        columns = parse_csv(path, _COLUMNS, delimiter="\t").to_pydict()
+        columns = parse_csv(path, _COLUMNS).to_pydict()
         if not (count := len(columns["title"])):
             raise ValueError("it has no rows")
         texts = _lists("neg_caption", columns, str, "texts")
