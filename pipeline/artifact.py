@@ -194,3 +194,29 @@ class Artifact:
             temporary = folder / alias.name
             temporary.symlink_to(target)
             os.replace(temporary, alias)
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the places in which two recipes differ, each with both values."""
+    ours, theirs = _leaves(one), _leaves(other)
+    both = {place: (ours.get(place, "nothing"), theirs.get(place, "nothing")) for place in sorted({*ours, *theirs})}
+    return {place: values for place, values in both.items() if values[0] != values[1]}
+
+
+def _leaves(value: Any, place: str = "") -> dict[str, Any]:
+    """Flatten a recipe.
+
+    >>> _leaves({"ingredients": {"epochs": 2}, "upstream": [["second_round", "3f"], ["second_round", "8a"]]})
+    {'ingredients.epochs': 2, 'upstream.second_round': '3f', 'upstream.second_round 2': '8a'}
+    """
+    leaves: dict[str, Any] = {}
+    if place == "upstream":
+        for stage, key in value:
+            times = 1 + sum(name.split()[0] == f"upstream.{stage}" for name in leaves)
+            leaves[f"upstream.{stage}" + (f" {times}" if times > 1 else "")] = key
+        return leaves
+    if not isinstance(value, Mapping):
+        return {place: value}
+    for name, item in value.items():
+        leaves |= _leaves(item, f"{place}.{name}".strip("."))
+    return leaves

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import luigi
 from luigi.interface import core
 
-from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.build import Build
+from aoq.pipeline.artifact import Artifact, differences
+from aoq.pipeline.build import Build, read_artifact_manifest
 from aoq.pipeline.config.load import split_member
 from aoq.pipeline.console import name_lines, visible
 from aoq.pipeline.engine import Engine, how_it_ended, torchrun_rank
@@ -128,6 +128,7 @@ class MakingTask(luigi.Task):
                     if engine.tasks > 1:
                         name_lines(self.title)
                     logger.info("%s: %s", self.title, self.artifact.path)
+                    self._log_reason()
                     (build.directory / "error.txt").unlink(missing_ok=True)
                     self.make(self.source, build, engine)
         except Exception:
@@ -142,6 +143,14 @@ class MakingTask(luigi.Task):
         split = self.artifact.ingredients.get("split", "dev")  # a training's metrics are those of its best epoch on dev
         best = f"  {split} rsum {metrics['rsum']:.1f}" if metrics else ""
         logger.info("%s: done%s%s", self.title, best, self.trained())
+
+    def _log_reason(self) -> None:
+        """Log what differs from the artefact of the run's last link, if that is there."""
+        linked = (runs_root(self.artifact_root) / self.alias / self.stage).resolve()
+        with suppress(ValueError, OSError):  # no link leads to an intact artefact
+            changes = differences(self.artifact.recipe, read_artifact_manifest(linked)["recipe"])
+            texts = [f"{place.removeprefix('ingredients.')} {now}, was {old}" for place, (now, old) in changes.items()]
+            logger.info("%s is made again: %s", self.title, "; ".join(texts))
 
     def trained(self) -> str:
         """Count the trainings of a study, if this is one of them."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import click
 
-from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.artifact import Artifact, differences
 from aoq.pipeline.build import MANIFEST_FILE, SAMPLED, content_of, read_artifact_manifest
-from aoq.pipeline.cli.options import STAGE, as_json, experiment_chain
+from aoq.pipeline.cli.options import STAGE, as_json, experiment_chain, experiment_chains, is_of_all
 from aoq.pipeline.cli.output import counted, echo, echo_json, echo_next, say, show_rows, styled, to_make
 from aoq.pipeline.files import file_sha256, known_sha256
 from aoq.pipeline.stages.chain import Chain
@@ -20,17 +20,24 @@ from aoq.pipeline.tables.card import describe_guarantee
 
 
 @click.command("status")
-@experiment_chain
+@experiment_chains
 @as_json
-def status_command(chain: Chain, as_json: bool) -> None:
+def status_command(chains: Sequence[Chain], as_json: bool) -> None:
     """Show what is made or missing.
 
-    One line per stage of EXPERIMENT, with its key. `aoq run EXPERIMENT --round STAGE` makes a stage.
+    One line per stage of EXPERIMENT, by default of each experiment that has artefacts, with its key. `aoq run
+    EXPERIMENT --round STAGE` makes a stage.
     """
-    stages = {name: _state(artifact) for name, artifact in all_stages(chain).items()}
+    of_each = {chain.asked: {name: _state(one) for name, one in all_stages(chain).items()} for chain in chains}
     if as_json:
-        echo_json([{"stage": name, **about} for name, about in stages.items()])
+        lists = {asked: [{"stage": name, **about} for name, about in one.items()] for asked, one in of_each.items()}
+        echo_json(lists if is_of_all() else next(iter(lists.values())))
         return
+    for chain, stages in zip(chains, of_each.values(), strict=True):
+        _show_stages(chain, stages)
+
+
+def _show_stages(chain: Chain, stages: Mapping[str, Mapping[str, Any]]) -> None:
     rows = []
     for name, about in stages.items():
         style, figures = {"done": "", "begun": "yellow"}.get(about["state"], "dim"), ("", "", "")
@@ -38,11 +45,12 @@ def status_command(chain: Chain, as_json: bool) -> None:
             finished = about["finished"][5:16].replace("T", " ")
             figures = finished, f"{about['seconds']:.0f} s", f"{about['bytes'] / 1e6:.1f} MB"
         rows.append((name, styled((about["state"], style)), *figures, about["key"]))
-    show_rows(("stage", "state", "made", "took", "size", "key"), rows)
+    show_rows(("stage", "state", "made", "took", "size", "key"), rows, title=chain.asked if is_of_all() else "")
     say(f"below {chain['dataset'].root}")
     missing = [stage for stage in stages if stage in chain.stages and stages[stage]["state"] != "done"]
     if missing:
-        echo_next(to_make(next(stage for stage in ("second_round", "hard_negatives", *missing) if stage in missing)))
+        wanted = next(stage for stage in ("second_round", "hard_negatives", *missing) if stage in missing)
+        echo_next(to_make(wanted, chain.asked if is_of_all() else ""))
 
 
 def _state(artifact: Artifact) -> dict[str, Any]:
@@ -57,76 +65,68 @@ def _state(artifact: Artifact) -> dict[str, Any]:
 
 @click.command("explain")
 @experiment_chain
-@click.argument("stage", type=STAGE)
+@click.argument("stage", required=False, type=STAGE)
 @as_json
-def explain_command(chain: Chain, stage: str, as_json: bool) -> None:
+def explain_command(chain: Chain, stage: str | None, as_json: bool) -> None:
     """Show what a stage's key is made of.
 
-    Where the artefact is missing, show what differs from the nearest one that exists.
+    Where the artefact is missing, show what differs from the nearest one that exists. Without STAGE, show this for all
+    stages.
     """
-    artifact = chain[stage]
-    nearest, differs = (None, {}) if artifact.exists() else _nearest(artifact)
-    recipe = {"key": artifact.key, **artifact.recipe}
+    artifacts = all_stages(chain) if stage is None else {stage: chain[stage]}
+    of_each = {}
+    for name, artifact in artifacts.items():
+        nearest, differs = (None, {}) if artifact.exists() else _nearest(artifact)
+        recipe = {"key": artifact.key, **artifact.recipe}
+        both = {place: {"here": ours, "there": theirs} for place, (ours, theirs) in differs.items()}
+        of_each[name] = {**recipe, **_state(artifact), "nearest": nearest, "differences": both}
+        if as_json:
+            continue
+        if stage is not None:
+            echo_json(recipe)
+        lead = "\n" if stage else f"{name}: "
+        if artifact.exists():
+            echo(f"{lead}It exists: {artifact.path}")
+            continue
+        other = f"The nearest one, {nearest}, differs in:" if nearest else f"No other {artifact.stage} exists."
+        echo(f"{lead}It does not exist. {other}")
+        for place, (ours, theirs) in differs.items():
+            echo(f"  {place}: {ours} here, {theirs} there")
     if as_json:
-        differences = {place: {"here": ours, "there": theirs} for place, (ours, theirs) in differs.items()}
-        echo_json({**recipe, **_state(artifact), "nearest": nearest, "differences": differences})
-        return
-    echo_json(recipe)
-    if artifact.exists():
-        echo(f"\nIt exists: {artifact.path}")
-        return
-    other = f"The nearest one, {nearest}, differs in:" if nearest else f"No other {artifact.stage} exists."
-    echo(f"\nIt does not exist. {other}")
-    for place, (ours, theirs) in differs.items():
-        echo(f"  {place}: {ours} here, {theirs} there")
-    echo_next(to_make(stage))
+        echo_json(of_each if stage is None else of_each[stage])
+    elif stage is not None and not artifacts[stage].exists():
+        echo_next(to_make(stage))
 
 
 def _nearest(artifact: Artifact) -> tuple[str | None, dict[str, tuple[Any, Any]]]:
     """Find the artefact of this stage that differs least: its key, or None, and the places with both values."""
     found: dict[str, dict[str, tuple[Any, Any]]] = {}
-    ours = _leaves(artifact.recipe)
     for path in artifact.path.parent.glob(f"[!.]*/{MANIFEST_FILE}"):
-        theirs = _leaves(read_artifact_manifest(path.parent)["recipe"])
-        both = {place: (ours.get(place, "nothing"), theirs.get(place, "nothing")) for place in {*ours, *theirs}}
-        found[path.parent.name] = {place: both[place] for place in sorted(both) if both[place][0] != both[place][1]}
+        found[path.parent.name] = differences(artifact.recipe, read_artifact_manifest(path.parent)["recipe"])
     nearest = min(found, key=lambda key: (len(found[key]), key), default=None)
     return nearest, found.get(nearest or "", {})
 
 
-def _leaves(value: Any, place: str = "") -> dict[str, Any]:
-    """Flatten a recipe.
-
-    >>> _leaves({"ingredients": {"epochs": 2}, "upstream": [["second_round", "3f"], ["second_round", "8a"]]})
-    {'ingredients.epochs': 2, 'upstream.second_round': '3f', 'upstream.second_round 2': '8a'}
-    """
-    leaves: dict[str, Any] = {}
-    if place == "upstream":
-        for stage, key in value:
-            times = 1 + sum(name.split()[0] == f"upstream.{stage}" for name in leaves)
-            leaves[f"upstream.{stage}" + (f" {times}" if times > 1 else "")] = key
-        return leaves
-    if not isinstance(value, Mapping):
-        return {place: value}
-    for name, item in value.items():
-        leaves |= _leaves(item, f"{place}.{name}".strip("."))
-    return leaves
-
-
 @click.command("verify")
-@experiment_chain
+@experiment_chains
 @as_json
-def verify_command(chain: Chain, as_json: bool) -> None:
+def verify_command(chains: Sequence[Chain], as_json: bool) -> None:
     """Check that artefacts are whole.
 
-    Every file of EXPERIMENT's artefacts and of its dataset is hashed. Each artefact must have been made from the data
-    and artefacts that exist. The exit code is 1 if anything is wrong.
+    Every file of the artefacts of EXPERIMENT, by default of each experiment that has artefacts, and of its dataset is
+    hashed. Each artefact must have been made from the data and artefacts that exist. The exit code is 1 if anything is
+    wrong.
     """
-    stages = [_checked(name, artifact) for name, artifact in all_stages(chain).items()]
-    changed = changed_data(chain)
-    problems = [*(f"{one['stage']}: {sentence}" for one in stages for sentence in one["problems"]), *changed]
+    artifacts = {artifact.key: (name, artifact) for chain in chains for name, artifact in all_stages(chain).items()}
+    stages = [_checked(name, artifact) for name, artifact in artifacts.values()]
+    changed = {str(chain.folder): changed_data(chain) for chain in chains}
+    problems = [f"{one['stage']}: {sentence}" for one in stages for sentence in one["problems"]]
+    problems += [sentence for sentences in changed.values() for sentence in sentences]
     if as_json:
-        echo_json({"stages": stages, "dataset": {"path": str(chain.folder), "problems": changed}})
+        datasets = [{"path": path, "problems": sentences} for path, sentences in changed.items()]
+        echo_json(
+            {"stages": stages, "datasets": datasets} if is_of_all() else {"stages": stages, "dataset": datasets[0]}
+        )
         sys.exit(bool(problems))
     for one in stages:
         if one["state"] == "missing":

@@ -197,3 +197,16 @@ def test_explain_names_the_nearest_and_the_differences(aoq, mined):
     other = json.loads(aoq("explain", TINY, "hard_negatives", "--json", "--override", "mining.h_images=7").stdout)
     assert (other["state"], other["nearest"]) == ("missing", there["key"])
     assert other["differences"] == {"ingredients.h_images": {"here": 7, "there": 8}}
+
+
+def test_without_a_stage_or_an_experiment_all_are_looked_at(aoq, tmp_path, monkeypatch):
+    explained = json.loads(aoq("explain", TINY, "--json", "--override", "mining.h_images=7").stdout)
+    assert explained["dataset"]["state"] == "done"
+    assert explained["hard_negatives"]["differences"] == {"ingredients.h_images": {"here": 7, "there": 8}}
+    (tmp_path / "configs").mkdir()
+    for name in ("tiny", "other"):
+        text = TINY.read_text().replace("images = 60", "images = 60" if name == "tiny" else "images = 61")
+        (tmp_path / "configs" / f"{name}.toml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    assert set(json.loads(aoq("status", "--json").stdout)) == {"tiny"}
+    assert aoq("verify").stdout.endswith("5 artefacts are whole.\n")

@@ -56,10 +56,12 @@ def test_both_rounds_from_another_directory_then_nothing_to_do(luigi, root, tmp_
     assert manifests(root) == made
 
 
-def test_changing_h_mines_again_but_trains_no_teacher(luigi, root):
+def test_changing_h_mines_again_but_trains_no_teacher(luigi, root, tmp_path):
     before = weights(root)
-    changed = luigi("HardNegatives", "--override", "mining.h_captions=10")
+    (tmp_path / "tiny.toml").write_text(TINY.read_text().replace("h_captions = 20", "h_captions = 10"))
+    changed = luigi("HardNegatives", experiment=tmp_path / "tiny.toml")
     assert changed.returncode == 0
+    assert "hard_negatives of tiny is made again: h_captions 10, was 20\n" in changed.stderr
     assert weights(root) == before
     assert (counts(root)["hard_negatives"], counts(root)["embeddings"]) == (2, 1)
     assert "first_round of" not in changed.stderr
