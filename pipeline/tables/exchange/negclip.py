@@ -51,8 +51,8 @@ def write_negclip(outgoing: Outgoing, folder: Path) -> tuple[int, int]:
     folder.mkdir()
     texts, files = outgoing.anchors.values, outgoing.candidates.values
     with (folder / "train.tsv").open("w", encoding="utf-8", newline="") as file:
-        ways = csv.QUOTE_MINIMAL, csv.QUOTE_ALL
-        writer, quoting = (csv.writer(file, delimiter="\t", lineterminator="\n", quoting=way) for way in ways)
+        writer = csv.writer(file, delimiter="\t", lineterminator="\n")
+        quoting = csv.writer(file, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_ALL)
         writer.writerow(_COLUMNS.names)
         for caption, image in zip(captions.tolist(), images.tolist(), strict=True):
             rows = row_of[of_captions[caption]]
