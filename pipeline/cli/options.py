@@ -17,7 +17,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 STAGES = (
     *("world", "prepared", "dataset", "first_round", "embeddings", "hard_negatives", "screen"),
-    *("control", "second_round", "evaluation"),
+    *("control", "second_round", "evaluation", "student_embeddings"),
 )
 
 
