@@ -1,17 +1,19 @@
-"""What the integrations share: a trainer's items for the rows of a table, and several processes with the same draws."""
+"""What the integrations share: items and teachers' vectors for the rows of a table, several processes, same draws."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.nn.functional import all_gather
+from torch.nn import functional as F
 
 from aoq.pipeline.files import digest
+from aoq.pipeline.losses.distillation import batch_distillation
 from aoq.pipeline.losses.similarities import Similarities, offline_similarities
 from aoq.pipeline.tables.pairs import Pairs, pair_keys, rows_by_id
 from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
@@ -25,32 +27,33 @@ def require_negatives(negatives: str | None) -> None:
         raise ValueError(f'negatives is {negatives!r}; it is "quintuplet", "offline" or None.')
 
 
+def find_places(table: NegativeTable, side: str, items: Sized, ids: Sequence[str] | None) -> np.ndarray:
+    """Return the place in `items` of each row of a side: its own, or found by the ids that the table keeps."""
+    if ids is not None:
+        if side not in table.ids:
+            raise ValueError(f"{side[:-1]}_ids are given, but the table keeps none; leave them out and use its order.")
+        if len(ids) != len(items):
+            raise ValueError(f"{len(ids)} {side[:-1]}_ids name {len(items)} {side}; give one each.")
+        rows = rows_by_id(ids, side[:-1])
+        if missing := [name for name in table.ids[side] if name not in rows]:
+            raise ValueError(
+                f"{len(missing)} of the table's {side} are not among the ids, the first is {missing[0]!r}; "
+                "these are different data."
+            )
+        return np.array([rows[name] for name in table.ids[side]])
+    if len(items) != (count := len(table.i2t if side == "images" else table.t2i)):
+        raise ValueError(f"{len(items)} {side} are given for a table of {count}; these are different data.")
+    return np.arange(count)
+
+
 class Items:
     """The items of one side, `images` or `captions`: in the table's order, or found by the ids that the table keeps."""
 
     def __init__(self, table: NegativeTable, side: str, items: Sequence[Any], ids: Sequence[str] | None) -> None:
-        self._items, self._places = items, None
-        count = len(table.i2t if side == "images" else table.t2i)
-        if ids is not None:
-            if side not in table.ids:
-                raise ValueError(
-                    f"{side[:-1]}_ids are given, but the table keeps none; leave them out and use its order."
-                )
-            if len(ids) != len(items):
-                raise ValueError(f"{len(ids)} {side[:-1]}_ids name {len(items)} {side}; give one each.")
-            rows = rows_by_id(ids, side[:-1])
-            if missing := [name for name in table.ids[side] if name not in rows]:
-                raise ValueError(
-                    f"{len(missing)} of the table's {side} are not among the ids, the first is {missing[0]!r}; "
-                    "these are different data."
-                )
-            self._places = np.array([rows[name] for name in table.ids[side]])
-        elif len(items) != count:
-            raise ValueError(f"{len(items)} {side} are given for a table of {count}; these are different data.")
+        self._items, self._places = items, find_places(table, side, items, ids)
 
     def __getitem__(self, rows: np.ndarray) -> list[Any]:
-        places = rows if self._places is None else self._places[rows]
-        return [self._items[place] for place in places.tolist()]
+        return [self._items[place] for place in self._places[rows].tolist()]
 
 
 class PairRows:
@@ -116,3 +119,44 @@ def group_similarities(
     if len(image_rows) > size:
         offline = offline_similarities(images, captions, image_rows, companions=len(image_rows) == 3 * size)
     return Similarities(images[:size] @ captions[:size].T, is_positive, offline)
+
+
+class TaughtLoss(nn.Module):
+    """Base of losses with a term by which the model learns the scores of teachers."""
+
+    def __init__(
+        self,
+        loss: nn.Module,
+        table: NegativeTable | ScreenedTable,
+        teachers: Sequence[tuple[Any, Any]],
+        *,
+        weight: float = 0.3,
+        image_ids: Sequence[str] | None = None,
+        caption_ids: Sequence[str] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.loss: Any = loss
+        self._weight, self._options = weight, options
+        batch_distillation(torch.zeros(1, 1), torch.zeros(1, 1), **options)  # refuses them now, not in the first step
+        self._table, self._teachers = parts_of(table).table, []
+        for images, captions in teachers:
+            if images.ndim != 2 or images.shape[1:] != captions.shape[1:]:
+                shapes = f"{tuple(images.shape)} and {tuple(captions.shape)}"
+                raise ValueError(f"a teacher's vectors have the shapes {shapes}; give two matrices of one width.")
+            sides = ("images", images, image_ids), ("captions", captions, caption_ids)
+            self._teachers.append([(side[1], find_places(self._table, *side)) for side in sides])
+        if not self._teachers:
+            raise ValueError("teachers is empty; give the vectors (images, captions) of at least one teacher.")
+
+    def taught(self, vectors: Sequence[Tensor], rows: Sequence[Tensor]) -> Float[Tensor, ""]:
+        """Compute the term on the pairs of all processes: vectors (pairs, D) and rows of images and of captions."""
+        images, captions = (F.normalize(gather(side.float()), dim=1) for side in vectors)
+        numbers, scores = [gather(side).cpu().numpy() for side in rows], []
+        with torch.autocast(images.device.type, enabled=False):
+            for teacher in self._teachers:
+                taken = [side[places[of]] for (side, places), of in zip(teacher, numbers, strict=True)]
+                theirs = [F.normalize(torch.as_tensor(side).to(images), dim=1) for side in taken]
+                scores.append(theirs[0] @ theirs[1].T)
+            term = batch_distillation(images @ captions.T, torch.stack(scores), **self._options)
+        return self._weight * term / len(images)

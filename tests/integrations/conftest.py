@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from importlib.util import find_spec
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
+from torch.nn.functional import cosine_similarity
 
 import aoq
 from aoq.pipeline.data.demo import write_demo_world
@@ -31,3 +34,26 @@ def demo(tmp_path_factory):
     table = aoq.hard_negatives(*vectors, np.arange(48) // 2, h=(6, 4))
     table.save(folder.parent / "table", dataset=split_fingerprint(folder, "train"))
     return SimpleNamespace(folder=folder, table=aoq.read_table(folder.parent / "table"), path=folder.parent / "table")
+
+
+def distillation(images, captions, pairs, teachers, temperature=0.05):
+    """Loop over KL(p || q) of every image and every caption of a batch, divided by the number of pairs."""
+    rows, total = range(len(pairs)), 0.0
+    ours, theirs = {}, {}
+    for i in rows:
+        for c in rows:
+            ours[i, c] = float(cosine_similarity(images[i], captions[c], dim=0))
+            known = [(one[pairs[i][0]], other[pairs[c][1]]) for one, other in teachers]
+            theirs[i, c] = sum(float(cosine_similarity(*both, dim=0)) for both in known) / len(teachers)
+    for anchors in ([[(i, c) for c in rows] for i in rows], [[(i, c) for i in rows] for c in rows]):
+        for candidates in anchors:
+            p, q = ([math.exp(scores[pair] / temperature) for pair in candidates] for scores in (theirs, ours))
+            total += sum(a / sum(p) * math.log(a / sum(p) / (b / sum(q))) for a, b in zip(p, q, strict=True))
+    return total / len(pairs)
+
+
+@pytest.fixture
+def teachers():
+    """Vectors of the world's images and captions by two teachers."""
+    generator = torch.Generator().manual_seed(1)
+    return [tuple(torch.randn(rows, width, generator=generator) for rows in (15, 30)) for width in (6, 9)]

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 import aoq
 from aoq.integrations.open_clip import (
+    DistilledLoss,
     OfflineClipLoss,
     OfflineQuintupletLoss,
     OfflineSigLipLoss,
@@ -29,6 +30,7 @@ from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.data.images import decode
 from aoq.pipeline.prepare.photographs import open_photographs
 from tests.exports.conftest import PICTURES
+from tests.integrations.conftest import distillation
 
 EACH, LENGTH = 2, 4
 ADAPTIVE = {"alpha": 0.3, "beta": 1.5}
@@ -108,6 +110,43 @@ def test_losses_are_ours_on_the_same_similarities(world, batch, kind, options, g
     found = loss(images, captions, SCALE, BIAS, rows, output_dict=True)
     torch.testing.assert_close(sum(found.values()), expected(similarities(images, captions, rows, groups)))
     torch.testing.assert_close(loss(images, captions, SCALE, BIAS, rows), sum(found.values()))
+
+
+class BatchLoss(nn.Module):
+    """The interface of open_clip's losses."""
+
+    def forward(self, image_features, text_features, logit_scale, output_dict=False):
+        total = logit_scale * (image_features @ text_features.T).sum()
+        return {"contrastive_loss": total} if output_dict else total
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3])
+def test_teachers_score_pairs_by_the_rows_of_the_table(world, batch, teachers, groups):
+    """In any order of the batch, and of the vectors if their ids are given."""
+    base = {1: BatchLoss(), 2: OfflineClipLoss(world.table), 3: OfflineQuintupletLoss(world.table)}[groups]
+    parts, order = batch(groups), torch.randperm(15, generator=torch.Generator().manual_seed(2))
+    mixed = torch.cat([order[order < 8] + 8 * group for group in range(groups)])
+    names = ("image_features", "text_features", "rows")
+    outputs = {name: part[mixed] for name, part in zip(names, parts, strict=True)} | {"logit_scale": SCALE}
+    images, captions, rows = parts
+    expected = distillation(images, captions, rows[:8, :2].tolist(), teachers)
+    table, moved = replace(world.table, ids={"images": world.ids}), [(one[order], two.numpy()) for one, two in teachers]
+    loss = DistilledLoss(base, table, moved, weight=0.5, image_ids=[world.ids[row] for row in order])
+    found = loss(**outputs, output_dict=True)
+    assert found.pop("distillation_loss").item() == pytest.approx(0.5 * expected, rel=1e-4)
+    if groups == 1:
+        outputs.pop("rows")
+    torch.testing.assert_close(found, base(**outputs, output_dict=True))
+
+
+def test_teachers_that_do_not_fit_are_refused(world, batch, teachers):
+    (images, captions), _ = teachers
+    for wrong, message in (([], "teachers is empty"), ([(images[1:], captions)], "14 images are given for a table")):
+        with pytest.raises(ValueError, match=message):
+            DistilledLoss(BatchLoss(), world.table, wrong)
+    features, _, rows = batch(2)
+    with pytest.raises(ValueError, match=r"BatchLoss takes equal groups .*\[8, 8\]; .*negatives=None"):
+        DistilledLoss(BatchLoss(), world.table, teachers)(image_features=features, text_features=features, rows=rows)
 
 
 def test_rows_may_stand_in_any_order_of_parts(world, batch):

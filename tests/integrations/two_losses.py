@@ -11,7 +11,19 @@ import numpy as np
 import torch
 
 import aoq
-from aoq.integrations.open_clip import OfflineClipLoss, OfflineQuintupletLoss, OfflineSigLipLoss, TableData
+from aoq.integrations.open_clip import (
+    DistilledLoss,
+    OfflineClipLoss,
+    OfflineQuintupletLoss,
+    OfflineSigLipLoss,
+    TableData,
+)
+
+
+def distilled(table: aoq.NegativeTable) -> DistilledLoss:
+    rng = np.random.default_rng(1)
+    return DistilledLoss(OfflineClipLoss(table), table, [(rng.normal(size=(10, 5)), rng.normal(size=(40, 5)))])
+
 
 LOSSES = {
     "clip": (OfflineClipLoss, {}, "offline"),
@@ -19,6 +31,7 @@ LOSSES = {
     "plain": (OfflineClipLoss, {"negatives": None}, None),
     "siglip": (OfflineSigLipLoss, {}, "offline"),
     "quintuplet": (OfflineQuintupletLoss, {}, "quintuplet"),
+    "distilled": (distilled, {}, "offline"),
 }
 
 
@@ -45,10 +58,12 @@ def main() -> None:
         scale, bias = torch.tensor(2.0, requires_grad=True), torch.tensor(-1.0, requires_grad=True)
         train.set_epoch(1)
         for _, (images, texts) in zip(range(2), train.dataloader, strict=False):
-            features = [
-                torch.nn.functional.normalize(side @ weights, dim=1) for side in (images, vectors[1][texts[:, 0]])
-            ]
-            value = sum(loss(*features, scale.exp(), bias, texts[:, 1:], output_dict=True).values())
+            outputs = {
+                f"{name}_features": torch.nn.functional.normalize(side @ weights, dim=1)
+                for name, side in (("image", images), ("text", vectors[1][texts[:, 0]]))
+            }
+            outputs |= {"logit_scale": scale.exp(), "logit_bias": bias}
+            value = sum(loss(**outputs, rows=texts[:, 1:], output_dict=True).values())
             value.backward()
         for part in (weights, scale, bias):
             if ranks > 1:  # as DistributedDataParallel does

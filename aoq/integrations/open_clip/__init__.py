@@ -10,6 +10,7 @@ for epoch in range(epochs):
 from aoq.integrations.open_clip.data import TableData as TableData
 from aoq.integrations.open_clip.data import carry_rows as carry_rows
 from aoq.integrations.open_clip.data import with_rows as with_rows
+from aoq.integrations.open_clip.losses import DistilledLoss as DistilledLoss
 from aoq.integrations.open_clip.losses import OfflineClipLoss as OfflineClipLoss
 from aoq.integrations.open_clip.losses import OfflineQuintupletLoss as OfflineQuintupletLoss
 from aoq.integrations.open_clip.losses import OfflineSigLipLoss as OfflineSigLipLoss

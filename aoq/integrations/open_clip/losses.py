@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from aoq.integrations.shared import PAIRS_DRAWN, gather, group_similarities
+from aoq.integrations.shared import PAIRS_DRAWN, TaughtLoss, gather, group_similarities
 from aoq.pipeline.losses.aoq import adap_off_quin, off_quin
 from aoq.pipeline.losses.info_nce import adap_info_nce, info_nce
 from aoq.pipeline.losses.sigmoid import sigmoid_loss
@@ -63,14 +63,10 @@ class _TableLoss(nn.Module):
         output_dict: bool = False,
     ) -> Tensor | dict[str, Tensor]:
         """Return the loss of the batch in all processes, or a dict of the terms that add up to it."""
-        if rows is None:
-            raise ValueError(
-                "the batch carries no rows of the table; read it with aoq's TableData, and pass the model to "
-                "carry_rows before wrapping it."
-            )
+        rows = _require_rows(rows)
         images, captions, rows = (gather(part) for part in (image_features, text_features, rows))
         if not self._is_checked:
-            self._check(rows)
+            _check_rows(rows, self.groups, self._sides, type(self).__name__)
             self._is_checked = True
         order = rows[:, 2].argsort(stable=True)  # processes and accumulated batches follow one another
         images, captions, rows = images[order].float(), captions[order].float(), rows[order]
@@ -93,21 +89,31 @@ class _TableLoss(nn.Module):
             parts.append(self._true[torch.searchsorted(self._true, keys).clamp(max=last)] == keys)
         return torch.cat(parts)
 
-    def _check(self, rows: Int[Tensor, "pairs 3"]) -> None:
-        """Check a batch; only the first, since this waits for the device."""
-        counts = rows[:, 2].bincount().tolist()
-        wanted = next(name for name, groups in PAIRS_DRAWN.items() if groups == self.groups)
-        if len(counts) != self.groups or len({*counts}) > 1:
+
+def _require_rows(rows: Int[Tensor, "pairs 3"] | None) -> Int[Tensor, "pairs 3"]:
+    if rows is None:
+        raise ValueError(
+            "the batch carries no rows of the table; read it with aoq's TableData, and pass the model to carry_rows "
+            "before wrapping it."
+        )
+    return rows
+
+
+def _check_rows(rows: Int[Tensor, "pairs 3"], groups: int, sides: tuple[int, int], loss: str) -> None:
+    """Check the rows of a batch; only of the first, since this waits for the device."""
+    counts = rows[:, 2].bincount().tolist()
+    wanted = next(name for name, drawn in PAIRS_DRAWN.items() if drawn == groups)
+    if len(counts) != groups or len({*counts}) > 1:
+        raise ValueError(
+            f"{loss} takes equal groups of pairs ({', '.join(GROUP_NAMES[:groups])}), and the batch has {counts}; make "
+            f"it with TableData.loader(negatives={wanted!r})."
+        )
+    for side, column, count in zip(("image", "caption"), rows.T, sides, strict=False):
+        if (last := int(column.max())) >= count or int(column.min()) < 0:
             raise ValueError(
-                f"{type(self).__name__} takes equal groups of pairs ({', '.join(GROUP_NAMES[: self.groups])}), and the "
-                f"batch has {counts}; make it with TableData.loader(negatives={wanted!r})."
+                f"the batch names {side} {last}, and the table of the loss has {side}s 0 to {count - 1}; give the data "
+                "and the loss the same table."
             )
-        for side, column, count in zip(("image", "caption"), rows.T, self._sides, strict=False):
-            if (last := int(column.max())) >= count or int(column.min()) < 0:
-                raise ValueError(
-                    f"the batch names {side} {last}, and the table of the loss has {side}s 0 to {count - 1}; give the "
-                    "data and the loss the same table."
-                )
 
 
 class OfflineClipLoss(_TableLoss):
@@ -178,6 +184,35 @@ class OfflineQuintupletLoss(_TableLoss):
 
     def value(self, pairs: Similarities, scale: Float[Tensor, ""], bias: Float[Tensor, ""]) -> LossValue:
         return _scaled(self._function(pairs), len(pairs.matrix))
+
+
+class DistilledLoss(TaughtLoss):
+    """`loss`, and `weight` times `aoq.batch_distillation` on the teachers' scores of a batch's pairs.
+
+    `loss` is one of these losses, or one of open_clip's on batches with `negatives=None`. `teachers` are the vectors
+    (images, captions) of one teacher or several, in the table's order or found by `image_ids` and `caption_ids`:
+    arrays, also memory-mapped, or tensors. Further options are those of `aoq.batch_distillation`.
+
+    The term is a sum over the anchors of both directions divided by the number of pairs, so it counts beside
+    `OfflineQuintupletLoss` as in an experiment, and twice as much beside ClipLoss and `OfflineClipLoss`, which are
+    halved. Several processes share one batch; ClipLoss must then gather with gradients, without `local_loss`.
+    """
+
+    _is_checked = False
+
+    def forward(self, *, output_dict: bool = False, **outputs: Any) -> Tensor | dict[str, Tensor]:
+        """Take the model's outputs; return the loss, or a dict of its terms with `distillation_loss`."""
+        rows, groups = _require_rows(outputs.get("rows")), getattr(self.loss, "groups", 1)
+        if not self._is_checked:
+            _check_rows(rows, groups, (len(self._table.i2t), len(self._table.t2i)), type(self.loss).__name__)
+            self._is_checked = True
+        anchors = rows[:, 2].argsort(stable=True)[: len(rows) // groups]
+        vectors = [outputs[f"{side}_features"][anchors] for side in ("image", "text")]
+        if not isinstance(self.loss, _TableLoss):
+            del outputs["rows"]
+        terms = self.loss(**outputs, output_dict=True)
+        terms = {**terms, "distillation_loss": self.taught(vectors, rows[anchors, :2].unbind(1))}
+        return terms if output_dict else sum(terms.values())
 
 
 def _scaled(loss: LossValue, count: int) -> LossValue:
