@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -15,17 +16,23 @@ from sentence_transformers import (
     SentenceTransformerTrainer,
     SentenceTransformerTrainingArguments,
 )
+from sentence_transformers.sentence_transformer.losses import (
+    CachedMultipleNegativesRankingLoss,
+    MultipleNegativesRankingLoss,
+)
 from torch.nn import functional as F
 from transformers import TrainerCallback
 
 import aoq
 from aoq.integrations.sentence_transformers import (
+    DistilledLoss,
     OfflineInfoNCELoss,
     OfflineQuintupletLoss,
     OfflineTripletLoss,
     RecallEvaluator,
     TableData,
 )
+from tests.integrations.conftest import distillation
 
 pytestmark = [pytest.mark.integrations, pytest.mark.filterwarnings("ignore")]
 
@@ -124,6 +131,43 @@ def test_losses_are_ours_on_the_same_similarities(model, data, loss, function, n
     assert any(gradient.abs().sum() > 0 for gradient in whole)
     for one, other in zip(whole, parts, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "negatives"),
+    [
+        (OfflineTripletLoss, "offline"),
+        (lambda model: OfflineTripletLoss(model, mini_batch_size=2), "offline"),
+        (MultipleNegativesRankingLoss, None),
+        (lambda model: CachedMultipleNegativesRankingLoss(model, mini_batch_size=2), None),
+    ],
+)
+def test_teachers_score_pairs_by_the_rows_of_the_table(model, data, world, teachers, make, negatives):
+    base = make(model)
+    loss = DistilledLoss(base, world.table, teachers, weight=0.5)
+    rows = data(negatives=negatives, caption_rows=True).dataset[[7, 2, 22, 3, 11]]
+    labels = torch.tensor(rows.pop("label"))
+    features = [model.preprocess(column) for column in rows.values()]
+    images, captions = (model(column)["sentence_embedding"] for column in features[:2])
+    alone, found = (
+        sum(value.values()) if isinstance(value, dict) else value
+        for value in (base(features, labels[:, :-1]), loss(features, labels))
+    )
+    expected = alone.item() + 0.5 * distillation(images, captions, labels[:, [0, -1]].tolist(), teachers)
+    assert found.item() == pytest.approx(expected, rel=1e-4)
+    with pytest.raises(ValueError, match="have no rows of captions"):
+        loss(features, labels[:, :-1])
+
+
+def test_a_model_learns_from_teachers_in_mini_batches_too(model, data, world, teachers, tmp_path):
+    seen = []
+    for size in (None, 7):
+        student = deepcopy(model)
+        loss = DistilledLoss(OfflineInfoNCELoss(student, mini_batch_size=size), world.table, teachers, weight=2.0)
+        given = {"per_device_train_batch_size": 30, "learning_rate": 1e-3, "steps": 8}
+        seen.append(trained(student, data(negatives="offline", caption_rows=True), loss, tmp_path, **given))
+    assert seen[0][7]["distillation_loss"] < 0.8 * seen[0][0]["distillation_loss"]
+    assert [one["loss"] for one in seen[1][:8]] == pytest.approx([one["loss"] for one in seen[0][:8]], rel=1e-2)
 
 
 def test_three_steps_see_pictures_and_log_the_terms(model, data, tmp_path):

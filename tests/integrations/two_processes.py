@@ -6,6 +6,7 @@ import json
 import os
 import sys
 
+import numpy as np
 import torch
 from sentence_transformers import (
     SentenceTransformer,
@@ -14,7 +15,7 @@ from sentence_transformers import (
 )
 
 import aoq
-from aoq.integrations.sentence_transformers import OfflineQuintupletLoss, TableData
+from aoq.integrations.sentence_transformers import DistilledLoss, OfflineQuintupletLoss, TableData
 
 
 def main() -> None:
@@ -29,7 +30,8 @@ def main() -> None:
             parameter.requires_grad_(False)
     pictures = [f"{folder}/pictures/photo_{row}.png" for row in range(15)]
     captions = [f"a caption of image {row // 2}, {row % 2}" for row in range(30)]
-    data = TableData(aoq.read_table(f"{folder}/table"), pictures, captions)
+    table = aoq.read_table(f"{folder}/table")
+    data = TableData(table, pictures, captions, caption_rows=True)
     arguments = SentenceTransformerTrainingArguments(
         output_dir=output,
         report_to="none",
@@ -45,7 +47,8 @@ def main() -> None:
         max_grad_norm=0.0,
         ddp_find_unused_parameters=cached != "0",
     )
-    loss = OfflineQuintupletLoss(model, mini_batch_size=int(cached) or None)
+    teacher = [np.load(f"{folder}/{side}.npy", mmap_mode="r") for side in ("images", "captions")]
+    loss = DistilledLoss(OfflineQuintupletLoss(model, mini_batch_size=int(cached) or None), table, [tuple(teacher)])
     SentenceTransformerTrainer(model, arguments, data.dataset, loss=loss).train()
     if rank == 0:
         weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])

@@ -30,7 +30,8 @@ class TableData:
     `dataset` has one row per true pair, with the first ROW_COLUMNS: two for `negatives=None`, four for "offline" (an
     image for the caption and a caption for the image), six for "quintuplet" (with their companions). `label` holds the
     numbers of the row's images, by which a loss recognises captions of the same image. Draws depend only on the seed,
-    the epoch and the pair, not on the batch or the number of processes or workers.
+    the epoch and the pair, not on the batch or the number of processes or workers. `caption_rows=True` appends the
+    number of the pair's caption to `label`, for `DistilledLoss`.
 
     `batches` is the trainer's `batch_sampler`: each pair once per epoch, at random, in mined batches
     (`batches="mined"`, `aoq.pipeline.batches`), or in triples of companions (`batches="triples"`, for losses with
@@ -48,6 +49,7 @@ class TableData:
         seed: int = 0,
         image_ids: Sequence[str] | None = None,
         caption_ids: Sequence[str] | None = None,
+        caption_rows: bool = False,
         **drawing: Any,
     ) -> None:
         require_negatives(negatives)
@@ -59,7 +61,7 @@ class TableData:
         self._images = Items(bare, "images", images, image_ids)
         self._captions = Items(bare, "captions", captions, caption_ids)
         self._table, self._seed, self._kind, self._drawing = table, seed, batches, drawing
-        self._groups = PAIRS_DRAWN[negatives]
+        self._groups, self._has_caption_rows = PAIRS_DRAWN[negatives], caption_rows
         companions = None if negatives == "quintuplet" else "omit"
         self._drawer = BatchSampler(table, batch_size=2, seed=seed, companions=companions, **drawing)
         self.pair_rows = PairRows(self._drawer.pairs, len(bare.t2i))
@@ -85,7 +87,8 @@ class TableData:
                 f"the trainer's data set has {len(dataset)} rows and the table {len(self._drawer.pairs)} pairs; train "
                 "on `dataset` as it is."
             )
-        require_same_draws(self._table, self._kind, self._seed, self._groups, sorted(self._drawing), batch_size)
+        options = self._kind, self._seed, self._groups, self._has_caption_rows, sorted(self._drawing), batch_size
+        require_same_draws(self._table, *options)
         triples = self._kind == "triples"
         sampler = BatchSampler(
             self._table,
@@ -105,7 +108,8 @@ class TableData:
         for group, (image, caption) in zip(groups, zip(ROW_COLUMNS[::2], ROW_COLUMNS[1::2], strict=True), strict=False):
             rows[image] = self._images[group[:, 0]]
             rows[caption] = self._captions[group[:, 1]]
-        rows["label"] = np.stack([group[:, 0] for group in groups], axis=1).tolist()
+        numbers = [group[:, 0] for group in groups] + [groups[0][:, 1]] * self._has_caption_rows
+        rows["label"] = np.stack(numbers, axis=1).tolist()
         return rows
 
 

@@ -45,6 +45,14 @@ LOGGED_TERMS = ("online", "offline", "derived")
 Companions = Literal["anchors"]
 
 
+def embed_sides(model: nn.Module, features: list[Mapping[str, Any]]) -> list[Tensor]:
+    """Embed the columns of rows, all images in one forward and all captions in another."""
+    columns: list[Tensor] = [torch.empty(0)] * len(features)
+    for side in (slice(0, None, 2), slice(1, None, 2)):
+        columns[side] = embed_columns(model, features[side], separate_first=False)
+    return columns
+
+
 class _TableLoss(CachedLossMixin, nn.Module):
     """Base of losses on the columns of `TableData`; a subclass names its columns and its loss on similarities."""
 
@@ -74,13 +82,14 @@ class _TableLoss(CachedLossMixin, nn.Module):
     ) -> Tensor | dict[str, Tensor]:
         """Return the mean over the pairs of all processes, or the terms that add up to it."""
         features = list(sentence_features)
-        self._check(features, labels)
         if self.uses_gradient_cache:
             return CachedLossMixin.forward_cached(self, features, labels)
-        columns: list[Tensor] = [torch.empty(0)] * len(features)
-        for side in (slice(0, None, 2), slice(1, None, 2)):  # all images in one forward, all captions in another
-            columns[side] = embed_columns(self.model, features[side], separate_first=False)
-        loss, size = self._value(columns, labels)
+        return self.compute_loss_from_embeddings(embed_sides(self.model, features), labels)
+
+    def compute_loss_from_embeddings(
+        self, embeddings: list[Tensor], labels: Tensor | None
+    ) -> Tensor | dict[str, Tensor]:
+        loss, size = self._value(embeddings, labels)
         if not all(part in loss.figures for part in LOGGED_TERMS):
             return loss.total / size
         parts = {part: loss.figures[part] / size for part in LOGGED_TERMS}
@@ -102,11 +111,11 @@ class _TableLoss(CachedLossMixin, nn.Module):
     def citation(self) -> str:
         return CITATION
 
-    def _check(self, features: list[Mapping[str, Any]], labels: Tensor | None) -> None:
+    def _checked(self, columns: int, labels: Tensor | None) -> Tensor:
         wanted = ROW_COLUMNS[: 2 * self.groups]
-        if len(features) != len(wanted):
+        if columns != len(wanted):
             raise ValueError(
-                f"{type(self).__name__} takes the columns {', '.join(wanted)}, and the data has {len(features)}; make "
+                f"{type(self).__name__} takes the columns {', '.join(wanted)}, and the data has {columns}; make "
                 "it with aoq's TableData, or drop the other columns."
             )
         if labels is None or labels.ndim != 2 or labels.shape[1] != self.groups:
@@ -115,10 +124,11 @@ class _TableLoss(CachedLossMixin, nn.Module):
                 f"the labels are {shape}; {type(self).__name__} needs the numbers of the {self.groups} images in each "
                 "row, as aoq's TableData gives them."
             )
+        return labels
 
     def _value(self, columns: list[Tensor], labels: Tensor | None) -> tuple[LossValue, int]:
         """Return the sum over the pairs of all processes, and their number."""
-        assert labels is not None  # `_check` refused None
+        labels = self._checked(len(columns), labels)
         columns = [self._in_order(gather(F.normalize(column.float(), dim=1))) for column in columns]
         labels = self._in_order(gather(labels))
         is_positive = positive_pairs(labels[:, 0], mask_positives=True)
