@@ -39,14 +39,15 @@ def train(clip, tmp_path):
     )
     from sentence_transformers.sentence_transformer import losses
 
-    def run(rows, loss="MultipleNegativesRankingLoss"):
+    def run(rows, loss="MultipleNegativesRankingLoss", steps=STEPS, **options):
         model = SentenceTransformer(str(clip), device="cpu")
         seen = Seen(model)
         given = {"output_dir": str(tmp_path / "run"), "report_to": "none", "save_strategy": "no", "use_cpu": True}
-        given |= {"max_steps": STEPS, "per_device_train_batch_size": BATCH, "dataloader_drop_last": True}
-        arguments = SentenceTransformerTrainingArguments(**given)
+        given |= {"max_steps": steps, "per_device_train_batch_size": BATCH, "dataloader_drop_last": True}
+        arguments = SentenceTransformerTrainingArguments(**given | options)
         trainer = SentenceTransformerTrainer(model, arguments, rows, loss=getattr(losses, loss)(model))
-        assert trainer.train().global_step == STEPS
+        assert trainer.train().global_step == steps
+        seen.losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
         return seen
 
     return run
@@ -84,10 +85,15 @@ def test_packed_pictures_arrive_where_their_files_are_not(export, loaded, train,
         (world.folder / "elsewhere").rename(aside)
 
 
-def test_scores_are_labels(export, loaded, train):
-    rows = loaded(export("ids", "t2i", *PICTURES, "--scores", *VECTORS)).train
-    assert {len(row["scores"]) for row in rows} == {1 + DEPTHS["t2i"]}
-    expect(train(rows, "MarginMSELoss"), "t2i", 1 + DEPTHS["t2i"])
+@pytest.mark.parametrize("loss", ["MarginMSELoss", "DistillKLDivLoss"])
+@pytest.mark.parametrize("name", ["triplet", "n-tuple", "ids"])
+def test_scores_are_learnt_by_the_losses_that_the_readme_names(name, loss, export, loaded, train):
+    folder = export(name, "t2i", *PICTURES, "--scores", *VECTORS)
+    assert loss in (folder / "README.md").read_text()
+    rows = loaded(folder).train
+    given = {"steps": 12, "per_device_train_batch_size": len(rows), "learning_rate": 3e-4, "logging_steps": 1}
+    first, *_, last = train(rows, loss, **given).losses
+    assert last < first
 
 
 def test_texts_in_the_place_of_pictures_are_read_as_texts(export, loaded, train):

@@ -34,7 +34,7 @@ from aoq.pipeline.tables.pairs import SIDES, positives_of, require_one_each, row
 from aoq.pipeline.tables.screens.view import View
 
 _README = """\
-Hard negatives in the format $name, mined by aoq $version: $rows$pictures.
+Hard negatives in the format $name, mined by aoq $version: $rows$pictures$scores.
 
 ```$language
 $load
@@ -238,6 +238,7 @@ def _write_readme(folder: Path, name: str, form: Format, outgoing: Sequence[Outg
         version=version("aoq"),
         rows=rows,
         pictures=", with pictures by their paths on this machine" if by_path else "",
+        scores=f", with the teacher's scores for {form.scores_are_for}" if outgoing[0].scored else "",
         language=form.language,
         load=load,
     )

@@ -117,22 +117,28 @@ aoq import-table $folder/i2t_$folder.npy table --pairs pairs.npy  # of two sides
 SWIFT_PLACEHOLDERS = ("<image>", "<video>", "<audio>", "<bbox>", "<ref-object>", "<cot-process>", "<start-image>")
 NEMO_CORPUS = "corpus/data/train-00000-of-00001.parquet"
 """`datasets` finds a file of this name in a folder beside the metadata, which it would take for data too."""
+MARGIN_LOSSES = "MarginMSELoss and DistillKLDivLoss"
 _for_sentence_transformers = partial(Format, LOAD_ROWS, needs_endings=True, scores="optional")
 
 FORMATS: dict[str, Format] = {
     "triplet": _for_sentence_transformers(
         rows=triplets,
         columns="anchor=anchor.value positive=positive.value negative=negative.value scores",
+        scores_are_for=MARGIN_LOSSES,
     ),
     "n-tuple": _for_sentence_transformers(
         rows=full_pairs,
         columns="anchor=anchor.value positive=positive.value negative_n=negative.value scores",
+        scores_are_for=MARGIN_LOSSES,
     ),
     "labeled-pair": _for_sentence_transformers(
         rows=labelled_documents,
         columns="anchor=anchor.value positive=document.value label score",
     ),
-    "labeled-list": _for_sentence_transformers(columns="anchor=anchor.value positive=documents.value labels scores"),
+    "labeled-list": _for_sentence_transformers(
+        columns="anchor=anchor.value positive=documents.value labels scores",
+        scores_are_for="listwise losses of CrossEncoder",
+    ),
     "ids": Format(
         LOAD_IDS,
         rows=full_pairs,
@@ -143,6 +149,7 @@ FORMATS: dict[str, Format] = {
         ),
         images="lookup",
         scores="optional",
+        scores_are_for=MARGIN_LOSSES,
     ),
     "tevatron": Format(
         LOAD_TEVATRON,
@@ -210,6 +217,7 @@ FORMATS: dict[str, Format] = {
         path="train.jsonl",
         images="text",
         scores="optional",
+        scores_are_for="--knowledge_distillation True",
     ),
     "trec": Format(LOAD_RUN, "bash", write_folder=write_run, images="id", scores="of negatives", directions="each"),
     "aoq": Format(LOAD_OFFICIAL, "bash", write_folder=write_official, images="id", directions="each"),

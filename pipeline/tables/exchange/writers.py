@@ -66,6 +66,8 @@ class Format:
     queries: Literal["any", "text"] = "any"
     """Anchors that its reader accepts."""
     scores: Literal["optional", "always", "never", "of negatives"] = "never"
+    scores_are_for: str = "distillation"
+    """What reads the scores of positives and negatives, named in the README."""
     directions: Literal["one", "each", "joined"] = "one"
     """One requested direction; both in turn; or both at once: the captions' lists, with the images' as `other`."""
 
