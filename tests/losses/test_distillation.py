@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from jaxtyping import TypeCheckError
 
 from aoq.pipeline.losses.distillation import batch_distillation, list_distillation
 
@@ -94,3 +95,9 @@ def test_lists_equal_their_definition(kind, own):
 def test_temperatures_are_above_0(function, option):
     with pytest.raises(ValueError, match=r"must be above 0; got 0\.0"):
         function(torch.zeros(3, 3), torch.zeros(3, 3), **{option: 0.0})
+
+
+@pytest.mark.parametrize(("function", "option"), [(batch_distillation, "average"), (list_distillation, "kind")])
+def test_other_words_are_refused(function, option):
+    with pytest.raises((ValueError, TypeCheckError), match="nonsense"):
+        function(torch.zeros(3, 3), torch.zeros(3, 3), **{option: "nonsense"})
