@@ -97,7 +97,7 @@ def test_vectors_of_files_teach_in_the_order_of_their_ids(make, data_root):
 
 def test_a_student_without_a_first_round_teaches_by_its_own_embeddings(make, taught_by):
     make("own", "mining")
-    teacher = make("second", "second_round", "student_embeddings", teacher=taught_by("own"))
+    teacher = make("second", "second_round", "student_embeddings", loss="squaredoffquin", teacher=taught_by("own"))
     model, weights = EmbeddingStore.open(teacher["student_embeddings"].path), teacher["second_round"].path
     assert teacher["student_embeddings"].manifest()["weights_sha256"] == file_sha256(weights / "model.safetensors")
     third = TAUGHT.format(f'teachers = ["{taught_by("second")[11:-1]}"]')

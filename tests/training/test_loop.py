@@ -158,7 +158,7 @@ def test_reading_ahead_changes_nothing_and_leaves_no_thread(run_training, tmp_pa
 
 
 def test_an_error_of_a_worker_ends_the_training(run_training, sampler, tmp_path, monkeypatch):
-    def refuse(*_):
+    def refuse(*_, **__):
         raise ValueError("row 7 is damaged; prepare it again.")
 
     monkeypatch.setattr(sampler, "draw", refuse)
@@ -235,9 +235,9 @@ def test_training_learns(run_training, tmp_path):
 def test_the_sampler_counts_from_the_first_epoch_that_draws(run_training, sampler, tmp_path, monkeypatch):
     heard, draw = [], sampler.draw
 
-    def listen(captions, rng, epoch):
+    def listen(captions, rng, epoch, **options):
         heard.append(epoch)
-        return draw(captions, rng, epoch)
+        return draw(captions, rng, epoch, **options)
 
     monkeypatch.setattr(sampler, "draw", listen)
     run_training(tmp_path)
