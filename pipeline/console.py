@@ -194,18 +194,22 @@ class _Pace:
 
     def __init__(self) -> None:
         self._since, self._first, self._done, self._text = time.monotonic(), 0, 0, ""
+        self._last = self._since
 
     def report(self, done: int, total: int, text: str) -> None:
         now = time.monotonic()
         if not self._text or done < self._done:  # another part, such as the captions, counts anew
             self._since, self._first = now, done
-        self._done, self._text = done, f"{done} of {total} {text}"
-        if done > self._first:
+        self._last, self._done, self._text = now, done, f"{done} of {total} {text}"
+        if self._first < done < total:
             speed = (done - self._first) / max(1e-9, now - self._since)
             self._text += f", {speed:.3g} per second, {duration((total - done) / speed)} left"
 
     def text(self) -> str:
-        return self._text or f"{duration(time.monotonic() - self._since)} so far"
+        waited = time.monotonic() - self._last
+        if not self._text:
+            return f"{duration(waited)} so far"
+        return self._text if waited < QUIET_SECONDS / 2 else f"{self._text}; {duration(waited)} since then"
 
 
 def _is_failure(record: logging.LogRecord) -> bool:

@@ -54,7 +54,7 @@ def test_without_a_terminal_progress_is_logged_now_and_then(caplog, monkeypatch)
     monkeypatch.setattr(console, "QUIET_SECONDS", 0.01)
     monkeypatch.setattr("sys.stderr.isatty", lambda: False, raising=False)
     with caplog.at_level(logging.INFO), console.show_progress("mining") as report:
-        for second, done in [(10, None), (11, 4), (12, 6), (13, 2)]:  # the last begins another part
+        for second, done in [(10, None), (11, 4), (12, 6), (13, 2), (20, None)]:  # 2 begins another part
             now = float(second)
             if done is not None:
                 report(done, 10, "units")
@@ -65,4 +65,5 @@ def test_without_a_terminal_progress_is_logged_now_and_then(caplog, monkeypatch)
         "mining: 4 of 10 units",
         "mining: 6 of 10 units, 2 per second, 2.0 s left",
         "mining: 2 of 10 units",
+        "mining: 2 of 10 units; 7.0 s since then",
     ]
