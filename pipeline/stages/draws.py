@@ -12,6 +12,7 @@ from jaxtyping import Bool
 
 from aoq.pipeline.batches.lists import meeting_lists
 from aoq.pipeline.batches.order import COMMUNITY, KeptOrder, MinedBatches
+from aoq.pipeline.build import planned_file
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.training import Training
 from aoq.pipeline.data.files import read_lines
@@ -63,6 +64,9 @@ def make_teachers(chain: Chain, stage: str, training: Training, split: Split, fo
         where, sides = f"[{stage}.distillation] teacher {number + 1} of files", {}
         rows = {"images": split.image_count, "captions": split.caption_count}
         folder.mkdir(parents=True, exist_ok=True)
+        planned = chain[stage].ingredients["training"]["distillation"]["files"][number]
+        for name, (path, _) in files.parts.items():
+            planned_file(chain.data_root, path, planned[name][0])
         for side, count in rows.items():
             file = str(chain.data_root / getattr(files, side))
             sides[side] = open_vectors(file, folder / f"teacher{number}_{side}.npy", normalise=True).rows

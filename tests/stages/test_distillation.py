@@ -93,6 +93,10 @@ def test_vectors_of_files_teach_in_the_order_of_their_ids(make, data_root):
     student = make("student", "second_round", loss="online", second_round=taught.replace("{{", "{").replace("}}", "}"))
     own = make("by_own", "second_round", loss="online", second_round=TAUGHT.format(""))
     assert figures(student) == pytest.approx(figures(own), rel=1e-3)
+    chain = make("student", loss="online", second_round=TAUGHT.format(f"weight = 0.7, teachers = [{files}]"))
+    np.save(data_root / "captions.npy", -store.captions)
+    with pytest.raises(ValueError, match=r"captions\.npy"):
+        make_stage(chain, "second_round")
 
 
 def test_a_student_without_a_first_round_teaches_by_its_own_embeddings(make, taught_by):
