@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -152,11 +152,10 @@ def _check(folder: Path, full: bool, as_json: bool) -> None:
     anything is an error.
     """
     from aoq.pipeline.data.check import examine_folder
-    from aoq.pipeline.data.findings import Flaw, check_defaults, total
+    from aoq.pipeline.data.findings import Flaw, total
 
-    examined, by_default = examine_folder(folder), [*check_defaults(folder)]
-    changed = [Flaw(*each) for each in changed_files(folder)] if full else []
-    flaws = [*changed, *examined.flaws, *(replace(flaw, severity="warning") for flaw in by_default)]
+    examined = examine_folder(folder)
+    flaws = [*(Flaw(*each) for each in (changed_files(folder) if full else ())), *examined.flaws]
     errors, warnings = total(flaws, "error"), total(flaws, "warning")
     if as_json:
         echo_json({"folder": str(folder), "splits": [*map(asdict, examined.facts)], "flaws": [*map(asdict, flaws)]})
@@ -167,7 +166,7 @@ def _check(folder: Path, full: bool, as_json: bool) -> None:
         echo(f"{counted(errors, 'error')}, {counted(warnings, 'warning')}", err=True)
         sys.exit(1)
     echo(f"{folder} is sound" + (f", with {counted(warnings, 'warning')}" if flaws else ""))
-    if not total(by_default, "error"):
+    if {"train", "dev"} <= {facts.split for facts in examined.facts}:
         echo_next(f'aoq run EXPERIMENT, a file with folder = "{folder.name}" in its [dataset]')
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -24,22 +24,10 @@ from jaxtyping import Bool
 from pydantic import BeforeValidator, NonNegativeInt
 from typing_extensions import TypedDict
 
-from aoq.pipeline.data import demo_grammar as grammar
 from aoq.pipeline.data import demo_scenes as world
 from aoq.pipeline.reading import open_array, read_json, reading
 
 SpokenPhrase = Annotated[tuple[NonNegativeInt, NonNegativeInt, list[NonNegativeInt]], BeforeValidator(tuple)]
-_ANY = -2
-_KINDS = (len(world.OBJECTS), len(world.OBJECT_COLOURS), len(world.OBJECT_SIZES), world.GROUPS, len(world.GROUNDS))
-NOUN_OF = {word: world.OBJECTS.index(thing) for thing, words in grammar.NOUNS.items() for word in words}
-NOUN_OF |= {plural: NOUN_OF[word] for word, plural in grammar.PLURALS.items()}
-COLOUR_OF = {
-    word: world.OBJECT_COLOURS.index(colour) for colour, words in grammar.COLOUR_WORDS.items() for word in words
-}
-SIZE_OF = {word: world.OBJECT_SIZES.index(size) for size, words in grammar.SIZE_WORDS.items() for word in words}
-COUNT_OF = {word: number for number, words in enumerate(grammar.COUNT_WORDS, start=1) for word in words}
-RELATION_OF = {word: sides for sides, words in grammar.RELATIONS.items() for word in words}
-GROUND_OF = {f"{word} the {ground}": world.GROUNDS.index(ground) for ground, word in grammar.PREPOSITIONS.items()}
 
 
 class Labels(TypedDict):
@@ -47,18 +35,6 @@ class Labels(TypedDict):
 
     regions: list[list[list[int]]]
     phrases: list[list[SpokenPhrase]]
-
-
-def _one_of(name: str, words: Iterable[str]) -> str:
-    return f"(?P<{name}>{'|'.join(sorted(words, key=len, reverse=True))})"
-
-
-_PIECE = re.compile(
-    rf"(?:{_one_of('count', COUNT_OF)} (?:{_one_of('size', SIZE_OF)} )?(?:{_one_of('colour', COLOUR_OF)} )?"
-    rf"{_one_of('noun', NOUN_OF)}\b|{_one_of('relation', RELATION_OF)}|{_one_of('ground', GROUND_OF)}|"
-    r"there|is|are|and|[.,])\s*|(?P<other>.+)",
-    re.DOTALL,
-)
 
 
 def write_demo_world(
@@ -71,7 +47,7 @@ def write_demo_world(
     feature_size: int = 64,
     feature_noise: float = 2.0,
     captions_an_image: int = 5,
-    detail: grammar.Detail = "partial",
+    detail: world.Detail = "partial",
 ) -> None:
     """Write the splits train and dev, byte for byte reproducible from the arguments.
 
@@ -89,14 +65,9 @@ def write_demo_world(
     for split, size, rng in (("train", images, streams[1]), ("dev", dev_images, streams[2])):
         scenes, family = world.draw_scenes(size, most, rng)
         labels, boxes = world.place_regions(scenes, regions, rng)
-        captions = grammar.narrate(scenes, family, captions_an_image, rng, detail=detail)
+        captions = world.narrate(scenes, family, captions_an_image, rng, detail)
         features = world.region_features(looks, labels, boxes, feature_noise, rng)
-        np.save(folder / f"{split}_ims.npy", features.astype(np.float16))
-        np.save(folder / f"{split}_boxes.npy", boxes)
         image_of = np.repeat(np.arange(size, dtype=np.int32), captions_an_image)
-        np.save(folder / f"{split}_pairs.npy", image_of)
-        (folder / f"{split}_caps.txt").write_bytes("".join(f"{caption.text}\n" for caption in captions).encode())
-        (folder / f"{split}_ids.txt").write_bytes("".join(f"{split}-{row:06d}\n" for row in range(size)).encode())
         # The last of the referents is the ground.
         shows = np.concatenate(
             [labels[:, :, 3:4] == np.arange(world.GROUPS), labels[:, :, 4:] != world.UNLABELLED], axis=2
@@ -106,7 +77,14 @@ def write_demo_world(
             for image, (_, spoken) in zip(image_of, captions, strict=True)
         ]
         truth = {"names": world.LABEL_NAMES, "regions": labels.tolist(), "phrases": phrases}
-        labels_path(folder, split).write_text(json.dumps(truth, separators=(",", ":")) + "\n", encoding="utf-8")
+        for name, array in (("ims", features.astype(np.float16)), ("boxes", boxes), ("pairs", image_of)):
+            np.save(folder / f"{split}_{name}.npy", array)
+        for name, lines in (
+            ("caps.txt", [caption.text for caption in captions]),
+            ("ids.txt", [f"{split}-{row:06d}" for row in range(size)]),
+            ("labels.json", [json.dumps(truth, separators=(",", ":"))]),
+        ):
+            (folder / f"{split}_{name}").write_bytes("".join(f"{line}\n" for line in lines).encode())
 
 
 def labels_path(folder: Path, split: str) -> Path:
@@ -119,9 +97,10 @@ def read_labels(folder: Path, split: str) -> Labels:
     path = labels_path(folder, split)
     labels = read_json(path, Labels)
     images, regions = open_array(folder / f"{split}_boxes.npy").shape[:2]
+    kinds = *(len(world.LABEL_NAMES[name]) for name in ("object", "colour", "size")), world.GROUPS, len(world.GROUNDS)
     with reading(path, f"the truth about {regions} regions of {images} images"):
         numbers = np.array(labels["regions"])
-        if numbers.shape != (images, regions, 5) or (numbers < world.UNLABELLED).any() or (numbers >= _KINDS).any():
+        if numbers.shape != (images, regions, 5) or (numbers < world.UNLABELLED).any() or (numbers >= kinds).any():
             raise ValueError(f"regions are {numbers.shape}, or a number names nothing")
     return labels
 
@@ -137,6 +116,31 @@ def read_scenes(folder: Path, split: str) -> world.Scenes:
     return world.Scenes(groups, cells[images, first], labels[:, :, 4].max(axis=1))
 
 
+def _numbered(words: Iterable[Sequence[str]]) -> dict[str, int]:
+    return {word: number for number, synonyms in enumerate(words) for word in synonyms}
+
+
+_NUMBERS = {
+    "count": _numbered(world.COUNT_WORDS),
+    "size": _numbered(world.SIZE_WORDS),
+    "colour": _numbered(world.COLOUR_WORDS),
+    "noun": _numbered([*words, *(world.PLURALS[word] for word in words)] for words in world.NOUNS),
+    "ground": _numbered(
+        [f"{word} the {ground}"] for word, ground in zip(world.PREPOSITIONS, world.GROUNDS, strict=True)
+    ),
+}
+_SIDES = {word: sides for sides, words in world.RELATIONS.items() for word in words}
+_ANY = -2
+_COUNT, _SIZE, _COLOUR, _NOUN, _GROUND, _RELATION = (
+    f"(?P<{name}>{'|'.join(sorted(words, key=len, reverse=True))})"
+    for name, words in [*_NUMBERS.items(), ("relation", _SIDES)]
+)
+_PIECE = re.compile(
+    rf"(?:{_COUNT} (?:{_SIZE} )?(?:{_COLOUR} )?{_NOUN}\b|{_RELATION}|{_GROUND}|there|is|are|and|[.,])\s*|(?P<other>.+)",
+    re.DOTALL,
+)
+
+
 def is_true(caption: str, scenes: world.Scenes) -> Bool[np.ndarray, " images"]:
     """Return whether a caption of the generated world is true of each scene; unmentioned properties may be anything.
 
@@ -147,16 +151,15 @@ def is_true(caption: str, scenes: world.Scenes) -> Bool[np.ndarray, " images"]:
         if piece["other"]:
             raise ValueError(f"{caption!r} is no caption of the generated world, from {piece['other']!r} on.")
         if piece["noun"]:
-            look = COLOUR_OF.get(piece["colour"], _ANY), SIZE_OF.get(piece["size"], _ANY)
-            group = np.array([NOUN_OF[piece["noun"]], *look, COUNT_OF[piece["count"]]])
-            fits = ((scenes.groups == group) | (group == _ANY)).all(axis=2)
+            told = [_NUMBERS[name].get(piece[name], _ANY) for name in ("noun", "colour", "size", "count")]
+            fits = ((scenes.groups == told) | (np.array(told) == _ANY)).all(axis=2)
             true &= fits.any(axis=1)
             cells.append(scenes.cells[np.arange(len(scenes)), fits.argmax(axis=1)])
         elif piece["relation"]:
             # "Left of a dog is a cat" names the cat, the object to the left, last.
-            relation, sign = RELATION_OF[piece["relation"]], 1 if cells else -1
+            relation, sign = _SIDES[piece["relation"]], 1 if cells else -1
         elif piece["ground"]:
-            true &= scenes.ground == GROUND_OF[piece["ground"]]
+            true &= scenes.ground == _NUMBERS["ground"][piece["ground"]]
     if relation is not None:
         if len(cells) < 2:
             raise ValueError(f"{caption!r} is no caption of the generated world: its relation is not between two.")

@@ -5,21 +5,17 @@ Among the flaws are captions that no model can learn from: different texts with 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from aoq.pipeline.data import files
-from aoq.pipeline.data.folder import find_splits
 from aoq.pipeline.data.tokens import TokenisedCaptions
-from aoq.pipeline.data.vocabulary import Vocabulary, tokenise
 
 MOST_OF_A_KIND = 20
-_USES = {"train": "train on", "dev": "choose their best epoch by"}
 _CONFUSED = 0.05
 """Fraction of captions with the token ids of another text from which a warning says so."""
 _FEWEST = 0.05
@@ -119,34 +115,6 @@ def median_norm(features: files.Features) -> float | None:
     norms = np.concatenate([np.linalg.norm(features[row].astype(np.float64), axis=1) for row in rows])
     usual = norms[np.isfinite(norms) & (norms > 0)]
     return float(np.median(usual)) if len(usual) else None
-
-
-def check_defaults(folder: Path) -> Iterator[Flaw]:
-    """Find what would stop an experiment with the default options of [dataset].
-
-    That is a missing train or dev, or texts that the default vocabulary cannot tell apart. Another experiment may use
-    the folder. Captions that cannot be read are left to the check of the files.
-    """
-    splits = find_splits(folder)
-    for name, use in _USES.items():
-        if splits and name not in splits:
-            message = f"is missing, which experiments {use}; add this split, or name another in `dataset.{name}`"
-            yield Flaw(f"{name}_ims.npy", message)
-    try:
-        captions = {name: files.read_lines(folder / f"{name}_caps.txt") for name in _USES if name in splits}
-    except (OSError, ValueError):
-        return
-    if not captions:
-        return
-    try:
-        vocabulary = Vocabulary.build(text for texts in captions.values() for text in texts)
-    except ValueError as error:
-        yield Flaw(f"{next(iter(captions))}_caps.txt", str(error))
-        return
-    for name, texts in captions.items():
-        flaw = confusion(f"{name}_caps.txt", texts, [tuple(vocabulary.encode(tokenise(text))) for text in texts])
-        if flaw is not None:
-            yield replace(flaw, message=f"with the default vocabulary, {flaw.message}")
 
 
 def confusion(file: str, captions: Sequence[str], encoded: Sequence[Hashable]) -> Flaw | None:

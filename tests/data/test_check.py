@@ -7,7 +7,7 @@ import pytest
 
 from aoq.pipeline.data import check
 from aoq.pipeline.data.check import examine_folder
-from aoq.pipeline.data.findings import MOST_OF_A_KIND, check_defaults, median_norm, total
+from aoq.pipeline.data.findings import MOST_OF_A_KIND, median_norm, total
 
 
 def features(seed=0, rows=4, **changed):
@@ -155,16 +155,6 @@ def test_repetition_that_breaks_is_an_error(write_split):
     assert (flaw.row, flaw.severity) == (152, "error")
 
 
-def test_missing_thumbs(write_split):
-    folder = write_split(ids=["photos/a.jpg", "./b.jpg", "photos/c.jpg", "d.jpg"])
-    (folder / "thumbs" / "photos").mkdir(parents=True)
-    for name in ("photos/a.jpg", "b.jpg", "photos/d.jpg"):
-        (folder / "thumbs" / name).touch()
-    flaws = examine_folder(folder).flaws
-    assert [flaw.file for flaw in flaws] == ["thumbs/photos/c.jpg", "thumbs/d.jpg"]
-    assert (flaws[0].severity, flaws[0].message) == ("warning", "is missing; it is image 3 of train")
-
-
 def test_all_flaws_are_reported_at_once(write_split):
     folder = write_split(
         ims=features(row1=np.nan),
@@ -222,30 +212,3 @@ def test_the_facts_of_a_split_are_one_line(write_split):
     array[:, 0], array[0] = 0, np.nan
     assert median_norm(array) == 2.0
     assert median_norm(array * 0) is None
-
-
-KNOWN = ["a dog", "a cat", "dog a", "cat a", "dog dog", "cat cat"] * 2
-
-
-def test_an_experiment_with_default_options_may_stop_at_a_sound_folder(write_split, tmp_path):
-    def flaws(**content):
-        return [str(flaw) for flaw in check_defaults(write_split(**content))]
-
-    assert flaws(caps=KNOWN) == [
-        "error: dev_ims.npy: is missing, which experiments choose their best epoch by; add this split, or name "
-        "another in `dataset.dev`"
-    ]
-    write_split("dev", caps=KNOWN)
-    assert flaws(caps=KNOWN) == []
-    (flaw,) = flaws(caps=[*KNOWN[:10], "a fox", "a cow"])
-    default = "train_caps.txt: with the default vocabulary, "
-    assert flaw.startswith(f"warning: {default}2 of 12 captions have the token ids of another text")
-    write_split("dev", caps=[f"{row}人走路 ." for row in range(12)])
-    (flaw, _) = flaws(caps=[f"{row}人走路 ." for row in range(12)])
-    alike = "12 different texts become one token sequence, so no model can tell them apart."
-    assert flaw.startswith(f"error: {default}{alike}")
-    write_split("dev", caps=[f"{row}人走路" for row in range(12)])
-    (flaw,) = flaws(caps=[f"{row}人走路" for row in range(12)])
-    assert flaw.startswith("error: train_caps.txt: none of 12 words occurs 4 times (the most frequent, '0人走路', 2)")
-    assert flaws(caps=b"\xff\n") == []  # left to the check of the files
-    assert list(check_defaults(tmp_path / "elsewhere")) == []

@@ -11,18 +11,28 @@ import pytest
 
 from aoq.pipeline.data.check import examine_folder
 from aoq.pipeline.data.demo import is_true, read_labels, read_scenes, write_demo_world
-from aoq.pipeline.data.demo_grammar import COLOUR_WORDS, COUNT_WORDS, NOUNS, PLURALS, PREPOSITIONS, SIZE_WORDS
-from aoq.pipeline.data.demo_scenes import COUNT, FAMILY, Scenes, draw_scenes
+from aoq.pipeline.data.demo_scenes import (
+    COLOUR_WORDS,
+    COUNT,
+    COUNT_WORDS,
+    FAMILY,
+    GROUNDS,
+    NOUNS,
+    PLURALS,
+    SIZE_WORDS,
+    Scenes,
+    draw_scenes,
+)
 from aoq.pipeline.data.folder import Split, open_split
 from aoq.pipeline.data.vocabulary import tokenise
 
-NOUN_OF = {form: noun for noun, names in NOUNS.items() for name in names for form in (name, PLURALS[name])}
-COLOUR_OF = {word: colour for colour, words in COLOUR_WORDS.items() for word in words}
-SIZE_OF = {word: size for size, words in SIZE_WORDS.items() for word in words}
+NOUN_OF = {form: names[0] for names in NOUNS for name in names for form in (name, PLURALS[name])}
+COLOUR_OF = {word: words[0] for words in COLOUR_WORDS for word in words}
+SIZE_OF = {word: words[0] for words in SIZE_WORDS for word in words}
 COUNT_OF = {
-    word.split()[0] if word != "a pair of" else "pair": i + 1 for i, ws in enumerate(COUNT_WORDS) for word in ws
+    word.split()[-2] if word == "a pair of" else word: n for n, words in enumerate(COUNT_WORDS) for word in words
 }
-GROUND_OF = {ground: ground for ground in PREPOSITIONS}
+GROUND_OF = {ground: ground for ground in GROUNDS}
 
 
 @pytest.fixture(scope="module")
