@@ -41,7 +41,6 @@ COMMANDS = {
         "browse": "Browse tables and evaluations.",
         "stats": "Describe a table's scores and hubs.",
         "diff": "Compare the lists of two tables.",
-        "drift": "Compare a model with its table.",
         "report": "Write one HTML page about runs.",
     },
     "Check": {
@@ -65,7 +64,7 @@ _SHARED = {
     "checkpoint": "import-checkpoint",
     "screen": "to-judge",
     "artifacts": "status verify explain",
-    "tables": "audit stats diff drift inspect",
+    "tables": "audit stats diff inspect",
     "exchange": "export import-table publish",
     "pages": "browse report",
 }

@@ -11,7 +11,6 @@ from typing import Any
 import click
 import rich.console
 from click.core import ParameterSource
-from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
@@ -19,6 +18,8 @@ from aoq.pipeline.console import visible
 
 SHORT_ROUNDS = {"one": "first_round", "two": "second_round"}
 """Short names of the trainings; other stages go by their own names."""
+WIDE = 10_000
+"""Columns in which every table fits."""
 _console = partial(rich.console.Console, highlight=False, markup=False, emoji=False)
 
 
@@ -91,35 +92,17 @@ def show_rows(
     right: Collection[str] = (),
     width: int | None = None,
 ) -> None:
-    """Print a table; one that is too wide wraps its widest column, or becomes a block of lines for each row.
+    """Print a table; if it is too wide, its columns move together, then the widest ones wrap.
 
     The columns in `right` are aligned to the right. Headers that are all empty are not shown.
     """
     console = _console(width=width)
-    cells = [[cell if isinstance(cell, Text) else styled(cell) for cell in row] for row in (headers, *rows)]
-    columns = list(zip(*cells, strict=True))
-    widths = [max(cell_len(line) for cell in column for line in cell.plain.split("\n")) for column in columns]
-    gap = 2 if sum(widths) + 2 * (len(widths) - 1) <= console.width else 1
-    widest = widths.index(max(widths))
-    room = console.width - sum(widths) - gap * (len(widths) - 1) + widths[widest]
-    if room < max((cell_len(word) for cell in columns[widest] for word in cell.plain.split()), default=0):
-        _print_blocks(console, title, *cells)
-        return
-    widths[widest] = min(widths[widest], room)
     table = Table(title=styled(title) if title else None, title_justify="left", box=None, header_style="bold")
-    table.pad_edge, table.padding, table.show_header = False, (0, gap, 0, 0), any(headers)
-    for header, column, column_width in zip(headers, columns, widths, strict=True):
-        table.add_column(column[0], width=column_width, justify="right" if header in right else "left")
-    for row in cells[1:]:
-        table.add_row(*row)
+    table.pad_edge, table.padding, table.show_header = False, (0, 2, 0, 0), any(headers)
+    for header in headers:
+        table.add_column(styled(header), justify="right" if header in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else styled(cell) for cell in row))
+    if console.measure(table, options=console.options.update(width=WIDE)).maximum > console.width:
+        table.padding = (0, 1, 0, 0)
     console.print(table)
-
-
-def _print_blocks(console: rich.console.Console, title: str, headers: Sequence[Text], *rows: Sequence[Text]) -> None:
-    if title:
-        console.print(styled(title), style="italic")
-    for first, *others in rows:
-        console.print(first, style="bold")
-        for header, cell in zip(headers[1:], others, strict=True):
-            if cell:
-                console.print(Text.assemble("  ", header, ": " if header else "", cell))

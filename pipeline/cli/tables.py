@@ -1,31 +1,27 @@
-"""`aoq inspect`, `audit`, `stats`, `diff` and `drift`: one anchor's list, and tables as a whole."""
+"""`aoq inspect`, `audit`, `stats` and `diff`: one anchor's list, and tables as a whole."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from aoq.pipeline.cli.options import PATH, POSITIVE, as_json, experiment_chain, with_default
-from aoq.pipeline.cli.output import command_line, counted, echo, echo_json, echo_next, say, show_rows, styled, to_make
+from aoq.pipeline.cli.options import POSITIVE, with_default
+from aoq.pipeline.cli.output import command_line, counted, echo, echo_json, echo_next, say, show_rows, styled
 from aoq.pipeline.cli.screen import show_counts
 from aoq.pipeline.cli.table_options import NamedTable, own_view, row_options, takes_tables
 from aoq.pipeline.config.screen import RULES
-from aoq.pipeline.console import show_progress
 from aoq.pipeline.search.problem import OPPOSITE, Direction
-from aoq.pipeline.settings import configured_engine
-from aoq.pipeline.stages.chain import Chain
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.card import describe_guarantee
 from aoq.pipeline.tables.contents import ShownRows, TableRows
 from aoq.pipeline.tables.files import directions_of, read_manifest, search_facts
-from aoq.pipeline.tables.statistics import QUANTILES, Description, Difference, compare, data_differ, describe
-from aoq.pipeline.tables.table import read_table
+from aoq.pipeline.tables.statistics import QUANTILES, Description, compare, data_differ, describe
 
 if TYPE_CHECKING:
     from aoq.pipeline.tables.inspection import Inspection
@@ -210,60 +206,9 @@ def diff_command(table: NamedTable, other: NamedTable, depth: int | None, as_jso
     if as_json:
         echo_json({direction: asdict(one) for direction, one in differences.items()})
         return
-    rows = ((d, str(one.depth), *_overlaps(one), f"{one.same_order:.4f}") for d, one in differences.items())
+    figures = {d: (one.overlap, one.rank_biased_overlap, one.same_order) for d, one in differences.items()}
+    rows = [(d, str(differences[d].depth), *(f"{value:.4f}" for value in values)) for d, values in figures.items()]
     show_rows(("", "depth", "overlap", "rank-biased overlap", "same order"), rows)
-    _show_most_changed(differences)
-
-
-@click.command("drift")
-@experiment_chain
-@with_default(
-    "--of",
-    "stage",
-    default="second_round",
-    type=click.Choice(["second_round", "control", "first_round"]),
-    help="The stage whose model searches.",
-)
-@click.option("--weights", type=PATH, help="A model.safetensors instead of a stage's.")
-@with_default("--anchors", default=256, type=POSITIVE, help="Number of anchors, in each direction.")
-@click.option("--depth", type=int, help="Compare up to this rank; default: all.")
-@as_json
-def drift_command(chain: Chain, stage: str, weights: Path | None, as_json: bool, **options: Any) -> None:
-    """Compare a model with its table.
-
-    A model of EXPERIMENT searches sampled anchors of the training set, and its lists are compared with the experiment's
-    table. Little overlap means that this model no longer confuses what the table calls hard.
-    """
-    from aoq.pipeline.mining.drift import measure_drift
-    from aoq.pipeline.stages.splits import open_pairs
-    from aoq.pipeline.training.checkpoint import load_model
-
-    for needed in ("hard_negatives", *(() if weights else (stage,))):
-        if not chain[needed].exists():
-            raise ValueError(f"{chain.experiment.name} has no {needed} yet; run: {to_make(needed)}")
-    device = configured_engine().torch_device()
-    owner = chain if weights or stage != "first_round" else chain.owner(stage)
-    model = load_model(weights or chain[stage].opened() / "model.safetensors").to(device)
-    table = read_table(chain["hard_negatives"].opened() / "table")
-    with show_progress("searching") as report:
-        options["progress"] = lambda direction, done, total: report(done, total, f"candidates, {direction}")
-        drifts = measure_drift(model, open_pairs(owner, "train"), table, device, **options)
-    if as_json:
-        echo_json({direction: asdict(one) for direction, one in drifts.items()})
-        return
-    rows = []
-    for direction, one in drifts.items():
-        shares = ("-" if share is None else f"{share:.2%}" for share in (one.above_positive, one.above_positive_then))
-        rows.append((direction, str(one.anchors), str(one.lists.depth), *_overlaps(one.lists), *shares))
-    show_rows(("", "anchors", "depth", "overlap", "rank-biased", "above positive", "by the table"), rows)
-    _show_most_changed({direction: one.lists for direction, one in drifts.items()})
-
-
-def _overlaps(one: Difference) -> tuple[str, str]:
-    return f"{one.overlap:.4f}", f"{one.rank_biased_overlap:.4f}"
-
-
-def _show_most_changed(differences: Mapping[Any, Difference]) -> None:
     for direction, one in differences.items():
         changed = ", ".join(f"row {row} ({overlap:.2f})" for row, overlap in one.most_changed if overlap < 1)
         say(f"{direction}, least in common: {changed or 'none, all lists hold the same'}")

@@ -1,1 +1,1 @@
-"""What makes tables: mining, reranking and refreshing; and estimates and drift."""
+"""What makes tables: mining and reranking; and estimates of it."""

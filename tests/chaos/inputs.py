@@ -239,12 +239,6 @@ FILES = {
     ],
     "weights": [
         Target(
-            ("aoq", "drift", "./tiny.toml", "--weights", "own.safetensors"),
-            ("own.safetensors",),
-            (*SAFETENSORS, m.weights_description, m.weights_description),
-            chain="tiny",
-        ),
-        Target(
             luigi("FirstRound", "weighted.toml", "--data-root", "."),
             ("own.safetensors",),
             (*SAFETENSORS, m.weights_description),
@@ -262,7 +256,7 @@ FILES = {
         for command in (
             ("aoq", "status", "./tiny.toml"),
             ("aoq", "results", "./tiny.toml"),
-            ("aoq", "drift", "./tiny.toml"),
+            ("aoq", "estimate", "--experiment", "./tiny.toml"),
         )
     ],
     "studies": [

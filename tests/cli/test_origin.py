@@ -54,7 +54,7 @@ def test_data_that_are_not_the_tables_are_refused(data, command, table, wrong, m
     assert shown.exit_code == 0, shown.output
 
 
-@pytest.mark.parametrize("command", [("drift",), ("status",), ("verify",), ("explain", "dataset")])
+@pytest.mark.parametrize("command", [("status",), ("verify",), ("explain", "dataset")])
 def test_an_experiment_is_asked_for_where_a_tables_folder_is_not_enough(files, command):
     name, *arguments = command
     shown = run(name, "table", *arguments)

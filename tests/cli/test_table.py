@@ -1,4 +1,4 @@
-"""`aoq audit`, `stats`, `diff` and `drift` as users run them."""
+"""`aoq audit`, `stats` and `diff` as users run them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from aoq.pipeline.mining.hard_negatives import hard_negatives
-from tests.cli.conftest import TINY
 
 
 def test_audit_is_green_on_what_was_mined_and_red_on_what_was_changed(aoq, folder, tmp_path):
@@ -54,29 +53,6 @@ def test_stats_and_diff_for_people_and_programs(aoq, folder):
     wrong = aoq("diff", table, table, "--depth", 999, root=None)
     assert wrong.exit_code == 1
     assert "a depth of 999 is asked for" in wrong.stderr
-
-
-def test_drift_of_the_teacher_itself_is_none(aoq, mined):
-    found = json.loads(aoq("drift", TINY, "--of", "first_round", "--anchors", 20, "--json").stdout)
-    for direction, h in (("i2t", 20), ("t2i", 8)):
-        assert (found[direction]["anchors"], found[direction]["lists"]["depth"]) == (20, h)
-        assert found[direction]["lists"]["overlap"] > 0.99
-    shown = aoq("drift", TINY, "--of", "first_round", "--anchors", 5, "--depth", 3)
-    assert "rank-biased" in shown.stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], f"has no second_round yet; run: aoq run {TINY} --artifact-root "),
-        (["--of", "first_round", "--depth", 9], "depth = 9, but the t2i lists hold 8; give 1 to 8"),
-        (["--weights", "none.safetensors"], "none.safetensors"),
-    ],
-)
-def test_drift_says_what_is_wrong(aoq, mined, arguments, message):
-    shown = aoq("drift", TINY, *arguments)
-    assert shown.exit_code == 1
-    assert message in shown.stderr
 
 
 def test_an_approximate_table_passes_nowhere_for_an_exact_one(aoq, tmp_path, monkeypatch):
