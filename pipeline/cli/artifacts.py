@@ -3,24 +3,62 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import partial, wraps
+from pathlib import Path
 from typing import Any
 
 import click
 
 from aoq.pipeline.artifact import Artifact, differences
 from aoq.pipeline.build import MANIFEST_FILE, SAMPLED, content_of, read_artifact_manifest
-from aoq.pipeline.cli.options import STAGE, as_json, experiment_chain, experiment_chains, is_of_all
+from aoq.pipeline.cli.options import EXPERIMENT, STAGE, as_json, override, roots, table_folder, with_override
 from aoq.pipeline.cli.output import counted, echo, echo_json, echo_next, say, show_rows, styled, to_make
+from aoq.pipeline.config.load import names_in
 from aoq.pipeline.files import file_sha256, known_sha256
 from aoq.pipeline.stages.chain import Chain
+from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.tables.card import describe_guarantee
 
 
+def takes_chains(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Call the command with the chain of EXPERIMENT, or without one with those of all that have artefacts."""
+
+    @override
+    @roots
+    @wraps(command)
+    def with_chains(experiment: str | None, override: str, data_root: Path, artifact_root: Path, **options: Any) -> Any:
+        plan_below = partial(plan, data_root=data_root, artifact_root=artifact_root)
+        if experiment is None:
+            return command([*_with_artefacts(plan_below)], **options)
+        if table_folder(experiment) is not None and experiment not in names_in():
+            raise ValueError(
+                f"{experiment} is a table's folder, which has no data and no model; "
+                f"`aoq {click.get_current_context().info_name}` needs the experiment that they belong to."
+            )
+        name, override = with_override(experiment, override)
+        return command([plan_below(name, override=override)], **options)
+
+    return with_chains
+
+
+def _with_artefacts(plan: Callable[[str], Chain]) -> Iterator[Chain]:
+    for name in names_in():
+        with suppress(ValueError, OSError):  # without its data nothing was made of it
+            chain = plan(name)
+            if any(artifact.exists() for artifact in chain.stages.values()):
+                yield chain
+
+
+def _is_of_all() -> bool:
+    """Return whether the current command was given no experiment."""
+    return click.get_current_context().params["experiment"] is None
+
+
 @click.command("status")
-@experiment_chains
+@click.argument("experiment", required=False, type=EXPERIMENT)
+@takes_chains
 @as_json
 def status_command(chains: Sequence[Chain], as_json: bool) -> None:
     """Show what is made or missing.
@@ -30,27 +68,25 @@ def status_command(chains: Sequence[Chain], as_json: bool) -> None:
     """
     of_each = {chain.asked: {name: _state(one) for name, one in all_stages(chain).items()} for chain in chains}
     if as_json:
-        lists = {asked: [{"stage": name, **about} for name, about in one.items()] for asked, one in of_each.items()}
-        echo_json(lists if is_of_all() else next(iter(lists.values())))
+        lists = [[{"stage": name, **about} for name, about in stages.items()] for stages in of_each.values()]
+        echo_json(dict(zip(of_each, lists, strict=True)) if _is_of_all() else lists[0])
         return
     for chain, stages in zip(chains, of_each.values(), strict=True):
         _show_stages(chain, stages)
 
 
 def _show_stages(chain: Chain, stages: Mapping[str, Mapping[str, Any]]) -> None:
-    rows = []
+    rows, own = [], chain.asked if _is_of_all() else ""
     for name, about in stages.items():
-        style, figures = {"done": "", "begun": "yellow"}.get(about["state"], "dim"), ("", "", "")
+        style, figures = {"begun": "yellow"}.get(about["state"], "dim"), ("", "", "")
         if about["state"] == "done":
             finished = about["finished"][5:16].replace("T", " ")
-            figures = finished, f"{about['seconds']:.0f} s", f"{about['bytes'] / 1e6:.1f} MB"
+            style, figures = "", (finished, f"{about['seconds']:.0f} s", f"{about['bytes'] / 1e6:.1f} MB")
         rows.append((name, styled((about["state"], style)), *figures, about["key"]))
-    show_rows(("stage", "state", "made", "took", "size", "key"), rows, title=chain.asked if is_of_all() else "")
+    show_rows(("stage", "state", "made", "took", "size", "key"), rows, title=own)
     say(f"below {chain['dataset'].root}")
-    missing = [stage for stage in stages if stage in chain.stages and stages[stage]["state"] != "done"]
-    if missing:
-        wanted = next(stage for stage in ("second_round", "hard_negatives", *missing) if stage in missing)
-        echo_next(to_make(wanted, chain.asked if is_of_all() else ""))
+    if missing := [stage for stage in chain.stages if stage in stages and stages[stage]["state"] != "done"]:
+        echo_next(to_make(next(s for s in ("second_round", "hard_negatives", *missing) if s in missing), own))
 
 
 def _state(artifact: Artifact) -> dict[str, Any]:
@@ -64,51 +100,50 @@ def _state(artifact: Artifact) -> dict[str, Any]:
 
 
 @click.command("explain")
-@experiment_chain
+@click.argument("experiment", type=EXPERIMENT)
+@takes_chains
 @click.argument("stage", required=False, type=STAGE)
 @as_json
-def explain_command(chain: Chain, stage: str | None, as_json: bool) -> None:
+def explain_command(chains: Sequence[Chain], stage: str | None, as_json: bool) -> None:
     """Show what a stage's key is made of.
 
     Where the artefact is missing, show what differs from the nearest one that exists. Without STAGE, show this for all
     stages.
     """
-    artifacts = all_stages(chain) if stage is None else {stage: chain[stage]}
-    of_each = {}
-    for name, artifact in artifacts.items():
-        nearest, differs = (None, {}) if artifact.exists() else _nearest(artifact)
-        recipe = {"key": artifact.key, **artifact.recipe}
-        both = {place: {"here": ours, "there": theirs} for place, (ours, theirs) in differs.items()}
-        of_each[name] = {**recipe, **_state(artifact), "nearest": nearest, "differences": both}
-        if as_json:
-            continue
-        if stage is not None:
-            echo_json(recipe)
-        lead = "\n" if stage else f"{name}: "
-        if artifact.exists():
-            echo(f"{lead}It exists: {artifact.path}")
-            continue
-        other = f"The nearest one, {nearest}, differs in:" if nearest else f"No other {artifact.stage} exists."
-        echo(f"{lead}It does not exist. {other}")
-        for place, (ours, theirs) in differs.items():
-            echo(f"  {place}: {ours} here, {theirs} there")
+    artifacts = all_stages(chains[0]) if stage is None else {stage: chains[0][stage]}
+    explained = {name: _explained(artifact) for name, artifact in artifacts.items()}
     if as_json:
-        echo_json(of_each if stage is None else of_each[stage])
-    elif stage is not None and not artifacts[stage].exists():
+        echo_json(explained if stage is None else explained[stage])
+        return
+    for name, about in explained.items():
+        if stage is not None:
+            echo_json({"key": artifacts[stage].key, **artifacts[stage].recipe})
+        lead = "\n" if stage else f"{name}: "
+        if about["state"] == "done":
+            echo(f"{lead}It exists: {about['path']}")
+            continue
+        known = about["nearest"] and f"The nearest one, {about['nearest']}, differs in:"
+        echo(f"{lead}It does not exist. {known or f'No other {artifacts[name].stage} exists.'}")
+        for place, both in about["differences"].items():
+            echo(f"  {place}: {both['here']} here, {both['there']} there")
+    if stage is not None and explained[stage]["state"] != "done":
         echo_next(to_make(stage))
 
 
-def _nearest(artifact: Artifact) -> tuple[str | None, dict[str, tuple[Any, Any]]]:
-    """Find the artefact of this stage that differs least: its key, or None, and the places with both values."""
-    found: dict[str, dict[str, tuple[Any, Any]]] = {}
-    for path in artifact.path.parent.glob(f"[!.]*/{MANIFEST_FILE}"):
-        found[path.parent.name] = differences(artifact.recipe, read_artifact_manifest(path.parent)["recipe"])
-    nearest = min(found, key=lambda key: (len(found[key]), key), default=None)
-    return nearest, found.get(nearest or "", {})
+def _explained(artifact: Artifact) -> dict[str, Any]:
+    """Describe an artefact and its key and, if it is missing, the one of its stage that differs least."""
+    others: dict[str, dict[str, tuple[Any, Any]]] = {}
+    if not artifact.exists():
+        for path in artifact.path.parent.glob(f"[!.]*/{MANIFEST_FILE}"):
+            others[path.parent.name] = differences(artifact.recipe, read_artifact_manifest(path.parent)["recipe"])
+    nearest = min(others, key=lambda key: (len(others[key]), key), default=None)
+    places = {place: {"here": ours, "there": theirs} for place, (ours, theirs) in others.get(nearest or "", {}).items()}
+    return {"key": artifact.key, **artifact.recipe, **_state(artifact), "nearest": nearest, "differences": places}
 
 
 @click.command("verify")
-@experiment_chains
+@click.argument("experiment", required=False, type=EXPERIMENT)
+@takes_chains
 @as_json
 def verify_command(chains: Sequence[Chain], as_json: bool) -> None:
     """Check that artefacts are whole.
@@ -120,19 +155,17 @@ def verify_command(chains: Sequence[Chain], as_json: bool) -> None:
     artifacts = {artifact.key: (name, artifact) for chain in chains for name, artifact in all_stages(chain).items()}
     stages = [_checked(name, artifact) for name, artifact in artifacts.values()]
     changed = {str(chain.folder): changed_data(chain) for chain in chains}
-    problems = [f"{one['stage']}: {sentence}" for one in stages for sentence in one["problems"]]
-    problems += [sentence for sentences in changed.values() for sentence in sentences]
+    datasets = [{"path": path, "problems": sentences} for path, sentences in changed.items()]
     if as_json:
-        datasets = [{"path": path, "problems": sentences} for path, sentences in changed.items()]
-        echo_json(
-            {"stages": stages, "datasets": datasets} if is_of_all() else {"stages": stages, "dataset": datasets[0]}
-        )
-        sys.exit(bool(problems))
+        echo_json({"stages": stages, **({"datasets": datasets} if _is_of_all() else {"dataset": datasets[0]})})
+        sys.exit(any(one["problems"] for one in (*stages, *datasets)))
     for one in stages:
         if one["state"] == "missing":
             echo(f"{one['stage']}: not made yet")
         for direction, guarantee in one["not_exact"].items():
             echo(f"{one['stage']}: {direction} is {guarantee}")
+    problems = [f"{one['stage']}: {sentence}" for one in stages for sentence in one["problems"]]
+    problems += [sentence for sentences in changed.values() for sentence in sentences]
     for sentence in problems:
         echo(sentence, err=True)
     if problems:
@@ -144,12 +177,11 @@ def verify_command(chains: Sequence[Chain], as_json: bool) -> None:
 
 def _checked(name: str, artifact: Artifact) -> dict[str, Any]:
     """Describe an artefact and its problems; its state is missing, changed or whole."""
-    about = {"stage": name, "key": artifact.key, "path": str(artifact.path)}
-    if not artifact.exists():
-        return {**about, "state": "missing", "problems": [], "not_exact": {}}
-    problems = _problems(artifact)
-    state = "changed" if problems else "whole"
-    return {**about, "state": state, "problems": problems, "not_exact": dict(_inexact(artifact))}
+    is_there = artifact.exists()
+    problems = _problems(artifact) if is_there else []
+    state = "changed" if problems else "whole" if is_there else "missing"
+    about = {"stage": name, "key": artifact.key, "path": str(artifact.path), "state": state, "problems": problems}
+    return {**about, "not_exact": dict(_inexact(artifact)) if is_there else {}}
 
 
 def all_stages(chain: Chain) -> dict[str, Artifact]:

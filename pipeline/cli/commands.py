@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import platform
-import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import click
 
-from aoq.pipeline.cli.options import EXPERIMENT
 from aoq.pipeline.cli.output import echo
 from aoq.pipeline.console import STOPPED, Stopped, did_you_mean, escape_what_the_terminal_lacks, explained, visible
 from aoq.pipeline.engine import let_waiting_threads_sleep
@@ -70,7 +67,6 @@ _SHARED = {
 }
 MODULE_OF = {name: module for module, names in _SHARED.items() for name in names.split()}
 """Modules of the commands that have none of their own name."""
-RESUMED = ("run", "study", "evaluate", "prepare", "embed", "mine", "browse")
 GROUP_OF = {name: group for group, commands in COMMANDS.items() for name in commands}
 
 
@@ -115,7 +111,7 @@ class Commands(click.Group):
             echo(f"error: {explained(error)}", err=True)
             sys.exit(1)
         except KeyboardInterrupt as error:
-            echo(STOPPED if ctx.invoked_subcommand in RESUMED else "stopped; give the same command again", err=True)
+            echo(STOPPED, err=True)
             sys.exit(error.code if isinstance(error, Stopped) else 130)
 
 
@@ -125,12 +121,7 @@ def _visible_usage_errors() -> Iterator[None]:
     try:
         yield
     except click.ClickException as error:
-        message = visible(error.message)
-        command = error.cmd if isinstance(error, click.NoSuchOption) and error.option_name == "--override" else None
-        if command is not None and any(option.type is EXPERIMENT for option in command.params):
-            message = f"{command.name} has no --override; write its changes after the experiment, as in 'demo@seed=1'"
-            vars(error)["possibilities"] = None
-        vars(error)["message"] = message  # click types it as final
+        vars(error)["message"] = visible(error.message)  # click types it as final
         raise
 
 
@@ -142,7 +133,8 @@ def _show_versions(context: click.Context, _: click.Parameter, is_wanted: bool) 
 
     from aoq.pipeline.search.faiss_flat import gpus, has_faiss, load_faiss
 
-    devices = [_processor(), *map(torch.cuda.get_device_name, range(torch.cuda.device_count()))]
+    processor = f"CPU ({platform.processor() or platform.machine()})"
+    devices = [processor, *map(torch.cuda.get_device_name, range(torch.cuda.device_count()))]
     faiss = 'is not installed: pip install "aoq[cpu]", or "aoq[gpu]"'
     if has_faiss():
         count = gpus()
@@ -150,14 +142,6 @@ def _show_versions(context: click.Context, _: click.Parameter, is_wanted: bool) 
     echo(f"aoq {version('aoq')}\nPython {platform.python_version()}")
     echo(f"torch {torch.__version__} on {', '.join(devices)}\nFAISS {faiss}")
     context.exit()
-
-
-def _processor() -> str:
-    """Name the processor as Linux does; elsewhere its architecture."""
-    name = None
-    with suppress(OSError):
-        name = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
-    return f"CPU ({name[1].strip() if name else platform.machine()})"
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
-from functools import partial, reduce, wraps
+from collections.abc import Callable, Iterable
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -101,48 +100,3 @@ def table_folder(named: str) -> Path | None:
     """Return the folder with that name, or its `table`, if a table is there."""
     folders = (Path(named), Path(named) / "table")
     return next((folder for folder in folders if (folder / "manifest.json").is_file()), None)
-
-
-def _planned(command: Callable[..., Any], *, is_one: bool) -> Callable[..., Any]:
-    """Take EXPERIMENT, --override, --data-root and --artifact-root, and call the command with what is planned."""
-
-    @click.argument("experiment", type=EXPERIMENT, required=is_one)
-    @override
-    @roots
-    @wraps(command)
-    def with_chain(experiment: str | None, override: str, **options: Any) -> Any:
-        from aoq.pipeline.config.load import names_in
-        from aoq.pipeline.stages.plan import plan
-
-        folders = {root: options.pop(root) for root in ("data_root", "artifact_root")}
-        if experiment is None:
-            return command([*_with_artefacts(names_in(), partial(plan, **folders))], **options)
-        if table_folder(experiment) is not None and experiment not in names_in():
-            raise ValueError(
-                f"{experiment} is a table's folder, which has no data and no model; "
-                f"`aoq {click.get_current_context().info_name}` needs the experiment that they belong to."
-            )
-        name, override = with_override(experiment, override)
-        chain = plan(name, override=override, **folders)
-        return command(chain if is_one else [chain], **options)
-
-    return with_chain
-
-
-experiment_chain = partial(_planned, is_one=True)
-"""Call the command with the chain of EXPERIMENT."""
-experiment_chains = partial(_planned, is_one=False)
-"""Call the command with the chain of EXPERIMENT, or with those of all that have artefacts."""
-
-
-def _with_artefacts(names: Iterable[str], plan: Callable[[str], Any]) -> Iterator[Any]:
-    for name in names:
-        with suppress(ValueError, OSError):  # without its data nothing was made of it
-            chain = plan(name)
-            if any(artifact.exists() for artifact in chain.stages.values()):
-                yield chain
-
-
-def is_of_all() -> bool:
-    """Return whether the current command was given no experiment."""
-    return click.get_current_context().params["experiment"] is None

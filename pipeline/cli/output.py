@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
+from itertools import compress
 from typing import Any
 
 import click
@@ -94,15 +95,17 @@ def show_rows(
 ) -> None:
     """Print a table; if it is too wide, its columns move together, then the widest ones wrap.
 
-    The columns in `right` are aligned to the right. Headers that are all empty are not shown.
+    The columns in `right` are aligned to the right. Empty columns, and headers that are all empty, are not shown.
     """
+    rows = list(rows)
+    shown = [any(column) for column in zip(*rows, strict=True)] or [True] * len(headers)
     console = _console(width=width)
     table = Table(title=styled(title) if title else None, title_justify="left", box=None, header_style="bold")
     table.pad_edge, table.padding, table.show_header = False, (0, 2, 0, 0), any(headers)
-    for header in headers:
+    for header in compress(headers, shown):
         table.add_column(styled(header), justify="right" if header in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else styled(cell) for cell in row))
+        table.add_row(*(cell if isinstance(cell, Text) else styled(cell) for cell in compress(row, shown)))
     if console.measure(table, options=console.options.update(width=WIDE)).maximum > console.width:
         table.padding = (0, 1, 0, 0)
     console.print(table)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -86,8 +86,8 @@ def _show_list(one: Inspection, *, is_one_set: bool) -> None:
     item = "item" if is_one_set else "image"
     anchor = f"{item} {one.anchor} ({one.image_id})"
     if one.direction == "t2i":
-        parts = (f"caption {one.anchor}", one.caption_id and f"({one.caption_id})", one.text and f"“{one.text}”")
-        anchor = " ".join(filter(None, parts)) + (f", of image {one.image_id}" if one.image_id else ", of no image")
+        name = (f" ({one.caption_id})" if one.caption_id else "") + (f" “{one.text}”" if one.text else "")
+        anchor = f"caption {one.anchor}{name}, of {f'image {one.image_id}' if one.image_id else 'no image'}"
     say((anchor, "bold"), f", {one.direction}")
     say("its own:" if one.positives else "it has none of its own", style="green")
     for positive in one.positives:
@@ -97,17 +97,14 @@ def _show_list(one: Inspection, *, is_one_set: bool) -> None:
         say(f"  {score}{'image ' if one.direction == 't2i' else ''}{name}", style="green")
     if one.positives and one.positives[0].score is None and one.lowest_positive_score is not None:
         say(f"  the least similar of them scores {one.lowest_positive_score:.4f}", style="green")
-    has_ids = not is_one_set and any(each.caption_id for each in one.negatives)
-    is_fused = any(each.sources for each in one.negatives)
-    text = ("text" if is_one_set else "caption") if any(each.text for each in one.negatives) else ""
-    rows: list[tuple[Any, ...]] = []
+    rows = []
     for each in one.negatives:
         marks = ", ".join(filter(None, (each.duplicate, *each.flags)))
-        shown = styled(f"{each.score:.4f}", ("▲", "red") if each.above_positive else " ")
-        more = [*[each.caption_id] * has_ids, *[" ".join(each.sources)] * is_fused]
-        marked = styled((f"({marks}) " if marks else "", "yellow"), each.text)
-        rows.append((str(each.rank), shown, str(each.row), each.image_id, *more, marked))
-    show_rows(("rank", "score", "row", item, *["caption id"] * has_ids, *["listed by"] * is_fused, text), rows)
+        score = styled(f"{each.score:.4f}", ("▲", "red") if each.above_positive else " ")
+        names = each.image_id, "" if is_one_set else each.caption_id, " ".join(each.sources)
+        text = styled((f"({marks}) " if marks else "", "yellow"), each.text)
+        rows.append((str(each.rank), score, str(each.row), *names, text))
+    show_rows(("rank", "score", "row", item, "caption id", "listed by", "text" if is_one_set else "caption"), rows)
     if any(each.above_positive for each in one.negatives):
         say("▲ at least as similar as one of its own", style="dim")
     say()

@@ -59,17 +59,6 @@ def test_a_misspelt_command_is_guessed(typed, meant):
     assert f"there is no command '{typed}'; did you mean '{meant}'" in shown.stderr
 
 
-@pytest.mark.parametrize(
-    "arguments", [["inspect", "f8k_scan", "--override", "seed=1"], ["diff", "--override=seed=1", "f8k_scan", "demo"]]
-)
-def test_an_override_goes_after_the_experiment(arguments):
-    shown = CliRunner().invoke(main, arguments)
-    assert shown.exit_code == 2
-    assert f"{arguments[0]} has no --override; write its changes after the experiment" in shown.stderr
-    assert "Did you mean" not in shown.stderr
-    assert "No such option" in CliRunner().invoke(main, ["mine", "--override", "seed=1"]).stderr
-
-
 def test_lists_name_all_there_is(monkeypatch):
     shown = json.loads(CliRunner().invoke(main, ["list", "--json"]).stdout)
     assert [row["experiment"] for row in shown["experiments"]] == names_in()
