@@ -20,6 +20,7 @@ from filelock import FileLock
 from aoq.pipeline.build import (
     INPUTS,
     MANIFEST_FILE,
+    SAMPLED,
     UNITS,
     Build,
     ChangedInputError,
@@ -102,9 +103,25 @@ class Artifact:
             raise ValueError("".join(change))
         return content_of(self.manifest())
 
-    def changed_files(self) -> list[str]:
-        """Describe each file that differs from the manifest in one sentence."""
-        return [sentence for sentence, _ in self._changes()]
+    def problems(self) -> Iterator[str]:
+        """Yield a sentence for each file that was changed, and for each input that is gone or another one now."""
+        try:
+            yield from (sentence for sentence, _ in self._changes())
+            yield from (f"made from {one.stage}/{one.key}, which is gone" for one in self.upstream if not one.exists())
+            inputs: dict[str, str] = self.manifest().get("inputs", {})
+            data: dict[str, str] = {}
+            for name, content in inputs.items():
+                if (self.root / name / MANIFEST_FILE).exists():
+                    manifest = read_artifact_manifest(self.root / name)
+                    data |= manifest.get("folder_sha256", {})
+                    if content_of(manifest) != content:
+                        yield f"made from another copy of {name} than the one that exists"
+            for name, content in inputs.items():
+                file = name.rpartition("/")[2]
+                if name.startswith("data/") and content.removeprefix(SAMPLED) != data.get(file, content):
+                    yield f"made from another {file} than the dataset"
+        except ValueError as error:  # a damaged manifest: its own, or that of an input
+            yield str(error)
 
     def _changes(self) -> Iterator[tuple[str, str]]:
         """Yield a sentence for each file that differs from the manifest, and what else to do."""

@@ -222,14 +222,10 @@ def _is_failure(record: logging.LogRecord) -> bool:
     return failed is not None
 
 
-class _Stderr(logging.Handler):
+class _Stderr(logging.StreamHandler[Any]):
     """Write to the current sys.stderr: a progress bar replaces it so that lines appear above the bar."""
 
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            sys.stderr.write(self.format(record) + "\n")
-        except Exception:
-            self.handleError(record)
+    stream = property(lambda _: sys.stderr, lambda _, stream: None)
 
 
 class _OneLine(logging.Formatter):

@@ -121,6 +121,20 @@ class VectorFile(NamedTuple):
         first = next(self._matrices(name, part), np.empty((0, 0)))
         return OpenMatrix((part.shape[0], first.shape[1]), self._matrices(name, part))
 
+    def ids(self) -> list[str]:
+        """Read the named column of ids: texts or whole numbers, as texts."""
+        parts = self.read()
+        columns = {name: part.kind for name, part in parts.items() if isinstance(part.kind, pa.DataType)}
+        names = [name for name, kind in columns.items() if pa.types.is_string(kind) or pa.types.is_integer(kind)]
+        if self.part not in names:
+            named = f"{self.path}::{self.part}".removesuffix("::")
+            known = f"those of texts or whole numbers are {names}"
+            raise ValueError(f"{named} names no column of ids; {known}: {self.path}::NAME.")
+        ids = [value for column in parts[self.part].blocks() for value in column.to_pylist()]
+        if None in ids:
+            raise ValueError(f"{self.path}: row {ids.index(None)} has no id in column {self.part!r}; give it one.")
+        return list(map(str, ids))
+
     def _matrices(self, name: str, part: FilePart) -> Iterator[Shaped[np.ndarray, "rows D"]]:
         start = 0
         for column in filter(len, part.blocks()):

@@ -46,7 +46,7 @@ def test_a_build_is_published_whole_with_its_manifest(tmp_path):
     assert manifest["recipe"]["ingredients"] == {"h": 300}
     assert manifest["files"]["sub/file.txt"]["bytes"] == len("payload")
     assert manifest["metrics"] == {"rsum": 1.0}
-    assert made.changed_files() == []
+    assert list(made.problems()) == []
 
 
 def test_a_failure_publishes_nothing_and_keeps_the_work(tmp_path):
@@ -93,7 +93,7 @@ def test_what_a_run_had_finished_when_it_was_killed_is_published_if_it_is_whole(
         (made.work / damaged).write_text("other")
     with made.building() as work:
         assert (work is None) == (damaged == "")
-    assert made.changed_files() == []
+    assert list(made.problems()) == []
     assert {path.name for path in made.path.rglob("*")} == {"sub", "file.txt", MANIFEST_FILE}
 
 
@@ -122,12 +122,12 @@ def test_changes_after_publication_are_found(tmp_path):
     file = made.path / "sub" / "file.txt"
     file.write_text("PAYLOAD")
     (made.path / "new").write_text("")
-    assert [sentence.split("/")[-1] for sentence in made.changed_files()] == [
+    assert [sentence.split("/")[-1] for sentence in made.problems()] == [
         "file.txt was changed after it was published",
         "new is not in the manifest; delete that file",
     ]
     file.unlink()
-    assert "is missing" in made.changed_files()[0]
+    assert "is missing" in next(made.problems())
 
 
 def test_a_damaged_manifest_says_what_to_do(tmp_path):

@@ -12,11 +12,11 @@ from typing import Any
 import click
 
 from aoq.pipeline.artifact import Artifact, differences
-from aoq.pipeline.build import MANIFEST_FILE, SAMPLED, content_of, read_artifact_manifest
+from aoq.pipeline.build import MANIFEST_FILE, read_artifact_manifest
 from aoq.pipeline.cli.options import EXPERIMENT, STAGE, as_json, override, roots, table_folder, with_override
 from aoq.pipeline.cli.output import counted, echo, echo_json, echo_next, say, show_rows, styled, to_make
 from aoq.pipeline.config.load import names_in
-from aoq.pipeline.files import file_sha256, known_sha256
+from aoq.pipeline.files import known_sha256
 from aoq.pipeline.stages.chain import Chain
 from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.tables.card import describe_guarantee
@@ -178,7 +178,7 @@ def verify_command(chains: Sequence[Chain], as_json: bool) -> None:
 def _checked(name: str, artifact: Artifact) -> dict[str, Any]:
     """Describe an artefact and its problems; its state is missing, changed or whole."""
     is_there = artifact.exists()
-    problems = _problems(artifact) if is_there else []
+    problems = [*artifact.problems()] if is_there else []
     state = "changed" if problems else "whole" if is_there else "missing"
     about = {"stage": name, "key": artifact.key, "path": str(artifact.path), "state": state, "problems": problems}
     return {**about, "not_exact": dict(_inexact(artifact)) if is_there else {}}
@@ -212,17 +212,6 @@ def changed_data(chain: Chain) -> list[str]:
     ]
 
 
-def _problems(artifact: Artifact) -> list[str]:
-    """Return a sentence for each of its files that was changed, and for each input that is another one now."""
-    sentences: list[str] = []
-    for search in (artifact.changed_files, partial(_other_inputs, artifact)):
-        try:
-            sentences += search()
-        except ValueError as error:  # a damaged manifest: its own, or that of an input
-            sentences.append(str(error))
-    return list(dict.fromkeys(sentences))
-
-
 def _inexact(artifact: Artifact) -> Iterator[tuple[str, str]]:
     """Yield the guarantee of each direction that is not exact; damaged tables are reported as problems already."""
     if artifact.stage == "hard_negatives":
@@ -233,24 +222,3 @@ def _inexact(artifact: Artifact) -> Iterator[tuple[str, str]]:
             for direction in directions_of(manifest):
                 if (about := search_facts(manifest, direction)).get("guarantee") != "exact":
                     yield direction, describe_guarantee(about)
-
-
-def _other_inputs(artifact: Artifact) -> Iterator[str]:
-    manifest, upstream = artifact.manifest(), {f"{made.stage}/{made.key}": made for made in artifact.upstream}
-    inputs: dict[str, str] = manifest.get("inputs", {})
-    there = [name for name in dict.fromkeys((*upstream, *inputs)) if (artifact.root / name / MANIFEST_FILE).exists()]
-    yield from (f"made from {name}, which is gone" for name in upstream if name not in there)
-    data: dict[str, str] = {}
-    for name in there:
-        folder = artifact.root / name
-        if name in inputs:
-            data |= read_artifact_manifest(folder).get("folder_sha256", {})
-            is_other = content_of(read_artifact_manifest(folder)) != inputs[name]
-        else:  # not read, or made before manifests named their inputs
-            is_other = manifest["upstream_manifests"].get(name) != file_sha256(folder / MANIFEST_FILE)
-        if is_other:
-            yield f"made from another copy of {name} than the one that exists"
-    for name, content in inputs.items():
-        file = name.rpartition("/")[2]
-        if name.startswith("data/") and content.removeprefix(SAMPLED) != data.get(file, content):
-            yield f"made from another {file} than the dataset"

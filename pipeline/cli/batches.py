@@ -46,14 +46,13 @@ def _ranks(_: click.Context, option: click.Parameter, text: str | None) -> tuple
 def batches_command(table: NamedTable, output: Path, view: Path | None, as_json: bool, **options: Any) -> None:
     """Write batches of hard negatives.
 
-    TABLE is an experiment or a table's folder. Its true pairs go to the new folder OUTPUT: epoch-000.parquet and so on,
-    with a row per pair. The columns are batch, image_id and caption_id (rows of the data), and image and caption if the
-    table has ids. Each epoch has every pair once, in other batches. With --kind triples, a third of the pairs is drawn;
-    a negative of each, and its companion, fill the batch. In-batch negatives are shown beside those of random batches.
+    The true pairs of TABLE go to the new folder OUTPUT: epoch-000.parquet and so on, with the columns batch, image_id
+    and caption_id (rows of the data), and ids if the table has some. Each epoch has every pair once. With --kind
+    triples a third of them is drawn; a negative of each, and its companion, fill the batch. In-batch negatives are
+    shown beside those of random batches.
 
-    webdataset's shards, epoch-000/000000.tar and so on, have the samples in this order; read them without shuffling.
-    Pictures and captions come from the experiment, from a dataset folder (--data), or from --image-root and --texts.
-    --data is compared with the table, with shards or without: other data, or another order, is refused.
+    webdataset's shards, epoch-000/000000.tar and so on, must be read without shuffling. Pictures and captions come from
+    the experiment, from a dataset folder (--data), or from --image-root and --texts.
     """
     from aoq.pipeline.batches import files as batch_files
     from aoq.pipeline.batches.lists import measure_meetings
@@ -62,14 +61,13 @@ def batches_command(table: NamedTable, output: Path, view: Path | None, as_json:
     if read.positives is None:
         raise ValueError(f"{table.folder} does not say which pairs are true; mine it with --pairs or --per-image.")
     epochs, write_shards = options.pop("epochs"), options.pop("write_shards")
-    if table.files.data is not None:
-        _ = table.split  # refuses data that are not the table's
+    captions, image_ids, _ = table.names  # refuses data that are not the table's
     screen = table.read_view(view)
     lists = meeting_lists(read, read.positives, view=screen, ranks=options["ranks"])
     source = read if screen is None else ScreenedTable(read, screen)
     draw, draw_randomly = (_batches(kind, source, lists, options) for kind in (options["kind"], "random"))
     with made_whole(output) as made:
-        samples = _samples(table, read, made.parent / "pictures") if write_shards else None
+        samples = _samples(table, TableRows(read, captions, image_ids), made.parent) if write_shards else None
         made.mkdir()
         first = draw(0)
         for epoch in range(epochs):
@@ -113,22 +111,18 @@ def _batches(
     return draw
 
 
-def _samples(table: NamedTable, read: NegativeTable, unpacked: Path) -> tuple[Sequence[str], Sequence[str]]:
+def _samples(table: NamedTable, rows: TableRows, scratch: Path) -> tuple[Sequence[str], Sequence[str]]:
     """Return the file of each picture, and the captions."""
-    if read.is_one_set:
+    if rows.table.is_one_set:
         raise ValueError("shards are pictures with their captions, and the table is of one set; leave them out.")
-    files = table.files
-    if table.split is None and (files.texts is None or files.image_root is None):
+    if table.split is None and (rows.texts is None or table.files.image_root is None):
         raise ValueError("--write-shards needs pictures and captions; give --data, or --image-root and --texts.")
-    captions, image_ids, _ = table.names
-    rows = TableRows(read, captions, image_ids)  # refuses names that are not one a row
-    if files.image_root is not None:
-        return find_pictures(files.image_root, rows.ids), rows.captions
-    if pictures := table.photographs(unpacked):
+    if table.files.image_root is not None:
+        return find_pictures(table.files.image_root, rows.ids), rows.captions
+    if pictures := table.photographs(scratch / "pictures"):
         return pictures, rows.captions
-    folder = table.data_folder
-    where = f"{folder} names no pictures, as `aoq prepare` does" if folder else "a part of a split names no pictures"
-    raise ValueError(f"{where}; give --image-root, where they lie.")
+    where = table.data_folder or "a part of a split"
+    raise ValueError(f"{where} names no pictures, as `aoq prepare` does; give --image-root, where they lie.")
 
 
 def _show(met: Mapping[str, Any]) -> None:
@@ -137,8 +131,10 @@ def _show(met: Mapping[str, Any]) -> None:
         anchor, candidate = (side.removesuffix("s") for side in SIDES[direction])
         figures = [one.directions[direction] for one in met.values()]
         ranks = (f"{one.hardest_rank:.0f}" if one.none_listed < 0.5 else "not listed" for one in figures)
-        rows.append((f"{anchor}s: rank of the batch's hardest {candidate}, median", *ranks))
-        rows.append((f"  listed {candidate}s in the batch", *(f"{one.listed:.2f}" for one in figures)))
-        rows.append(("  that meet none", *(f"{one.none_listed:.1%}" for one in figures)))
+        rows += [
+            (f"{anchor}s: rank of the batch's hardest {candidate}, median", *ranks),
+            (f"  listed {candidate}s in the batch", *(f"{one.listed:.2f}" for one in figures)),
+            ("  that meet none", *(f"{one.none_listed:.1%}" for one in figures)),
+        ]
     rows.append(("matches, or suspected ones, in a batch", *(f"{one.may_match:.2f}" for one in met.values())))
     show_rows(("", *met), rows)

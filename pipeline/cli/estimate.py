@@ -32,6 +32,7 @@ from aoq.pipeline.stages.splits import open_true_train_split
 from aoq.pipeline.vectors import fetch_given, open_vectors
 
 if TYPE_CHECKING:
+    from aoq.pipeline.config.training import Training
     from aoq.pipeline.mining.estimate import Estimate
 
 DEMO_CAPTIONS = 5
@@ -59,55 +60,58 @@ def estimate_command(
 ) -> None:
     """Estimate what mining will take.
 
-    It takes the options of `aoq mine` except --sides, --backend and --ray-address. Operations and sizes follow from the
-    shape. For times, a small piece is mined in one process on this machine, for a second or two, and the time is
-    scaled. The size at which an exact search takes a day is shown.
+    It takes the options of `aoq mine` except --sides, --backend and --ray-address. A small piece is mined in one
+    process on this machine, for a second or two, and the time of each step is scaled by its operations. The size at
+    which an exact search takes a day is shown.
 
     With --experiment, the shape comes from the data and the model, and the options from [mining] and luigi.cfg. Shown
-    are also the training's steps, and how hard the student's offline negatives will be beside in-batch ones. A table
-    made of other experiments' tables is not searched for, and co-taught networks have none; then steps and draws are
-    shown alone.
+    are also the training's steps, and how hard the student's offline negatives will be beside in-batch ones. They are
+    shown alone for a table made of other experiments' tables, and the steps alone for co-taught networks.
     """
     if (images is None) != (experiment is not None):
         raise click.UsageError("give IMAGES and CAPTIONS, or --experiment NAME")
-    for name in ["override"] if experiment is None else options:
-        if is_typed(name):
-            whose = "IMAGES and CAPTIONS; an experiment has its own, in its [mining] or in [engine] of luigi.cfg"
-            whose = "an --experiment" if experiment is None else whose
-            raise click.UsageError(f"--{name.replace('_', '-')} is for {whose}.")
-    mining, steps, drawing = None, dict[str, int](), list[str]()
     if experiment is None:
-        files = {"images": images, "captions": captions}
-        mining = _estimate_vectors({side: file for side, file in files.items() if file is not None}, options)
+        if override:
+            raise click.UsageError("--override is for an --experiment.")
+        files = {"images": str(images), **({} if captions is None else {"captions": captions})}
+        mining: Estimate | None = _estimate_vectors(files, options)
+        steps, drawing = dict[str, int](), list[str]()
     else:
-        experiment, override = with_override(experiment, override)
-        chain = plan(experiment, override=override, data_root=data_root, artifact_root=artifact_root)
+        if typed := [name.replace("_", "-") for name in options if is_typed(name)]:
+            own = "an experiment has its own, in its [mining] or in [engine] of luigi.cfg"
+            raise click.UsageError(f"--{typed[0]} is for IMAGES and CAPTIONS; {own}.")
+        name, override = with_override(experiment, override)
+        chain = plan(name, override=override, data_root=data_root, artifact_root=artifact_root)
         mining, steps, drawing = _estimate_experiment(chain)
     if as_json:
-        total = sum(mining.seconds.values()) if mining else 0
         about = asdict(mining) if mining else {}
+        total = sum(mining.seconds.values()) if mining else 0
         echo_json({**about, "total_seconds": total or None, "steps": steps, "drawing": drawing})
         return
     rows = _mining_rows(mining) if mining else []
     show_rows(("", ""), [*rows, *((name, f"{count:,} steps of training") for name, count in steps.items())])
-    if mining is not None and mining.affordable_images is not None:
+    if mining and mining.affordable_images:
         say(f"an exact search takes a day at about {mining.affordable_images:,} images in this shape")
     for sentence in drawing:
         say(sentence)
 
 
 def _estimate_vectors(files: Mapping[str, str], options: Mapping[str, Any]) -> Estimate:
-    from aoq.pipeline.mining.estimate import estimate
-
     require_pairing(options, one_set="captions" not in files)
     Engine(device="cpu", threads=options["threads"]).torch_device()
-    with TemporaryDirectory() as folder, show_progress("estimating") as report:
+    with TemporaryDirectory() as folder:
         sides = {}
         for side, file in files.items():
             copy = fetch_given(file, configured_path("cache_root"))
             sides[side] = open_vectors(copy, Path(folder) / f"{side}.npy", normalise=has_unit_norms(options))
-        problem = pair_vectors(sides, options, read_ids_of_sides(options))
-        return estimate(problem, options["search"], progress=lambda done, total: report(done, total, "pieces"))
+        return _timed(pair_vectors(sides, options, read_ids_of_sides(options)), options["search"])
+
+
+def _timed(problem: Problem, search: str, piece: Any = None) -> Estimate:
+    from aoq.pipeline.mining.estimate import estimate
+
+    with show_progress("estimating") as report:
+        return estimate(problem, search, piece, lambda done, total: report(done, total, "pieces"))
 
 
 def _estimate_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int], list[str]]:
@@ -120,13 +124,12 @@ def _estimate_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int],
         makers = f" It is made of {_makers(chain)}; estimate these." if chain.members else ""
         raise ValueError(f"{experiment.name!r} mines and trains nothing, so there is nothing to estimate.{makers}")
     images, captions, positives = _training_data(source or chain)
-    rounds = {"round one": source.experiment.first_round if source else None, "round two": experiment.student}
-    trained = {name: training for name, training in rounds.items() if training is not None}
-    steps = {name: one.epochs * steps_per_epoch(captions, one.batch_size) for name, one in trained.items()}
+    first = source.experiment.first_round if source and source.table is None else None
+    trained: dict[str, Training | None] = {"round one": first, "round two": experiment.student}
     for teacher in chain.distilled.get("second_round", ()):
         taught_by = teacher.chain.owner("embeddings").experiment
-        if teacher.asked and (first := taught_by.first_round) is not None:
-            steps[f"teacher {teacher.run}"] = first.epochs * steps_per_epoch(captions, first.batch_size)
+        trained[f"teacher {teacher.run}"] = taught_by.first_round if teacher.asked else None
+    steps = {name: one.epochs * steps_per_epoch(captions, one.batch_size) for name, one in trained.items() if one}
     if source is None:
         note = "co-taught networks draw from no table; their steps after the warm-up are of pairs selected as clean"
         return None, {"co-teaching, at most": 2 * steps["round two"]}, [note]
@@ -136,7 +139,6 @@ def _estimate_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int],
     if source.table is None:
         mining = _estimate_mining(source, depths, images, captions, positives)
     else:
-        steps.pop("round one", None)  # that of a member
         drawing.append(f"the table is made of {_makers(source)}, which is not counted here; estimate these too")
     if chain.trains_on_table and experiment.student.loss.draws_offline:
         drawing += forecast(chain, (images, captions), depths)
@@ -162,7 +164,7 @@ def _training_data(chain: Chain) -> tuple[int, int, Integer[np.ndarray, "*shape"
 def _estimate_mining(
     source: Chain, depths: Mapping[Direction, int], images: int, captions: int, positives: Integer[np.ndarray, "*shape"]
 ) -> Estimate:
-    from aoq.pipeline.mining.estimate import estimate, unknown_vectors
+    from aoq.pipeline.mining.estimate import unknown_vectors
     from aoq.pipeline.prepare.encoders import open_encoder
 
     engine, mining = configured_engine(), source.experiment.mining
@@ -173,8 +175,7 @@ def _estimate_mining(
     whole, piece = unknown_vectors(images, captions, dimensions)
     memory = engine.mining_memory_mb * 1_000_000
     problem = Problem(*whole, positives, depths["i2t"], depths["t2i"], memory, device=engine.device)
-    with show_progress("estimating") as report:
-        return estimate(problem, mining.search, piece, lambda done, total: report(done, total, "pieces"))
+    return _timed(problem, mining.search, piece)
 
 
 def _mining_rows(one: Estimate) -> list[tuple[str, str]]:

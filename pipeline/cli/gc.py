@@ -43,7 +43,7 @@ def gc_command(delete: bool, unfinished: bool, data_root: str, artifact_root: st
     folders: list[dict[str, Any]] = []
     for path in (*unneeded, *interrupted):
         about = {"path": str(path), "finished": path in unneeded, "bytes": _size(path)}
-        folders.append({**about, "state": _state(path, delete=delete)})
+        folders.append({**about, "state": "there" if not delete else "deleted" if _delete(path) else "in use"})
     if as_json:
         echo_json({"artefacts": len(artefacts), "unneeded": folders})
         return
@@ -51,7 +51,7 @@ def gc_command(delete: bool, unfinished: bool, data_root: str, artifact_root: st
         if one["state"] == "in use":
             echo(f"{one['path']} is being worked on; left alone")
         else:
-            echo(f"{'deleted ' if one['state'] == 'deleted' else ''}{one['path']}  {one['bytes'] / 1e6:.1f} MB")
+            echo(f"{'deleted ' if delete else ''}{one['path']}  {one['bytes'] / 1e6:.1f} MB")
     free = [one for one in folders if one["state"] != "in use"]
     if not free:
         echo("nothing to free")
@@ -73,31 +73,20 @@ def _size(folder: Path) -> int:
     return size
 
 
-def _state(path: Path, *, delete: bool) -> str:
-    """Delete an artefact, a work directory or scratch if asked to, unless a run holds its lock; return its state."""
-    is_scratch = (path / LOCK).exists()
-    name = path.name.removeprefix(".").removesuffix(".work")
-    lock = path / LOCK if is_scratch else path.with_name(f".{name}.lock")
-    if delete and is_scratch:
-        return "deleted" if reclaim(path) else "in use"
-    if not delete and not lock.exists():
-        return "there"
+def _delete(path: Path) -> bool:
+    """Delete an artefact, a work directory or scratch; return False if a run holds its lock."""
+    if (path / LOCK).exists():
+        return reclaim(path)
+    lock = path.with_name(f".{path.name.removeprefix('.').removesuffix('.work')}.lock")
     try:
         with writing_in(path.parent), FileLock(lock).acquire(timeout=0):
-            if delete:
-                (path / MANIFEST_FILE).unlink(missing_ok=True)  # first: a folder without a manifest is no artefact
-                Build(path).clear()
-                path.rmdir()
-                lock.unlink(missing_ok=True)
+            (path / MANIFEST_FILE).unlink(missing_ok=True)  # first: a folder without a manifest is no artefact
+            Build(path).clear()
+            path.rmdir()
+            lock.unlink(missing_ok=True)
     except Timeout:
-        return "in use"
-    except PermissionError:  # another user's
-        if delete:
-            raise
-    if is_scratch:
-        with suppress(OSError):
-            lock.touch()  # some versions of filelock remove it, and scratch is recognised by it
-    return "deleted" if delete else "there"
+        return False
+    return True
 
 
 def _needed(root: Path, data_root: Path, runs: Path) -> set[Path]:

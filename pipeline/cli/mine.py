@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -30,7 +28,7 @@ from aoq.pipeline.cli.vector_options import (
 from aoq.pipeline.console import show_progress
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.extras import is_of_hub
-from aoq.pipeline.files import digest, file_sha256, scratch_beside, write_atomically
+from aoq.pipeline.files import digest, file_sha256, scratch_beside
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.settings import configured_engine, configured_path
 from aoq.pipeline.tables.card import describe_guarantee
@@ -98,16 +96,12 @@ def _can_resume(build: Path) -> bool:
 
 def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mapping[str, Any]) -> None:
     copies = {side: fetch_given(file, configured_path("cache_root")) for side, file in files.items()}
-    opened = {side: VectorFile.of(copy) for side, copy in copies.items()}
-    matrices, converted = {side: one.open() for side, one in opened.items()}, build / "vectors"
+    opened, converted = {side: VectorFile.of(copy) for side, copy in copies.items()}, build / "vectors"
     converted.mkdir(exist_ok=True)
     with ThreadPoolExecutor() as pool:
         hashing = {side: pool.submit(getattr, one, "sha256") for side, one in opened.items()}
-        read = partial(read_vectors, normalise=has_unit_norms(options))
-        reading = {
-            side: pool.submit(read, matrix, copies[side], converted / f"{side}.npy")
-            for side, matrix in matrices.items()
-        }
+        read = partial(pool.submit, partial(read_vectors, normalise=has_unit_norms(options)))
+        reading = {side: read(one.open(), copies[side], converted / f"{side}.npy") for side, one in opened.items()}
         # Loading torch takes longer than the threads.
         import torch
 
@@ -115,23 +109,16 @@ def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mappin
         from aoq.pipeline.on_ray import choose_runner, ship_problem
 
     torch.set_num_threads(engine.threads or len(os.sched_getaffinity(0)))
-    addresses = {
-        opened[side].path.resolve(): file.partition("::")[0] for side, file in files.items() if is_address(file)
-    }
-    run, ids = choose_runner(engine, partial(ship_problem, fetched=addresses)), read_ids_of_sides(options)
-    vectors = {side: future.result() for side, future in reading.items()}
+    addresses = {opened[side].path.resolve(): file.partition("::")[0] for side, file in files.items()}
+    fetched = {path: address for path, address in addresses.items() if is_address(address)}
+    run, ids = choose_runner(engine, partial(ship_problem, fetched=fetched)), read_ids_of_sides(options)
+    vectors, hashes = ({side: one.result() for side, one in each.items()} for each in (reading, hashing))
     problem = replace(pair_vectors(vectors, options, ids), device=engine.device)
-    hashes = {side: future.result() for side, future in hashing.items()}
-    pairs = options["pairs"] and file_sha256(options["pairs"])
-    shape = {**{key: options[key] for key in OF_THE_JOB}, "ids": {side: digest(names) for side, names in ids.items()}}
-    job = json.dumps({"vectors": hashes, "given": files, "pairs": pairs, **shape, "version": version("aoq")}).encode()
-    begun = build / "job.json"
-    if not begun.is_file() or begun.read_bytes() != job:
-        for old in (build / "shards", build / "table"):  # left by another command
-            shutil.rmtree(old, ignore_errors=True)
-        write_atomically(begun, job)
     if len(set(hashes.values())) < len(files) and len({file.partition("::")[2] for file in files.values()}) == 1:
         _require_own_rows(problem)
+    pairs = options["pairs"] and file_sha256(options["pairs"])
+    shape = {**{key: options[key] for key in OF_THE_JOB}, "ids": {side: digest(names) for side, names in ids.items()}}
+    job = {"vectors": hashes, "given": files, "pairs": pairs, **shape, "version": version("aoq")}
     provenance = {
         **({"sides": list(options["sides"])} if options["sides"] else {}),
         "dataset": pairing_sha256(problem.positives, len(problem.captions)),
@@ -144,7 +131,7 @@ def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mappin
             problem,
             search=options["search"],
             provenance=provenance,
-            of=sha256(job).hexdigest(),
+            of=digest(job),
             work=build / "shards",
             output=build / "table",
             recall_floor=options["recall_floor"],

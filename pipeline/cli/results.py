@@ -82,29 +82,22 @@ def results_command(
         about = {"experiment": chain.experiment.name, "override": override, "rounds": rounds, **known}
         echo_json({**about, "verdict": gain_on_control(chain), **({"parts": apart} if parts else {})})
         return
-    rows = _ensemble_rows(chain, evaluation) if chain.is_ensemble else _round_rows(chain, evaluation)
-    _show_figures("", RECALL_COLUMNS.values(), rows, "model", "loss")
+    _show_figures("", RECALL_COLUMNS.values(), _rows(chain, evaluation), "model", "loss")
     if verdict := gain_on_control(chain):
         say(f"\n{verdict}")
     for part, (own, _) in parts.items():
         say(apart.get(part) or f"{part} is not trained: {command_line('aoq', 'run', name, '--override', own)}")
     _show_annotations(chain, evaluation)
-    _show_artefacts(chain)
+    wanted = ("evaluation",) if chain.is_ensemble else ("second_round", "control")
+    if chain[wanted[0]].exists():
+        say(f"\nartefacts: {chain[wanted[0]].root}")
+    if missing := [stage for stage in wanted if stage in chain.stages and not chain[stage].exists()]:
+        echo_next(to_make(missing[0]))
 
 
 def _show_figures(first: str, figures: Iterable[str], rows: Iterable[Sequence[str]], *words: str, **more: Any) -> None:
     """Print a table of names, figures and words."""
     show_rows((first, *figures, *words), rows, right={*figures}, **more)
-
-
-def _show_artefacts(chain: Chain) -> None:
-    """Print where the artefacts are, and the command that makes what is missing."""
-    last = "evaluation" if chain.is_ensemble else "second_round"
-    if chain[last].exists():
-        say(f"\nartefacts: {chain[last].root}")
-    wanted = (last,) if chain.is_ensemble else ("second_round", "control")
-    if missing := [stage for stage in wanted if stage in chain.stages and not chain[stage].exists()]:
-        echo_next(to_make(missing[0]))
 
 
 def _trainings(chain: Chain) -> Iterator[tuple[str, str, Member]]:
@@ -118,38 +111,34 @@ def _trainings(chain: Chain) -> Iterator[tuple[str, str, Member]]:
             yield stage, title, Member(experiment.name, chain, stage)
 
 
-def _round_rows(chain: Chain, evaluation: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Yield the rounds on the dev split, and the last one as [evaluation] has it, if that differs."""
-    last = ""
+def _rows(chain: Chain, evaluation: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Yield the members of an ensemble and their mean similarity; or the rounds on the dev split, and, if [evaluation]
+    has another one, the last of them on it."""
+    experiment, options, last = chain.experiment, chain.experiment.evaluation, ""
+    if chain.is_ensemble:
+        for member, metrics in zip(chain.members, evaluation.get("member_metrics", ()), strict=bool(evaluation)):
+            yield _row(member.run, metrics, member.artifact)
+        yield _row(experiment.name, evaluation.get("metrics"), None)
+        return
     for _, title, training in _trainings(chain):
         made, dev, last = training.artifact, training.chain.experiment.dataset.dev, title
         metrics = made.manifest()["metrics"] if made.exists() else None
-        yield _row(title if dev == chain.experiment.dataset.dev else f"{title}, {dev}", metrics, *_how(made))
-    options = chain.experiment.evaluation
+        yield _row(title if dev == experiment.dataset.dev else f"{title}, {dev}", metrics, made)
     if evaluation and options != Evaluation():
         folds = f", {options.folds} folds" if options.folds > 1 else ""
-        yield _row(f"{last}, {options.split}{folds}", evaluation["metrics"], *_how(chain["second_round"]))
+        yield _row(f"{last}, {options.split}{folds}", evaluation["metrics"], chain["second_round"])
 
 
-def _ensemble_rows(chain: Chain, evaluation: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Yield the members, and their mean similarity."""
-    for member, metrics in zip(chain.members, evaluation["member_metrics"], strict=True) if evaluation else ():
-        yield _row(member.run, metrics, *_how(member.artifact))
-    yield _row(chain.experiment.name, evaluation.get("metrics"), "ensemble")
-
-
-def _row(title: str, metrics: Mapping[str, float] | None, model: str, loss: str = "") -> list[str]:
+def _row(title: str, metrics: Mapping[str, float] | None, made: Artifact | None) -> list[str]:
+    """Return a title, the recalls, the model, and the loss that it was trained with or its origin."""
     if metrics is None:
-        return [f"{title} (missing)", *("" for _ in RECALL_COLUMNS), "", ""]
+        return [f"{title} (missing)", *[""] * len(RECALL_COLUMNS), "", ""]
+    model, loss = "ensemble", ""
+    if made is not None:
+        model, training = made.ingredients["model"]["name"], made.ingredients.get("training")
+        loss = "co-teaching" if "co_teaching" in made.ingredients else "imported"
+        loss = training["loss"]["name"] if training else loss
     return [title, *(f"{metrics.get(metric, math.nan):.1f}" for metric in RECALL_COLUMNS), model, loss]
-
-
-def _how(artifact: Artifact) -> tuple[str, str]:
-    """Return the model, and the loss that it was trained with or its origin."""
-    ingredients = artifact.recipe["ingredients"]
-    if "training" in ingredients:
-        return ingredients["model"]["name"], ingredients["training"]["loss"]["name"]
-    return ingredients["model"]["name"], "co-teaching" if "co_teaching" in ingredients else "imported"
 
 
 def _show_annotations(chain: Chain, evaluation: Mapping[str, Any]) -> None:

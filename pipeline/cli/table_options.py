@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import pyarrow as pa
 
 from aoq.pipeline.cli.options import (
     EXPERIMENT,
@@ -105,19 +104,9 @@ def row_options(*names: str, older_texts: tuple[str, ...] = ()) -> Decorator:
 def read_id_file(named: str) -> list[str]:
     """Read ids from the lines of a text file, or from `FILE::COLUMN` of Parquet, of Arrow or of a data set."""
     name, _, column = named.partition("::")
-    if not (column or is_of_hub(name) or Path(name).suffix in COLUMNED or Path(name).is_dir()):
-        return read_lines(Path(named))
-    path, part = opened = VectorFile.of(named)
-    if not (columns := {name: one for name, one in opened.read().items() if isinstance(one.kind, pa.DataType)}):
-        raise ValueError(f"{path} holds vectors alone; ids are a column of {', '.join(COLUMNED)}.")
-    names = [name for name, one in columns.items() if pa.types.is_string(one.kind) or pa.types.is_integer(one.kind)]
-    if part not in names:
-        named = named.removesuffix("::")
-        raise ValueError(f"{named} names no column of ids; those of texts or whole numbers are {names}: {path}::NAME.")
-    ids = [value for array in columns[part].blocks() for value in array.to_pylist()]
-    if None in ids:
-        raise ValueError(f"{path}: row {ids.index(None)} has no id in column {part!r}; give it one.")
-    return list(map(str, ids))
+    if column or is_of_hub(name) or Path(name).suffix in COLUMNED or Path(name).is_dir():
+        return VectorFile.of(named).ids()
+    return read_lines(Path(named))
 
 
 @dataclass(frozen=True)

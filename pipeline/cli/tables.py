@@ -100,10 +100,10 @@ def _show_list(one: Inspection, *, is_one_set: bool) -> None:
     rows = []
     for each in one.negatives:
         marks = ", ".join(filter(None, (each.duplicate, *each.flags)))
-        score = styled(f"{each.score:.4f}", ("▲", "red") if each.above_positive else " ")
+        shown = styled(f"{each.score:.4f}", ("▲", "red") if each.above_positive else " ")
         names = each.image_id, "" if is_one_set else each.caption_id, " ".join(each.sources)
         text = styled((f"({marks}) " if marks else "", "yellow"), each.text)
-        rows.append((str(each.rank), score, str(each.row), *names, text))
+        rows.append((str(each.rank), shown, str(each.row), *names, text))
     show_rows(("rank", "score", "row", item, "caption id", "listed by", "text" if is_one_set else "caption"), rows)
     if any(each.above_positive for each in one.negatives):
         say("▲ at least as similar as one of its own", style="dim")

@@ -11,7 +11,6 @@ import torch
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.build import content_of, seal
-from aoq.pipeline.cli.artifacts import _problems
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.files import file_sha256
@@ -62,7 +61,7 @@ def test_a_result_names_all_it_was_computed_from(make):
         assert inputs[f"{stage}/{chain[stage].key}"] == content_of(chain[stage].manifest())
     recorded = chain["dataset"].manifest()["folder_sha256"]
     assert {name: inputs[f"data/one/{name}"] for name in recorded} == recorded
-    assert not [sentence for stage in chain.stages if chain[stage].exists() for sentence in _problems(chain[stage])]
+    assert not [sentence for stage in chain.stages if chain[stage].exists() for sentence in chain[stage].problems()]
 
 
 def test_verify_finds_what_was_computed_from_files_that_were_put_right_since(make):
@@ -71,7 +70,7 @@ def test_verify_finds_what_was_computed_from_files_that_were_put_right_since(mak
     said["inputs"][f"hard_negatives/{chain['hard_negatives'].key}"] = "of damaged lists"
     said["inputs"]["data/one/train_caps.txt"] = "0" * 64
     chain["second_round"].manifest_path.write_text(json.dumps({**said, "seal": seal(said)}))
-    table, captions = _problems(chain["second_round"])
+    table, captions = chain["second_round"].problems()
     assert table.startswith("made from another copy of hard_negatives/")
     assert captions == "made from another train_caps.txt than the dataset"
 
@@ -125,7 +124,7 @@ def test_a_sampled_array_is_named_as_such(make, own_data, monkeypatch):
     recorded, inputs = chain["dataset"].manifest()["folder_sha256"], chain["first_round"].manifest()["inputs"]
     assert inputs["data/one/train_ims.npy"] == f"sampled:{recorded['train_ims.npy']}"
     assert inputs["data/one/train_caps.txt"] == recorded["train_caps.txt"]
-    assert _problems(chain["first_round"]) == []
+    assert list(chain["first_round"].problems()) == []
 
 
 def test_a_large_split_that_gave_words_is_evaluated_and_its_whole_hash_stays(make, own_data, monkeypatch):
