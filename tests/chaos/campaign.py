@@ -4,7 +4,7 @@
     python -m tests.chaos.campaign kills --case 17       one case again
     python -m tests.chaos.campaign --share 0.05          the first twentieth of each kind's cases
 
-A case is a function of its kind, the seed and its number. It holds, or says in a line what broke.
+A case is a function of its kind, the seed and its number. It holds, or raises what broke.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import random
-import shutil
 import sys
 import tempfile
 import time
@@ -26,16 +25,17 @@ import click
 
 from tests.chaos import forks
 from tests.chaos.reference import Reference, make
+from tests.chaos.rules import BrokenError
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Cases of one kind: `run(reference, folder, numbers)` says what broke, or None; `folder` is the case's own."""
+    """Cases of one kind: `run(reference, folder, numbers)` raises what broke; `folder` is the case's own."""
 
     name: str
     cases: int
     what: str
-    run: Callable[[Reference, Path, random.Random], str | None]
+    run: Callable[[Reference, Path, random.Random], None]
 
 
 def kinds() -> dict[str, Kind]:
@@ -85,7 +85,8 @@ def _all(
                     for kind, number in cases[job::jobs]:
                         if time.monotonic() > until:
                             break
-                        broke = _case(kind, seed, number, reference, scratch / f"{kind.name}-{number}")
+                        with tempfile.TemporaryDirectory(prefix=f"{kind.name}-{number}-", dir=scratch) as folder:
+                            broke = _case(kind, seed, number, reference, Path(folder))
                         file.write(json.dumps([kind.name, number, broke]) + "\n")
                         file.flush()
                 code = 0
@@ -103,18 +104,18 @@ def _all(
 
 
 def _case(kind: Kind, seed: int, number: int, reference: Reference, folder: Path) -> str | None:
-    folder.mkdir()
     try:
-        return kind.run(reference, folder, random.Random(f"{kind.name} {seed} {number}"))
+        kind.run(reference, folder, random.Random(f"{kind.name} {seed} {number}"))
+    except BrokenError as error:
+        return str(error)
     except Exception:
         return "the case itself failed: " + traceback.format_exc()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    return None
 
 
 def _again(kind: Kind, seed: int, number: int, reference: Reference) -> int:
     folder = Path(tempfile.mkdtemp(prefix=f"aoq-{kind.name}-{number}-"))
-    broke = kind.run(reference, folder, random.Random(f"{kind.name} {seed} {number}"))
+    broke = _case(kind, seed, number, reference, folder)
     click.echo(f"{kind.name} {number}: {broke or 'held'}\n{folder}")
     return 1 if broke else 0
 

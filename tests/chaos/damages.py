@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.chaos import forks
 from tests.chaos.campaign import Kind
 from tests.chaos.kills import differences
+from tests.chaos.mutations import DAMAGES, flip
 from tests.chaos.reference import (
     CHAINS,
     MINED,
@@ -21,37 +22,9 @@ from tests.chaos.reference import (
     luigi,
     write_experiments,
 )
-from tests.chaos.rules import nothing_left, refused_well
+from tests.chaos.rules import hold, nothing_left, refused_well
 
 STAGES = ("world", "dataset", "first_round", "embeddings", "hard_negatives", "screen", "second_round", "evaluation")
-
-
-def flip(content: bytearray, rng: random.Random) -> None:
-    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-
-
-def cut(content: bytearray, rng: random.Random) -> None:
-    del content[rng.randrange(len(content)) :]
-
-
-def blank(content: bytearray, rng: random.Random) -> None:
-    start = rng.randrange(len(content))
-    content[start : start + 512] = bytes(len(content[start : start + 512]))
-
-
-def grow(content: bytearray, rng: random.Random) -> None:
-    content += rng.randbytes(rng.randint(1, 64))
-
-
-def swap(content: bytearray, rng: random.Random) -> None:
-    """Exchange two halves of a stretch: no byte is lost."""
-    length = min(256, len(content) // 2)
-    start = rng.randrange(len(content) - 2 * length + 1)
-    one, other = content[start : start + length], content[start + length : start + 2 * length]
-    content[start : start + 2 * length] = other + one
-
-
-DAMAGES = (flip, flip, flip, cut, blank, grow, swap)
 
 
 def damage(file: Path, rng: random.Random) -> str:
@@ -71,7 +44,7 @@ def damage(file: Path, rng: random.Random) -> str:
     return f"{file} after {how.__name__}"
 
 
-def of_an_artefact(reference: Reference, folder: Path, rng: random.Random) -> str | None:
+def of_an_artefact(reference: Reference, folder: Path, rng: random.Random) -> None:
     """Damage a published file, take away what was made after it, and make that again."""
     name = rng.choice(list(CHAINS))
     place = reference.copy_chain(name, folder / "place")
@@ -88,19 +61,17 @@ def of_an_artefact(reference: Reference, folder: Path, rng: random.Random) -> st
             shutil.rmtree(other)
     what = damage(chosen, rng)
     ended = forks.run(luigi(*CHAINS[name]), place)
-    if broke := refused_well(ended):
-        return f"{what}: {broke}"
+    hold(refused_well(ended), what)
     if ended.code != 0:
-        return None
+        return
     relative = str(chosen.relative_to(place / "artifacts"))
     made = {file: sha256 for file, sha256 in artefacts(place).items() if file != relative}
-    if not any(file.startswith(stages[-1]) for file in made):
-        return f"{what}: exit code 0, and nothing is made of {stages[-1]}"
-    broke = differences({file: wanted.get(file, "") for file in made}, made)  # what is needed no more is not remade
-    return f"{what}: exit code 0, and {broke}" if broke else None
+    is_made = any(file.startswith(stages[-1]) for file in made)
+    hold(None if is_made else f"exit code 0, and nothing is made of {stages[-1]}", what)
+    hold(differences({file: wanted.get(file, "") for file in made}, made), what)  # what is needed no more is not remade
 
 
-def of_unfinished_work(reference: Reference, folder: Path, rng: random.Random) -> str | None:
+def of_unfinished_work(reference: Reference, folder: Path, rng: random.Random) -> None:
     """Kill a chain, damage a file of the work it leaves, and go on."""
     name = rng.choice(list(CHAINS))
     write_experiments(folder)
@@ -110,16 +81,15 @@ def of_unfinished_work(reference: Reference, folder: Path, rng: random.Random) -
         if files:
             break
     else:
-        return None  # it was at its end before it could be killed
+        return  # it was at its end before it could be killed
     what = damage(rng.choice(files), rng)
     ended = forks.run(luigi(*CHAINS[name]), folder)
-    if broke := refused_well(ended):
-        return f"{name}: {what}: {broke}"
-    broke = differences(reference.chain(name), artefacts(folder)) if ended.code == 0 else None
-    return f"{name}: {what}: exit code 0, and {broke}" if broke else None
+    hold(refused_well(ended), f"{name}: {what}")
+    if ended.code == 0:
+        hold(differences(reference.chain(name), artefacts(folder)), f"{name}: {what}")
 
 
-def of_a_table(reference: Reference, folder: Path, rng: random.Random) -> str | None:
+def of_a_table(reference: Reference, folder: Path, rng: random.Random) -> None:
     """Damage a file of a table that a command reads: its answer is the same, or there is none."""
     whole, place = reference.copy(folder / "whole"), reference.copy(folder / "place")
     command = rng.choice(READERS)
@@ -128,19 +98,16 @@ def of_a_table(reference: Reference, folder: Path, rng: random.Random) -> str | 
     chosen = rng.choice(sorted(path for path in (place / "table").rglob("*") if path.is_file()))
     what = f"{' '.join(map(str, command))}: {damage(chosen, rng)}"
     ended = forks.run(command, place)
-    if broke := refused_well(ended):
-        return f"{what}: {broke}"
+    hold(refused_well(ended), what)
     if ended.code != 0:
-        broke = nothing_left(place, before)
-        return f"{what}: {broke}" if broke else None
-    if ended.output != expected.output:
-        return f"{what}: exit code 0, and it says something else"
-    if (whole / "out").exists() and content(whole / "out") != content(place / "out"):
-        return f"{what}: exit code 0, and other bytes are written"
-    return None
+        hold(nothing_left(place, before), what)
+        return
+    hold(None if ended.output == expected.output else "exit code 0, and it says something else", what)
+    if (whole / "out").exists():
+        hold(differences(content(whole / "out"), content(place / "out")), what)
 
 
-def of_mining_work(reference: Reference, folder: Path, rng: random.Random) -> str | None:
+def of_mining_work(reference: Reference, folder: Path, rng: random.Random) -> None:
     """Kill `aoq mine`, damage what it leaves, or the copy of a file at an address, and go on."""
     place = reference.copy(folder / "place")
     (place / "luigi.cfg").write_text("[paths]\ncache_root = cache\n")
@@ -157,15 +124,14 @@ def of_mining_work(reference: Reference, folder: Path, rng: random.Random) -> st
         if files:
             break
     else:
-        return None
+        return
     cached = [path for path in files if path.is_relative_to(place / "cache")]
-    what = damage(rng.choice(cached or files), rng)
+    what = f"mine: {damage(rng.choice(cached or files), rng)}"
     ended = forks.run(command, place)
-    if broke := refused_well(ended):
-        return f"mine: {what}: {broke}"
-    wanted = reference.written(next(writer for writer in WRITERS if writer.name == "mine"))
-    broke = differences(wanted, content(place / "out")) if ended.code == 0 else None
-    return f"mine: {what}: exit code 0, and {broke}" if broke else None
+    hold(refused_well(ended), what)
+    if ended.code == 0:
+        wanted = reference.written(next(writer for writer in WRITERS if writer.name == "mine"))
+        hold(differences(wanted, content(place / "out")), what)
 
 
 KINDS = [

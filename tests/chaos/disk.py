@@ -13,7 +13,7 @@ from tests.chaos import forks
 from tests.chaos.campaign import Kind
 from tests.chaos.kills import differences, left_behind, published_otherwise
 from tests.chaos.reference import CHAINS, WRITERS, Reference, artefacts, content, luigi, taken, write_experiments
-from tests.chaos.rules import refused_well
+from tests.chaos.rules import failed, hold, nothing_left, refused_well
 
 ROOM = 64 << 20
 
@@ -37,41 +37,33 @@ def fill(place: Path, free: int) -> Path:
     return plug
 
 
-def full_under_a_chain(reference: Reference, folder: Path, rng: random.Random) -> str | None:
+def full_under_a_chain(reference: Reference, folder: Path, rng: random.Random) -> None:
     name = rng.choice(list(CHAINS))
     with small_disk(folder / "disk") as place:
         write_experiments(place)
         command, plug = luigi(*CHAINS[name]), fill(place, rng.randrange(taken(reference.folder / name)))
         ended = forks.run(command, place)
-        if broke := refused_well(ended) or published_otherwise(reference.chain(name), place):
-            return f"{name}: {broke}"
+        hold(refused_well(ended) or published_otherwise(reference.chain(name), place), name)
         plug.unlink()
         again = forks.run(command, place)
-        if again.code != 0:
-            return f"{name}: with room again it ends with {again.code}\n{again.said}"
-        return differences(reference.chain(name), artefacts(place)) or left_behind(place)
+        hold(failed(again), f"{name}: with room again")
+        hold(differences(reference.chain(name), artefacts(place)) or left_behind(place), name)
 
 
-def full_under_a_command(reference: Reference, folder: Path, rng: random.Random) -> str | None:
+def full_under_a_command(reference: Reference, folder: Path, rng: random.Random) -> None:
     writer = rng.choice(WRITERS)
     with small_disk(folder / "disk") as disk:
         place = reference.copy(disk / "place")
         before = {path.name for path in place.iterdir()}
         plug = fill(disk, rng.randrange(2 * reference.room(writer)))  # what is mined stands there twice
         ended = forks.run(writer.command, place)
-        if broke := refused_well(ended):
-            return f"{writer.name}: {broke}"
+        hold(refused_well(ended), writer.name)
         plug.unlink()
-        odd = {path.name for path in place.iterdir()} - before - {f".{writer.output}.work"}
-        if ended.code != 0 and odd:
-            return f"{writer.name}: refused, and {sorted(odd)} are there"
-        again = forks.run(writer.command, place) if ended.code != 0 else ended
-        if again.code != 0:
-            return f"{writer.name}: with room again it ends with {again.code}\n{again.said}"
-        left = {path.name for path in place.iterdir()} - before - {Path(writer.output).name}
-        if left:
-            return f"{writer.name}: {sorted(left)} stay behind"
-        return differences(reference.written(writer), content(place / writer.output))
+        if ended.code != 0:
+            hold(nothing_left(place, {*before, f".{writer.output}.work"}), writer.name)
+            hold(failed(forks.run(writer.command, place)), f"{writer.name}: with room again")
+        hold(nothing_left(place, {*before, writer.output}), writer.name)
+        hold(differences(reference.written(writer), content(place / writer.output)), writer.name)
 
 
 def _can_mount() -> bool:

@@ -7,6 +7,7 @@ import pickle
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -21,19 +22,18 @@ from tests.chaos.oracle import Command, right_search, right_table
 from tests.chaos.reference import (
     CHECKPOINT,
     EACH,
-    KEYS,
     LEGACY,
     MINED,
-    NAMED,
     PICTURES,
     PREPARED,
     READERS,
     TEXTS,
     VECTORS,
+    WRITERS,
     Reference,
     luigi,
 )
-from tests.chaos.rules import nothing_left, refused_well
+from tests.chaos.rules import failed, hold, nothing_left, refused_well
 
 NPY = (m.any_bytes, m.npy_header, m.npy_header, m.npy_values, m.npy_values, m.npy_pickled, m.npy_as_zip)
 PARQUET = (m.any_bytes, m.parquet_columns, m.parquet_columns)
@@ -42,6 +42,8 @@ JSON = (m.any_bytes, m.json_values, m.json_values)
 CSV = (m.csv_cells, m.csv_cells, m.any_bytes)
 TOML = (m.toml_lines, m.toml_lines, m.toml_lines, m.any_bytes)
 SAFETENSORS = (m.any_bytes, m.safetensors_header, m.safetensors_header)
+WEIGHTS = (*SAFETENSORS, m.weights_description, m.weights_description)
+BYTES, ZIP = (m.any_bytes,), (m.zip_members, m.zip_members)
 FOLDER_OF_DATA = """
 [dataset]
 folder = "data"
@@ -115,199 +117,116 @@ class Vocabulary:
     idx: int
 
 
-PAIRED = ("--pairs", "pairs.npy", *MINED[2:])
+MADE = {writer.name: writer.command for writer in WRITERS}
 LISTS = ("aoq", "import-table", "aoq/i2t_aoq.npy", "out", "--per-image", EACH)
 RUN = ("aoq", "import-table", "trec_rows/i2t.trec", "out", "--per-image", EACH)
-NAMED_RUN = ("aoq", "import-table", "trec/i2t.trec", "out", "--per-image", EACH, "--image-ids", "ids.txt")
+PAIRED = ("aoq", "mine", "images.npy", "captions.npy", "out", "--pairs", "pairs.npy", *MINED[2:])
 TABLE = ("table/i2t.parquet", "table/t2i.parquet", "table/positives.parquet", "table/i2t.certificates.parquet")
 EXPORTS = dict.fromkeys(("triplet", "n-tuple", "labeled-pair", "flagembedding", "tevatron", "ms-swift"), TEXTS)
 EXPORTS["pylate"] = (*TEXTS, *VECTORS)
-PICTURED = ("triplet", "ids", "tevatron", "vlm2vec")
-SCREENED = ("aoq", "screen", "table", "out", "--positives")
+EXPORT, PICTURED = ("aoq", "export", "table", "out", "--format"), ("triplet", "ids", "tevatron", "vlm2vec")
+POSITIVES = ("aoq", "screen", "table", "out", "--positives")
 JUDGED = ("aoq", "screen", "table", "out", "--judgements")
+CHECK, STATUS = ("aoq", "data", "check", "data"), ("aoq", "status", "./tiny.toml")
+RESULTS, REPORT = ("aoq", "results", "./tiny.toml"), ("aoq", "report", "./tiny.toml")
+OF_STUDY = ("aoq", "results", "--study", "./study.toml")
+PREPARE = ("aoq", "prepare", "photos/photos.csv", "out", *PREPARED)
+IMPORT = ("aoq", "import-checkpoint")
 DATA = ("data/train_ims.npy", "data/train_pairs.npy", "data/dev_ims.npy")
 TEXTS_OF_DATA = ("data/train_caps.txt", "data/train_ids.txt", "data/dev_caps.txt")
+METRICS, SIMILARITY = "artifacts/second_round/*/metrics.jsonl", "artifacts/evaluation/*/similarity.npy"
 
 FILES = {
-    "npy": [
-        Target(
-            ("aoq", "mine", "images.npy", "captions.npy", "out", *MINED),
-            ("images.npy", "captions.npy"),
-            NPY,
-            right_search,
-        ),
-        Target(("aoq", "mine", "images.npy", "captions.npy", "out", *PAIRED), ("pairs.npy",), NPY, right_search),
-        Target(
-            (*LISTS, *VECTORS, "--normalise"), ("aoq/i2t_aoq.npy", "aoq/t2i_aoq.npy", "images.npy"), NPY, right_table
-        ),
+    ("npy", 1500): [
+        Target(MADE["mine"], ("images.npy", "captions.npy"), NPY, right_search),
+        Target(PAIRED, ("pairs.npy",), NPY, right_search),
+        Target(MADE["import lists"], ("aoq/i2t_aoq.npy", "aoq/t2i_aoq.npy", "images.npy"), NPY, right_table),
         Target(LISTS, ("aoq/i2t_aoq.npy", "aoq/t2i_aoq.npy"), NPY, right_table),
-        Target(("aoq", "data", "check", "data"), DATA, NPY),
+        Target(CHECK, DATA, NPY),
     ],
-    "safetensors": [
-        Target(
-            ("aoq", "mine", "both.safetensors::i", "both.safetensors::c", "out", *MINED),
-            ("both.safetensors",),
-            SAFETENSORS,
-            right_search,
-        ),
-    ],
-    "parquet": [
-        Target(
-            ("aoq", "mine", "images.parquet", "captions.parquet", "out", *MINED),
-            ("images.parquet",),
-            PARQUET,
-            right_search,
-        ),
-        Target((*SCREENED, "known.parquet"), ("known.parquet",), PARQUET),
+    ("safetensors", 500): [Target(MADE["mine safetensors"], ("both.safetensors",), SAFETENSORS, right_search)],
+    ("parquet", 900): [
+        Target(MADE["mine parquet"], ("images.parquet",), PARQUET, right_search),
+        Target((*POSITIVES, "known.parquet"), ("known.parquet",), PARQUET),
         Target((*JUDGED, "judged.parquet"), ("judged.parquet",), PARQUET),
         *(Target(command, TABLE, PARQUET) for command in READERS),
     ],
-    "arrow": [
-        Target(
-            ("aoq", "mine", *NAMED, "out", *MINED, *KEYS),
-            ("images.feather", "captions.feather"),
-            (m.any_bytes,),
-            right_search,
-        ),
-    ],
-    "json": [
-        Target((*SCREENED, "known.json"), ("known.json",), JSON),
+    ("arrow", 300): [Target(MADE["mine ids"], ("images.feather", "captions.feather"), BYTES, right_search)],
+    ("json", 500): [
+        Target((*POSITIVES, "known.json"), ("known.json",), JSON),
         Target((*JUDGED, "judged.jsonl"), ("judged.jsonl",), JSON),
         *(Target(command, ("table/manifest.json",), JSON) for command in READERS),
     ],
-    "csv": [
-        Target((*SCREENED, "known.csv"), ("known.csv",), CSV),
+    ("csv", 150): [
+        Target((*POSITIVES, "known.csv"), ("known.csv",), CSV),
         Target((*JUDGED, "judged.csv"), ("judged.csv",), CSV),
     ],
-    "sources": [
-        Target(
-            ("aoq", "prepare", "photos/photos.csv", "out", *PREPARED),
-            ("photos/photos.csv",),
-            (m.csv_cells, m.lines, m.any_bytes),
-            keeps=(".out.work",),
-        ),
-        Target(
-            ("aoq", "prepare", "photos.parquet", "out", *PREPARED),
-            ("photos.parquet",),
-            (m.any_bytes,),
-            keeps=(".out.work",),
-        ),
-        Target(
-            ("aoq", "prepare", "photos/photos.csv", "out", *PREPARED, "--skip-broken"),
-            ("photos/3.png",),
-            (m.any_bytes,),
-        ),
+    ("sources", 150): [
+        Target(PREPARE, ("photos/photos.csv",), (m.csv_cells, *TEXT[:2]), keeps=(".out.work",)),
+        Target(MADE["prepare"], ("photos.parquet",), BYTES, keeps=(".out.work",)),
+        Target((*PREPARE, "--skip-broken"), ("photos/3.png",), BYTES),
     ],
-    "trec": [
+    ("trec", 300): [
         Target(RUN, ("trec_rows/i2t.trec", "trec_rows/t2i.trec"), TEXT, right_table),
-        Target(NAMED_RUN, ("trec/i2t.trec", "ids.txt"), TEXT, right_table),
+        Target(MADE["import run"], ("trec/i2t.trec", "ids.txt"), TEXT, right_table),
     ],
-    "texts": [
+    ("texts", 500): [
         *(
-            Target(
-                ("aoq", "export", "table", "out", "--format", name, "--direction", way, *options),
-                ("captions.txt", "ids.txt", "described.txt"),
-                TEXT,
-            )
-            for name, options in EXPORTS.items()
+            Target((*EXPORT, name, "--direction", way, *more), ("captions.txt", "ids.txt", "described.txt"), TEXT)
+            for name, more in EXPORTS.items()
             for way in ("i2t", "t2i")
         ),
         *(
-            Target(
-                ("aoq", "export", "table", "out", "--format", name, "--direction", way, *PICTURES),
-                ("captions.txt", "ids.txt", "pictures/3.jpg"),
-                TEXT,
-            )
+            Target((*EXPORT, name, "--direction", way, *PICTURES), ("captions.txt", "ids.txt", "pictures/3.jpg"), TEXT)
             for name in PICTURED
             for way in ("i2t", "t2i")
         ),
-        Target(("aoq", "export", "table", "out", "--format", "negclip", *PICTURES), ("captions.txt", "ids.txt"), TEXT),
-        Target(("aoq", "data", "check", "data"), TEXTS_OF_DATA, TEXT),
+        Target((*EXPORT, "negclip", *PICTURES), ("captions.txt", "ids.txt"), TEXT),
+        Target(CHECK, TEXTS_OF_DATA, TEXT),
         Target(("aoq", "screen", "table", "out", "--same-text", "--texts", "captions.txt"), ("captions.txt",), TEXT),
     ],
-    "checkpoints": [
-        Target(
-            ("aoq", "import-checkpoint", "official.pth.tar", "out.safetensors"),
-            ("official.pth.tar",),
-            (m.any_bytes, m.zip_members, m.zip_members, m.pickles),
+    ("checkpoints", 250): [
+        Target((*IMPORT, "official.pth.tar", "out.safetensors"), ("official.pth.tar",), (*BYTES, *ZIP, m.pickles)),
+        Target((*IMPORT, "legacy.pth.tar", "out.safetensors"), ("legacy.pth.tar",), (*BYTES, *BYTES, m.pickles)),
+    ],
+    ("weights", 200): [
+        Target(luigi("FirstRound", "weighted.toml", "--data-root", "."), ("own.safetensors",), WEIGHTS, chain="tiny"),
+    ],
+    ("annotations", 200): [
+        Target(CHECK, ("data/dev_relevance.csv",), CSV),
+        Target(CHECK, ("data/dev_judgements.parquet",), PARQUET),
+        Target(CHECK, ("data/dev_classes.npy",), NPY),
+        Target(CHECK, ("data/dev_phrases.jsonl",), (*TEXT, m.json_line, m.json_line)),
+    ],
+    ("settings", 60): [
+        Target(command, ("luigi.cfg",), TOML[1:], chain="tiny")
+        for command in (STATUS, RESULTS, ("aoq", "estimate", "--experiment", "./tiny.toml"))
+    ],
+    ("studies", 60): [Target(OF_STUDY, ("study.toml",), TOML, chain="evaluation")],
+    ("reports", 120): [
+        *(
+            Target(command, (METRICS, SIMILARITY), (*BYTES, *BYTES, m.json_line), chain="evaluation")
+            for command in (REPORT, OF_STUDY)
         ),
-        Target(
-            ("aoq", "import-checkpoint", "legacy.pth.tar", "out.safetensors"),
-            ("legacy.pth.tar",),
-            (m.any_bytes, m.any_bytes, m.pickles),
-        ),
+        Target(REPORT, (SIMILARITY,), NPY, chain="evaluation"),
     ],
-    "weights": [
-        Target(
-            luigi("FirstRound", "weighted.toml", "--data-root", "."),
-            ("own.safetensors",),
-            (*SAFETENSORS, m.weights_description),
-            chain="tiny",
-        ),
-    ],
-    "annotations": [
-        Target(("aoq", "data", "check", "data"), ("data/dev_relevance.csv",), (m.csv_cells, m.csv_cells, m.any_bytes)),
-        Target(("aoq", "data", "check", "data"), ("data/dev_judgements.parquet",), PARQUET),
-        Target(("aoq", "data", "check", "data"), ("data/dev_classes.npy",), NPY),
-        Target(("aoq", "data", "check", "data"), ("data/dev_phrases.jsonl",), (*TEXT, m.json_line, m.json_line)),
-    ],
-    "settings": [
-        Target(command, ("luigi.cfg",), (m.any_bytes, m.toml_lines, m.toml_lines), chain="tiny")
-        for command in (
-            ("aoq", "status", "./tiny.toml"),
-            ("aoq", "results", "./tiny.toml"),
-            ("aoq", "estimate", "--experiment", "./tiny.toml"),
-        )
-    ],
-    "studies": [
-        Target(("aoq", "results", "--study", "./study.toml"), ("study.toml",), TOML, chain="evaluation"),
-    ],
-    "reports": [
-        Target(
-            command,
-            ("artifacts/second_round/*/metrics.jsonl", "artifacts/evaluation/*/similarity.npy"),
-            (m.any_bytes, m.any_bytes, m.json_line),
-            chain="evaluation",
-        )
-        for command in (("aoq", "report", "./tiny.toml"), ("aoq", "results", "--study", "./study.toml"))
-    ]
-    + [
-        Target(("aoq", "report", "./tiny.toml"), ("artifacts/evaluation/*/similarity.npy",), NPY, chain="evaluation"),
-    ],
-    "toml": [Target(("aoq", "status", "./tiny.toml"), ("tiny.toml",), TOML)],
-    "vocabularies": [
-        Target(luigi("Dataset", "pickled.toml", "--data-root", "."), ("vocabulary.pkl",), (m.pickles, m.any_bytes)),
+    ("toml", 250): [Target(STATUS, ("tiny.toml",), TOML)],
+    ("vocabularies", 60): [
+        Target(luigi("Dataset", "pickled.toml", "--data-root", "."), ("vocabulary.pkl",), (m.pickles, *BYTES)),
         Target(luigi("Dataset", "worded.toml", "--data-root", "."), ("vocabulary.json",), JSON),
     ],
-    "manifests": [
-        Target(("aoq", *command), ("artifacts/*/*/MANIFEST.json",), JSON)
-        for command in (("verify", "./tiny.toml"), ("status", "./tiny.toml"), ("results", "./tiny.toml"), ("gc",))
-    ]
-    + [Target(("aoq", "explain", "./tiny.toml", "second_round"), ("artifacts/*/*/MANIFEST.json",), JSON)],
+    ("manifests", 250): [
+        Target(command, ("artifacts/*/*/MANIFEST.json",), JSON)
+        for command in (
+            *(STATUS, RESULTS, ("aoq", "verify", "./tiny.toml"), ("aoq", "gc")),
+            ("aoq", "explain", "./tiny.toml", "second_round"),
+        )
+    ],
 }
-CASES = {
-    "npy": 1500,
-    "safetensors": 500,
-    "parquet": 900,
-    "arrow": 300,
-    "json": 500,
-    "csv": 150,
-    "sources": 150,
-    "trec": 300,
-    "texts": 500,
-    "checkpoints": 250,
-    "toml": 250,
-    "weights": 200,
-    "annotations": 200,
-    "settings": 60,
-    "studies": 60,
-    "reports": 120,
-    "vocabularies": 60,
-    "manifests": 250,
-}
+"""Kinds of files with the number of their cases, and what reads them."""
 
 
-def hostile_file(targets: list[Target], reference: Reference, folder: Path, rng: random.Random) -> str | None:
+def hostile_file(targets: list[Target], reference: Reference, folder: Path, rng: random.Random) -> None:
     target = rng.choice(targets)
     place = _prepared(reference, folder / "place", target)
     before = {path.name for path in place.iterdir()}
@@ -316,27 +235,20 @@ def hostile_file(targets: list[Target], reference: Reference, folder: Path, rng:
     mutation(file, rng)
     what = f"{' '.join(map(str, target.command))}, {file.relative_to(place)} after {mutation.__name__}"
     ended = forks.run(target.command, place)
-    if broke := refused_well(ended):
-        return f"{what}: {broke}"
-    if (place / "canary").exists():
-        return f"{what}: what stood in the file was executed"
-    broke = (
-        target.right(place, target.command)
-        if ended.code == 0
-        else nothing_left(place, before | {"artifacts", "runs", "cache", *target.keeps})
-    )
-    return f"{what}: {broke}" if broke else None
+    hold(refused_well(ended), what)
+    hold("what stood in the file was executed" if (place / "canary").exists() else None, what)
+    if ended.code == 0:
+        hold(target.right(place, target.command), what)
+    else:
+        hold(nothing_left(place, before | {"artifacts", "runs", "cache", *target.keeps}), what)
 
 
-def whole_files(reference: Reference, folder: Path, rng: random.Random) -> str | None:
+def whole_files(reference: Reference, folder: Path, rng: random.Random) -> None:
     """Every command of the targets, on files that nobody touched: else their hostile cases would prove little."""
     for number, target in enumerate(chain.from_iterable(FILES.values())):
         place = _prepared(reference, folder / str(number), target)
         ended = forks.run(target.command, place)
-        broke = f"exit code {ended.code}\n{ended.said}" if ended.code != 0 else target.right(place, target.command)
-        if broke:
-            return f"{' '.join(map(str, target.command))}: {broke}"
-    return None
+        hold(failed(ended) or target.right(place, target.command), " ".join(map(str, target.command)))
 
 
 def _prepared(reference: Reference, place: Path, target: Target) -> Path:
@@ -378,14 +290,12 @@ def _annotate(folder: Path) -> None:
     (folder / "dev_phrases.jsonl").write_text(f"{json.dumps([phrase])}\n" * captions)
 
 
-def _kind(name: str) -> Kind:
-    def run(reference: Reference, folder: Path, rng: random.Random) -> str | None:
-        return hostile_file(FILES[name], reference, folder, rng)
-
-    return Kind(name, CASES[name], f"hostile {name} through the commands that read them", run)
+def _kind(name: str, cases: int, targets: list[Target]) -> Kind:
+    what = f"hostile {name} through the commands that read them"
+    return Kind(name, cases, what, partial(hostile_file, targets))
 
 
 KINDS = [
     Kind("whole", 1, "the commands of the hostile files below, on whole ones", whole_files),
-    *map(_kind, FILES),
+    *(_kind(*kind, targets) for kind, targets in FILES.items()),
 ]

@@ -17,7 +17,7 @@ from tests.chaos.reference import (
     luigi,
     write_experiments,
 )
-from tests.chaos.rules import refused_well
+from tests.chaos.rules import failed, hold, nothing_left, refused_well
 
 KILLS_OF_A_CHAIN = 4
 """Each case kills one chain this often, and counts once."""
@@ -31,7 +31,7 @@ def instant(length: tuple[float, int], share: float, rng: random.Random) -> dict
     return {"kill_before": rng.randint(1, max(1, round(share * operations)))}
 
 
-def kill_a_chain(reference: Reference, folder: Path, rng: random.Random) -> str | None:
+def kill_a_chain(reference: Reference, folder: Path, rng: random.Random) -> None:
     """Kill Luigi several times on its way, then let it end."""
     name = rng.choice(list(CHAINS))
     task, experiment = CHAINS[name]
@@ -39,33 +39,27 @@ def kill_a_chain(reference: Reference, folder: Path, rng: random.Random) -> str 
     wanted, command = reference.chain(name), luigi(task, experiment)
     for _ in range(KILLS_OF_A_CHAIN):
         forks.run(command, folder, **instant(reference.length(name), 0.6, rng))
-        if broke := published_otherwise(wanted, folder):
-            return f"{name}: after a kill {broke}"
-    ended = forks.run(command, folder)
-    if ended.code != 0:
-        return f"{name}: after the kills it ends with {ended.code}\n{ended.said}"
-    return differences(wanted, artefacts(folder)) or left_behind(folder)
+        hold(published_otherwise(wanted, folder), f"{name}: after a kill")
+    hold(failed(forks.run(command, folder)), f"{name}: after the kills")
+    hold(differences(wanted, artefacts(folder)) or left_behind(folder), name)
 
 
-def kill_a_command(reference: Reference, folder: Path, rng: random.Random) -> str | None:
+def kill_a_command(reference: Reference, folder: Path, rng: random.Random) -> None:
     """Kill a command that writes; then run it again, as users do: it makes the output, or says that it is there."""
     writer = rng.choice(WRITERS)
     place = reference.copy(folder / "place")
     before = {path.name for path in place.iterdir()}
     forks.run(writer.command, place, **instant(reference.length(writer.name), 1.1, rng))
     wanted, was_made = reference.written(writer), (place / writer.output).exists()
-    if was_made and (broke := differences(wanted, content(place / writer.output))):
-        return f"{writer.name}: after a kill {broke}"
-    if odd := {path.name for path in place.iterdir()} - before - {writer.output, f".{writer.output}.work"}:
-        return f"{writer.name}: a kill leaves {sorted(odd)}"
+    if was_made:
+        hold(differences(wanted, content(place / writer.output)), f"{writer.name}: after a kill")
+    hold(nothing_left(place, {*before, writer.output, f".{writer.output}.work"}), f"{writer.name}: after a kill")
     ended = forks.run(writer.command, place)
-    if broke := refused_well(ended):
-        return f"{writer.name}: {broke}"
+    hold(refused_well(ended), writer.name)
     if (ended.code == 0) == was_made:
-        return f"{writer.name}: {'made already' if was_made else 'not made'}, it ends with {ended.code}\n{ended.said}"
-    if left := {path.name for path in place.iterdir()} - before - {writer.output}:
-        return f"{writer.name}: {sorted(left)} stay behind"
-    return differences(wanted, content(place / writer.output))
+        hold(f"it ends with {ended.code}\n{ended.said}", f"{writer.name}: {'made already' if was_made else 'not made'}")
+    hold(nothing_left(place, {*before, writer.output}), writer.name)
+    hold(differences(wanted, content(place / writer.output)), writer.name)
 
 
 def published_otherwise(wanted: dict[str, str], folder: Path) -> str | None:

@@ -12,7 +12,7 @@ import pickle
 import random
 import struct
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,136 +25,144 @@ from tests.pickles import ENDLESS
 
 Mutation = Callable[[Path, random.Random], None]
 
-HOSTILE_TEXT = (
-    "\x1b[31mred\x1b[0m",
-    "\x1b]0;title\x07",
-    "\u202eright to left",
-    "nul\x00byte",
-    "tab\tbed",
-    "",
-    " ",
-    "\ufeff",
-    "a\rb",
-    "\x9b2J",
-    "\u2028",
-    "x" * 100_000,
-    "'; DROP TABLE",
-    "../../etc/passwd",
-    "=1+1",
-    "\ud7ff",
-    "\U0001f600" * 40,
-    "\u200b",
+CONTROLS = ("\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "\u202eright to left", "nul\x00byte", "tab\tbed", "")
+ODD_TEXT = (" ", "\ufeff", "a\rb", "\x9b2J", "\u2028", "\ud7ff", "\U0001f600" * 40, "\u200b")
+HOSTILE_TEXT = (*CONTROLS, *ODD_TEXT, "x" * 100_000, "'; DROP TABLE", "../../etc/passwd", "=1+1")
+INTEGERS = (-1, -2, 0, 1, 2**31, 2**32 + 25, 2**63 - 1, -(2**63))
+FLOATS = (1e999, -1e999, float("nan"), 1e-320, 3e38, 0.5, -1.5, 1e300, 0.0)
+NUMBERS: tuple[Any, ...] = (*INTEGERS, 10**20, *FLOATS, True, None, "7", [], {})
+HEADER = {"descr": "'<f4'", "fortran_order": "False", "shape": "(40, 12)"}
+LIES = {
+    "descr": ("'|O'", "'>f4'", "'<c16'", "'<U10'", "[('a', '<f4'), ('b', '<i4')]", "'<M8[ns]'", "'junk'"),
+    "fortran_order": ("True", "0.5"),
+    "shape": ("(-40, 12)", "(40, 0)", "()", "40", "(40,)", "(4294967296, 4294967296)"),
+    "more": ("1",),
+}
+NO_HEADERS = ("{'descr': '<f4' 'fortran_order'", "(" * 25, "\x00\xff\xfe", "__import__('os').system('touch canary')")
+LONG_JSON = ("9" * 5000, "[" * 100_000, '{"a":' * 100_000)
+TOML_VALUES = (
+    *("-1", "0", "-0.0", "1e999", "1e-400", "nan", "inf", "99999999999999999999", "0x7fffffffffffffff", "true", "[]"),
+    *("{}", "[[1], [2]]", "[" * 3000, "1979-05-27", '""', '"x"', '"""', '"\\u001b[31m"', '"\\u202e"', '"../../x"'),
+    '"/dev/zero"',
 )
-NUMBERS: tuple[Any, ...] = (
-    -1,
-    0,
-    2**31,
-    2**32 + 25,
-    2**63 - 1,
-    -(2**63),
-    10**20,
-    1e999,
-    -1e999,
-    float("nan"),
-    1e-320,
-    3e38,
-    0.5,
-    True,
-    None,
-    "7",
-    [],
-    {},
+TOML_LINES = ("junk", "a.b.c = 1", "[x]", "[[dataset]]", "\x00", "= 3", "[dataset]", '"\\ud800" = 1', "\ufeff")
+
+
+class Mark:
+    """Unpickled, it makes the file `canary`."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open, ("canary", "w")
+
+
+PICKLES = (
+    pickle.dumps(Mark()),
+    ENDLESS,
+    b"\x80\x02]r\xff\xff\xff\x7f.",  # a memo index of two billion
+    b"\x80\x04]\x8a\x04\xff\xff\xff\x7f.",
+    b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x00.",  # a bytes object of 2^56
+    b"\x80\x04X\xff\xff\xff\x7f.",
+    b"cos\nsystem\n(S'touch canary'\ntR.",
+    b"\x80\x02cbuiltins\neval\n(X\x15\x00\x00\x00open('canary', 'w')  tR.",
+    b"(" * 100_000 + b".",
+    b"]" * 100_000 + b".",
+    b"\x80\x02}q\x00(U\x01aK\x01U\x01aK\x02u.",
+    pickle.dumps({"word2idx": {HOSTILE_TEXT[0]: -1}, "idx2word": {}, "idx": 10**20}),
+    pickle.dumps([1, 2, 3]),
+    pickle.dumps({"idx": 2}, protocol=0),
+    *(b"", b".", b"\x80\x09."),
 )
-HEADERS = (
-    b"{'descr': '<f4', 'fortran_order': False, 'shape': (%d, 12), }",
-    b"{'descr': '<f4', 'fortran_order': True, 'shape': (40, 12), }",
-    b"{'descr': '|O', 'fortran_order': False, 'shape': (40, 12), }",
-    b"{'descr': '>f4', 'fortran_order': False, 'shape': (40, 12), }",
-    b"{'descr': '<c16', 'fortran_order': False, 'shape': (40, 12), }",
-    b"{'descr': '<U10', 'fortran_order': False, 'shape': (40,), }",
-    b"{'descr': [('a', '<f4'), ('b', '<i4')], 'fortran_order': False, 'shape': (40,), }",
-    b"{'descr': '<f4', 'fortran_order': False, 'shape': (-40, 12), }",
-    b"{'descr': '<f4', 'fortran_order': False, 'shape': (40, 0), }",
-    b"{'descr': '<f4', 'fortran_order': False, 'shape': (), }",
-    b"{'descr': '<f4', 'fortran_order': False, 'shape': 40, }",
-    b"{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296), }",
-    b"{'descr': '<M8[ns]', 'fortran_order': False, 'shape': (40, 12), }",
-    b"{'descr': '<f4', 'fortran_order': 0.5, 'shape': (40, 12), }",
-    b"{'descr': 'junk', 'fortran_order': False, 'shape': (40, 12), }",
-    b"{'descr': '<f4', 'fortran_order': False, 'shape': (40, 12), 'more': 1}",
-    b"{'descr': '<f4' 'fortran_order'",
-    b"(((((((((((((((((((((((((",
-    b"\x00\xff\xfe",
-    b"__import__('os').system('touch canary')",
-)
+"""Pickles that would run code, take memory or never end."""
+
+
+def flip(content: bytearray, rng: random.Random) -> None:
+    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+
+
+def cut(content: bytearray, rng: random.Random) -> None:
+    del content[rng.randrange(len(content)) :]
+
+
+def blank(content: bytearray, rng: random.Random) -> None:
+    start, length, byte = rng.randrange(len(content)), rng.choice((64, 512)), rng.choice((b"\0", b"\xff"))
+    content[start : start + length] = byte * len(content[start : start + length])
+
+
+def grow(content: bytearray, rng: random.Random) -> None:
+    content += rng.randbytes(rng.randint(1, 64))
+
+
+def insert(content: bytearray, rng: random.Random) -> None:
+    place = rng.randrange(len(content))
+    content[place:place] = rng.randbytes(rng.choice((1, 7, 4096)))
+
+
+def lose(content: bytearray, rng: random.Random) -> None:
+    place = rng.randrange(len(content))
+    del content[place : place + rng.choice((1, 8, 100))]
+
+
+def swap(content: bytearray, rng: random.Random) -> None:
+    """Exchange two halves of a stretch: no byte is lost."""
+    length = min(256, len(content) // 2)
+    start = rng.randrange(len(content) - 2 * length + 1)
+    one, other = content[start : start + length], content[start + length : start + 2 * length]
+    content[start : start + 2 * length] = other + one
+
+
+def replace_all(content: bytearray, rng: random.Random) -> None:
+    others = (b"", b"\x00", b"PAR1PAR1", b"\x93NUMPY", b"PK\x05\x06" + bytes(18), b"{}", b"null", b"\n")
+    content[:] = rng.choice(others)
+
+
+DAMAGES = (flip, flip, flip, cut, blank, grow, swap)
+"""What disks do to files."""
 
 
 def any_bytes(file: Path, rng: random.Random) -> None:
-    """Flips, cuts, insertions, repetitions, another file's bytes."""
     content = bytearray(file.read_bytes())
     for _ in range(rng.choice((1, 1, 2, 8))):
-        place = rng.randrange(len(content)) if content else 0
-        how = rng.randrange(8)
-        if how <= 2 and content:
-            content[place] ^= 1 << rng.randrange(8)
-        elif how == 3:
-            del content[place:]
-        elif how == 4:
-            content[place:place] = rng.randbytes(rng.choice((1, 7, 4096)))
-        elif how == 5:
-            content[place : place + 64] = b"\xff" * 64
-        elif how == 6:
-            del content[place : place + rng.choice((1, 8, 100))]
-        else:
-            content[:] = rng.choice(
-                (b"", b"\x00", b"PAR1PAR1", b"\x93NUMPY", b"PK\x05\x06" + bytes(18), b"{}", b"null", b"\n")
-            )
+        how = rng.choice((*DAMAGES, insert, lose, replace_all)) if content else replace_all
+        how(content, rng)
     file.write_bytes(content)
 
 
 def npy_header(file: Path, rng: random.Random) -> None:
     """A header that lies, over the same numbers; at times with a wrong length or version."""
-    body = file.read_bytes()[128:]
-    header = rng.choice(HEADERS)
-    if b"%d" in header:
-        header = header % rng.choice((0, 1, 39, 41, 10**6, 10**18))
+    key = rng.choice([*LIES])
+    shape = f"({rng.choice((0, 1, 39, 41, 10**6, 10**18))}, 12)"
+    lying = {**HEADER, key: rng.choice((*LIES[key], shape) if key == "shape" else LIES[key])}
+    text = "{" + "".join(f"'{name}': {value}, " for name, value in lying.items()) + "}"
+    header = (rng.choice(NO_HEADERS) if rng.random() < 0.2 else text).encode("latin-1")
     header += b" " * (117 - len(header)) + b"\n"
     length = struct.pack("<H", rng.choice((len(header), len(header), len(header), 65535, 0, 3)))
     version = rng.choice((b"\x01\x00", b"\x01\x00", b"\x01\x00", b"\x02\x00", b"\x09\x09"))
-    file.write_bytes(b"\x93NUMPY" + version + length + header + body)
+    file.write_bytes(b"\x93NUMPY" + version + length + header + file.read_bytes()[128:])
 
 
 def npy_values(file: Path, rng: random.Random) -> None:
     """Other numbers in the same shape, or the same in another shape or type."""
-    array = np.load(file)
+    array, kinds = np.load(file), ("f2", "i1", "u1", "?", "c16", "i8", "f8", "U8", "S4", ">f4")
     how = rng.randrange(8)
-    if how <= 2:
-        value = rng.choice((np.nan, np.inf, -np.inf, 3e38, 1e19, 1e-45, 0.0, -1.0, 2.0**31, 2.0**32 + 25, 1e300))
-        if how:
-            array = array.astype(rng.choice((array.dtype, np.float64)))
-        elif array.dtype.kind == "i":
-            array = array.astype(np.int64)
-            value = rng.choice((-1, -2, 2**31, 2**32 + 25, 2**63 - 1, -(2**63)))
-        flat = array.reshape(-1)
-        with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"):
+        if how <= 2:
+            value = rng.choice((np.nan, np.inf, -np.inf, 3e38, 1e19, 1e-45, 0.0, -1.0, 2.0**31, 2.0**32 + 25, 1e300))
+            if how:
+                array = array.astype(rng.choice((array.dtype, np.float64)))
+            elif array.dtype.kind == "i":
+                array, value = array.astype(np.int64), rng.choice(INTEGERS)
+            flat = array.reshape(-1)
             flat[rng.randrange(flat.size) : rng.choice((None, flat.size // 2))] = np.asarray(value).astype(array.dtype)
-    elif how == 3:
-        array = array[: rng.choice((0, 1, 7, len(array) - 1))]
-    elif how == 4:
-        array = array.reshape(rng.choice(((-1,), (1, *array.shape), (-1, 1))))
-    elif how == 5:
-        with np.errstate(all="ignore"):
-            array = array.astype(
-                rng.choice(
-                    (np.float16, np.int8, np.uint8, np.bool_, np.complex64, np.int64, np.float64, "U8", "S4", ">f4")
-                )
-            )
-    elif how == 6:
-        array = np.broadcast_to(array.reshape(-1)[:1], (3, 3)).copy()
-    else:
-        array = np.concatenate([array, array])
-    if array.dtype.kind == "c":
-        array = array.astype(np.complex128)
+        elif how == 3:
+            array = array[: rng.choice((0, 1, 7, len(array) - 1))]
+        elif how == 4:
+            array = array.reshape(rng.choice(((-1,), (1, *array.shape), (-1, 1))))
+        elif how == 5:
+            array = array.astype(rng.choice(kinds))
+        elif how == 6:
+            array = np.broadcast_to(array.reshape(-1)[:1], (3, 3)).copy()
+        else:
+            array = np.concatenate([array, array])
     np.save(file, array)
 
 
@@ -168,13 +176,6 @@ def npy_pickled(file: Path, rng: random.Random) -> None:
         file.write_bytes(pickle.dumps(Mark()))
 
 
-class Mark:
-    """Unpickled, it makes the file `canary`."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return open, ("canary", "w")
-
-
 def npy_as_zip(file: Path, rng: random.Random) -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -183,10 +184,15 @@ def npy_as_zip(file: Path, rng: random.Random) -> None:
     file.write_bytes(content[: rng.choice((None, len(content) // 2))])
 
 
-def safetensors_header(file: Path, rng: random.Random) -> None:
+def _safetensors(file: Path) -> tuple[Any, bytes]:
+    """The header and the numbers."""
     content = file.read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
-    header, body = json.loads(content[8 : 8 + length]), content[8 + length :]
+    return json.loads(content[8 : 8 + length]), content[8 + length :]
+
+
+def safetensors_header(file: Path, rng: random.Random) -> None:
+    header, body = _safetensors(file)
     name = rng.choice([key for key in header if key != "__metadata__"])
     tensor, how = header[name], rng.randrange(11)
     if how == 0:
@@ -198,9 +204,8 @@ def safetensors_header(file: Path, rng: random.Random) -> None:
     elif how == 3:
         header[rng.choice(HOSTILE_TEXT)] = tensor
     elif how == 4:
-        header["__metadata__"] = rng.choice(
-            ({"aoq": "null"}, {"aoq": "[]"}, {"aoq": 7}, "x", None, {"aoq": '{"name": "x"}'})
-        )
+        described = ("null", "[]", 7, '{"name": "x"}')
+        header["__metadata__"] = rng.choice((*({"aoq": one} for one in described), "x", None))
     elif how == 5:
         del header[name]
     elif how == 6:
@@ -220,9 +225,7 @@ def safetensors_header(file: Path, rng: random.Random) -> None:
 
 def weights_description(file: Path, rng: random.Random) -> None:
     """Change the description of the model in a file of weights: values of other types and sizes, more or fewer."""
-    content = file.read_bytes()
-    (length,) = struct.unpack("<Q", content[:8])
-    header, body = json.loads(content[8 : 8 + length]), content[8 + length :]
+    header, body = _safetensors(file)
     described = file.with_suffix(".json")
     described.write_text(header["__metadata__"]["aoq"])
     json_values(described, rng)
@@ -244,19 +247,15 @@ def parquet_columns(file: Path, rng: random.Random) -> None:
     if how == 0:
         table = table.drop_columns([name])
     elif how == 1:
-        table = table.rename_columns(
-            [rng.choice(HOSTILE_TEXT[:5]) if one == name else one for one in table.column_names]
-        )
+        table = table.rename_columns([rng.choice(CONTROLS) if one == name else one for one in table.column_names])
     elif how == 2:
-        table = put([rng.choice(HOSTILE_TEXT) for _ in range(rows)])
+        table = put(rng.choices(HOSTILE_TEXT, k=rows))
     elif how == 3:
         table = put([None] * rows, table.schema.field(name).type if rng.random() < 0.5 else pa.null())
     elif how == 4:
-        table = put(
-            [rng.choice((-1, -2, 2**31, 2**32 + 25, 2**63 - 1, -(2**63), 0, 1)) for _ in range(rows)], pa.int64()
-        )
+        table = put(rng.choices(INTEGERS, k=rows), pa.int64())
     elif how == 5:
-        table = put([rng.choice((np.nan, np.inf, -1.5, 1e300, 0.0)) for _ in range(rows)], pa.float64())
+        table = put(rng.choices(FLOATS, k=rows), pa.float64())
     elif how == 6:
         table = put([[[1], []]] * rows)
     elif how == 7:
@@ -264,7 +263,7 @@ def parquet_columns(file: Path, rng: random.Random) -> None:
     elif how == 8:
         table = pa.concat_tables([table, table])
     elif how == 9:
-        table = put([rng.random() < 0.5 for _ in range(rows)])
+        table = put(rng.choices((True, False), k=rows))
     else:
         table = table.append_column(name, table.column(name))
     metadata = dict(table.schema.metadata or {})
@@ -279,28 +278,21 @@ def json_values(file: Path, rng: random.Random) -> None:
         content = json.loads(file.read_text())
     except ValueError:  # a file of lines
         return any_bytes(file, rng)
-    how = rng.randrange(10)
+    how, holders, text = rng.randrange(10), list(_holders(content)), json.dumps(content).encode()
     if how == 0:
-        text = rng.choice(
-            ("null", "[]", "7", '"x"', "true", "[" * 100_000, '{"a":' * 100_000, "1e999", "9" * 5000, "", "{}", "NaN")
-        )
-        return _keep(file.write_text(text))
-    if how == 1:
-        return _keep(file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes()))
-    if how == 2:
-        return _keep(file.write_bytes(b'{"\xff\xfe": 1}'))
-    holders = list(_holders(content))
-    if holders:
+        text = rng.choice(("null", "[]", "7", '"x"', "true", "1e999", "", "{}", "NaN", *LONG_JSON)).encode()
+    elif how == 1:
+        text = rng.choice((b"\xef\xbb\xbf" + text, b'{"\xff\xfe": 1}'))
+    elif holders:
         holder, key = rng.choice(holders)
         if how == 3:
             del holder[key]
         elif how == 4 and isinstance(holder, dict):
             holder[rng.choice(HOSTILE_TEXT)] = holder.pop(key)
-        elif how == 5:
-            holder[key] = rng.choice(HOSTILE_TEXT)
         else:
-            holder[key] = rng.choice(NUMBERS)
-    file.write_text(json.dumps(content).replace("Infinity", "1e999"))
+            holder[key] = rng.choice(HOSTILE_TEXT if how == 5 else NUMBERS)
+        text = json.dumps(content).replace("Infinity", "1e999").encode()
+    file.write_bytes(text)
     return None
 
 
@@ -315,11 +307,7 @@ def json_line(file: Path, rng: random.Random) -> None:
     file.write_bytes(b"\n".join([*found, b""]))
 
 
-def _keep(_: int) -> None:
-    return None
-
-
-def _holders(content: Any) -> Any:
+def _holders(content: Any) -> Iterator[tuple[Any, Any]]:
     items = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
     for key, value in list(items):
         yield content, key
@@ -330,107 +318,56 @@ def lines(file: Path, rng: random.Random) -> None:
     """Lines and fields of a text: lost, doubled, exchanged, hostile."""
     found = file.read_bytes().split(b"\n")
     for _ in range(rng.choice((1, 1, 3))):
-        row, how = rng.randrange(len(found)), rng.randrange(9)
+        row, how, text = rng.randrange(len(found)), rng.randrange(9), rng.choice(HOSTILE_TEXT).encode()
         fields = found[row].split(b" ")
+        place = rng.randrange(len(fields))
         if how == 0:
-            del found[row : row + 1]
-            found = found or [b""]
+            found = [*found[:row], *found[row + 1 :]] or [b""]
         elif how == 1:
             found.insert(row, rng.choice(found))
         elif how == 2:
-            fields[rng.randrange(len(fields))] = str(rng.choice(NUMBERS)).encode()
-            found[row] = b" ".join(fields)
+            fields[place] = str(rng.choice(NUMBERS)).encode()
         elif how == 3:
-            fields[rng.randrange(len(fields))] = rng.choice(HOSTILE_TEXT).encode("utf-8", "replace")
-            found[row] = b" ".join(fields)
+            fields[place] = text
         elif how == 4:
-            found[row] = rng.choice((b"", b" ", b"\xff\xfe\x00", b"\xc3", b"x" * 2_000_000, b"\r", b"\x00"))
+            fields = [rng.choice((b"", b" ", b"\xff\xfe\x00", b"\xc3", b"x" * 2_000_000, b"\r", b"\x00"))]
         elif how == 5:
-            del fields[rng.randrange(len(fields))]
-            found[row] = b" ".join(fields)
+            del fields[place]
         elif how == 6:
-            found[row] = found[row] + b"\r"
+            fields[-1] += b"\r"
         elif how == 7:
             found[0] = b"\xef\xbb\xbf" + found[0]
         else:
-            found[row] = rng.choice(HOSTILE_TEXT).encode("utf-8", "replace")
+            fields = [text]
+        if 2 <= how != 7:
+            found[row] = b" ".join(fields)
     file.write_bytes(b"\n".join(found))
 
 
 def csv_cells(file: Path, rng: random.Random) -> None:
     rows = [line.split(",") for line in file.read_text().splitlines()]
     row = rng.choice(rows)
-    row[rng.randrange(len(row))] = str(rng.choice((*NUMBERS, *HOSTILE_TEXT[:6], '"', '"",""', "7,7")))
+    row[rng.randrange(len(row))] = str(rng.choice((*NUMBERS, *CONTROLS, '"', '"",""', "7,7")))
     file.write_text("\n".join(",".join(row) for row in rows), encoding="utf-8", errors="replace")
 
 
 def toml_lines(file: Path, rng: random.Random) -> None:
     """Values of another kind or out of range, sections renamed, text that is no TOML."""
     found = file.read_text().splitlines()
-    values = (
-        "-1",
-        "0",
-        "1e999",
-        "nan",
-        "99999999999999999999",
-        '"x"',
-        "[]",
-        "{}",
-        "true",
-        '"\\u001b[31m"',
-        "[" * 3000,
-        "1979-05-27",
-        '"""',
-        "0x7fffffffffffffff",
-        '"\\u202e"',
-        "[[1], [2]]",
-        "-0.0",
-        "1e-400",
-        '""',
-        "inf",
-        '"../../x"',
-        '"/dev/zero"',
-    )
-    rows = [row for row, line in enumerate(found) if "=" in line]
-    row, how = rng.choice(rows), rng.randrange(7)
+    row, how = rng.choice([row for row, line in enumerate(found) if "=" in line]), rng.randrange(7)
     if how <= 3:
-        found[row] = f"{found[row].split('=')[0]}= {rng.choice(values)}"
+        found[row] = f"{found[row].split('=')[0]}= {rng.choice(TOML_VALUES)}"
     elif how == 4:
-        found[row] = rng.choice(
-            ("junk", "a.b.c = 1", "[x]", "[[dataset]]", "\x00", "= 3", "[dataset]", '"\\ud800" = 1', "\ufeff")
-        )
+        found[row] = rng.choice(TOML_LINES)
     elif how == 5:
         found.append(found[row])
     else:
-        found[row] = f"{rng.choice(HOSTILE_TEXT[:6])!r} = 1"
+        found[row] = f"{rng.choice(CONTROLS)!r} = 1"
     file.write_text("\n".join(found), encoding="utf-8", errors="replace")
 
 
 def pickles(file: Path, rng: random.Random) -> None:
-    """Pickles that would run code, take memory or never end."""
-    file.write_bytes(
-        rng.choice(
-            (
-                pickle.dumps(Mark()),
-                ENDLESS,
-                b"\x80\x02]r\xff\xff\xff\x7f.",  # a memo index of two billion
-                b"\x80\x04]\x8a\x04\xff\xff\xff\x7f.",
-                b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x00.",  # a bytes object of 2^56
-                b"\x80\x04X\xff\xff\xff\x7f.",
-                b"cos\nsystem\n(S'touch canary'\ntR.",
-                b"\x80\x02cbuiltins\neval\n(X\x15\x00\x00\x00open('canary', 'w')  tR.",
-                b"(" * 100_000 + b".",
-                b"]" * 100_000 + b".",
-                b"\x80\x02}q\x00(U\x01aK\x01U\x01aK\x02u.",
-                pickle.dumps({"word2idx": {HOSTILE_TEXT[0]: -1}, "idx2word": {}, "idx": 10**20}),
-                pickle.dumps([1, 2, 3]),
-                pickle.dumps({"idx": 2}, protocol=0),
-                b"",
-                b".",
-                b"\x80\x09.",
-            )
-        )
-    )
+    file.write_bytes(rng.choice(PICKLES))
 
 
 def zip_members(file: Path, rng: random.Random) -> None:
@@ -442,9 +379,8 @@ def zip_members(file: Path, rng: random.Random) -> None:
         del members[name]
     elif how == 1:
         changed = bytearray(members[name])
-        for _ in range(rng.choice((1, 4))):
-            if changed:
-                changed[rng.randrange(len(changed))] = rng.randrange(256)
+        for _ in range(rng.choice((1, 4)) if changed else 0):
+            changed[rng.randrange(len(changed))] = rng.randrange(256)
         members[name] = bytes(changed)
     elif how == 2:
         members[name] = members[name][: len(members[name]) // 2]

@@ -6,7 +6,9 @@ import hashlib
 import json
 import shutil
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +45,7 @@ OF_TABLES = {
     "fused": '[fusion]\nmembers = ["./tiny.toml", "./tiny.toml@seed=1"]\nmethod = "rank"\n' + SHORT,
 }
 """Experiments that make a short table of the tiny one's."""
+KNOWN = "known.json"
 TIMED = ("steps_per_second",)
 PAGE = 4096
 IMAGES, EACH, SIZE = 40, 3, 12
@@ -63,50 +66,36 @@ class Writer:
 
     name: str
     command: tuple[object, ...]
-    output: str
+
+    @property
+    def output(self) -> str:
+        return "out.safetensors" if "out.safetensors" in self.command else "out"
 
 
-WRITERS = (
-    Writer("mine", ("aoq", "mine", "images.npy", "captions.npy", "out", *MINED), "out"),
-    Writer("mine safetensors", ("aoq", "mine", "both.safetensors::i", "both.safetensors::c", "out", *MINED), "out"),
-    Writer("mine parquet", ("aoq", "mine", "images.parquet", "captions.parquet", "out", *MINED), "out"),
-    Writer("mine ids", ("aoq", "mine", *NAMED, "out", *MINED, *KEYS), "out"),
-    Writer(
-        "screen", ("aoq", "screen", "table", "out", "--same-text", "--texts", "captions.txt", "--mutual-rank", 3), "out"
-    ),
-    Writer(
-        "import lists",
-        ("aoq", "import-table", "aoq/i2t_aoq.npy", "out", "--per-image", EACH, *VECTORS, "--normalise"),
-        "out",
-    ),
-    Writer(
-        "import run",
-        ("aoq", "import-table", "trec/i2t.trec", "out", "--per-image", EACH, "--image-ids", "ids.txt"),
-        "out",
-    ),
-    Writer("import checkpoint", ("aoq", "import-checkpoint", CHECKPOINT, "out.safetensors"), "out.safetensors"),
-    *(
-        Writer(
-            f"export {name}", ("aoq", "export", "table", "out", "--format", name, "--direction", "i2t", *TEXTS), "out"
-        )
-        for name in ("triplet", "n-tuple", "labeled-list", "flagembedding", "ms-swift", "vlm2vec")
-    ),
-    *(
-        Writer(
-            f"export {name}",
-            ("aoq", "export", "table", "out", "--format", name, "--direction", "t2i", *PICTURES, "--pack"),
-            "out",
-        )
+EXPORT, EXPORTED = ("export", "table", "out", "--format"), ("n-tuple", "labeled-list", "flagembedding", "ms-swift")
+LISTS = ("import-table", "aoq/i2t_aoq.npy", "out", "--per-image", EACH, *VECTORS, "--normalise")
+RUN = ("import-table", "trec/i2t.trec", "out", "--per-image", EACH, "--image-ids", "ids.txt")
+COMMANDS: dict[str, tuple[object, ...]] = {
+    "mine": ("mine", "images.npy", "captions.npy", "out", *MINED),
+    "mine safetensors": ("mine", "both.safetensors::i", "both.safetensors::c", "out", *MINED),
+    "mine parquet": ("mine", "images.parquet", "captions.parquet", "out", *MINED),
+    "mine ids": ("mine", *NAMED, "out", *MINED, *KEYS),
+    "screen": ("screen", "table", "out", "--same-text", "--texts", "captions.txt", "--mutual-rank", 3),
+    "import lists": LISTS,
+    "import run": RUN,
+    "import checkpoint": ("import-checkpoint", CHECKPOINT, "out.safetensors"),
+    "prepare": ("prepare", "photos.parquet", "out", *PREPARED),
+    "publish": ("publish", "table", "out", "--image-ids", "ids.txt"),
+    **{name: (*EXPORT, name, "--direction", "i2t", *TEXTS) for name in ("triplet", *EXPORTED, "vlm2vec")},
+    **{
+        name: (*EXPORT, name, "--direction", "t2i", *PICTURES, "--pack")
         for name in ("ids", "tevatron", "colpali", "nemo")
-    ),
-    Writer("prepare", ("aoq", "prepare", "photos.parquet", "out", *PREPARED), "out"),
-    Writer("publish", ("aoq", "publish", "table", "out", "--image-ids", "ids.txt"), "out"),
-    Writer("export trec", ("aoq", "export", "table", "out", "--format", "trec"), "out"),
-    Writer(
-        "export pylate", ("aoq", "export", "table", "out", "--format", "pylate", "--direction", "t2i", *TEXTS), "out"
-    ),
-    Writer("export aoq", ("aoq", "export", "table", "out", "--format", "aoq"), "out"),
-)
+    },
+    "pylate": (*EXPORT, "pylate", "--direction", "t2i", *TEXTS),
+    "trec": (*EXPORT, "trec"),
+    "aoq": (*EXPORT, "aoq"),
+}
+WRITERS = tuple(Writer(name, ("aoq", *words)) for name, words in COMMANDS.items())
 READERS = (
     ("aoq", "stats", "table", "--json"),
     ("aoq", "audit", "table"),
@@ -141,20 +130,24 @@ class Reference:
     def files(self) -> Path:
         return self.folder / "files"
 
+    @cached_property
+    def _known(self) -> dict[str, Any]:
+        return dict(json.loads((self.folder / KNOWN).read_text()))
+
     def written(self, writer: Writer) -> dict[str, str]:
-        return dict(json.loads((self.folder / "written.json").read_text())[writer.name])
+        return dict(self._known["written"][writer.name])
 
     def chain(self, name: str) -> dict[str, str]:
-        return dict(json.loads((self.folder / "chains.json").read_text())[name])
+        return dict(self._known["chains"][name])
 
     def length(self, name: str) -> tuple[float, int]:
         """Seconds and operations of a writer's command, or of a chain, undisturbed."""
-        seconds, operations = json.loads((self.folder / "lengths.json").read_text())[name]
+        seconds, operations = self._known["lengths"][name]
         return seconds, operations
 
     def room(self, writer: Writer) -> int:
         """Bytes of disk that a writer's output takes."""
-        return int(json.loads((self.folder / "rooms.json").read_text())[writer.name])
+        return int(self._known["rooms"][writer.name])
 
     def copy(self, place: Path) -> Path:
         """The inputs in a folder of their own."""
@@ -167,29 +160,25 @@ class Reference:
 
 def make(folder: Path) -> Reference:
     """Make the reference, unless it is there."""
-    reference = Reference(folder)
-    if (folder / "chains.json").is_file():
+    reference, known = Reference(folder), folder / KNOWN
+    if known.is_file():
         return reference
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     _write_files(reference.files)
-    written, lengths, rooms = {}, {}, {}
+    written, lengths, rooms, chains = {}, {}, {}, {}
     for writer in WRITERS:
         place = reference.copy(folder / "place")
         lengths[writer.name] = _succeed(writer.command, place)
         written[writer.name], rooms[writer.name] = content(place / writer.output), taken(place / writer.output)
         shutil.rmtree(place)
-    (folder / "written.json").write_text(json.dumps(written))
-    chains = {}
-    for name, (task, experiment) in CHAINS.items():
+    for name, chain in CHAINS.items():
         place = folder / name
         place.mkdir()
         write_experiments(place)
-        lengths[name] = _succeed(luigi(task, experiment), place)
+        lengths[name] = _succeed(luigi(*chain), place)
         chains[name] = artefacts(place)
-    (folder / "rooms.json").write_text(json.dumps(rooms))
-    (folder / "lengths.json").write_text(json.dumps(lengths))
-    (folder / "chains.json").write_text(json.dumps(chains))
+    known.write_text(json.dumps({"written": written, "lengths": lengths, "rooms": rooms, "chains": chains}))
     return reference
 
 
@@ -266,13 +255,11 @@ def _write_files(files: Path) -> None:
     for row in range(IMAGES):
         (files / "pictures" / f"{row}.jpg").write_bytes(b"\xff\xd8\xff\xe0" + bytes(row))
     (files / "known.json").write_text('{"7": [3], "11": [0, 1]}')
-    (files / "known.csv").write_text("caption_id,image_id\n7,3\n11,0\n")
-    pq.write_table(pa.table({"caption_id": [7, 11], "image_id": [3, 0]}), files / "known.parquet")
-    judged = {"caption_id": [7, 11], "image_id": [3, 0], "probability": [0.25, 1.0]}
-    pq.write_table(pa.table(judged), files / "judged.parquet")
-    rows = [dict(zip(judged, row, strict=True)) for row in zip(*judged.values(), strict=True)]
-    (files / "judged.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (files / "judged.csv").write_text("caption_id,image_id,probability\n7,3,0.25\n11,0,1\n")
+    judged = pa.table({"caption_id": [7, 11], "image_id": [3, 0], "probability": [0.25, 1.0]})
+    for name, table in (("known", judged.select(["caption_id", "image_id"])), ("judged", judged)):
+        pq.write_table(table, files / f"{name}.parquet")
+        pyarrow.csv.write_csv(table, files / f"{name}.csv", pyarrow.csv.WriteOptions(quoting_style="none"))
+    (files / "judged.jsonl").write_text("".join(json.dumps(row) + "\n" for row in judged.to_pylist()))
     (files / "photos").mkdir()
     lines = ["image,caption,split"]
     for row in range(PHOTOS):

@@ -19,6 +19,7 @@ from aoq.pipeline.console import is_hidden
 from tests.chaos import forks
 from tests.chaos.campaign import Kind
 from tests.chaos.reference import Reference
+from tests.chaos.rules import BrokenError, hold
 from tests.pictures import bomb
 from tests.republish import republish
 
@@ -28,96 +29,46 @@ MOST_GROWN = 600 << 20
 """Bytes that the server may take beyond what it starts with: one picture of the most pixels, and its copy."""
 PICTURES = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 PATHS = (
-    "/",
-    "/image/0",
-    "/caption/0",
-    "/image/0/listed",
-    "/picture/train/0",
-    "/picture/train/2",
-    "/picture/train/3",
-    "/picture/train/../../../etc/passwd",
-    "/picture/train/%2e%2e%2f",
-    "/picture/../0",
-    "/picture/train/-1",
-    "/picture/train/99999999999999999999",
-    "/picture/train/\u0661",
-    "/static/../app.py",
-    "/static/%2e%2e/app.py",
-    "/static//etc/passwd",
-    "//etc/passwd",
-    "/image/0?table=99",
-    "/image/0?page=-1",
-    "/image/0?page=1e9",
-    "/?page=0",
-    "/?page=99999",
-    "/search?q=",
-    "/search?q=%00",
-    "/search?q=%1b%5b31m",
-    "/search?q=" + "x" * 6000,
-    "/search?q=" + "x+" * 30_000,
+    *(
+        "/",
+        "/image/0",
+        "/caption/0",
+        "/image/0/listed",
+        "/nothing/0",
+        "/query/0",
+        "/evaluations/0",
+        "/favicon.ico",
+        "*",
+    ),
+    *("/picture/train/0", "/picture/train/1", "/picture/train/2", "/picture/train/3", "/picture/dev/1", "/mark", "*"),
+    *("/picture/train/../../../etc/passwd", "/picture/train/%2e%2e%2f", "/picture/../0", "/picture/train/-1"),
+    *("/picture/train/99999999999999999999", "/picture/train/\u0661", "/static/../app.py", "/static/%2e%2e/app.py"),
+    *("/static//etc/passwd", "//etc/passwd", "http://evil.example/", "/%00", "/\x7f", "/?page=0", "/?page=99999"),
+    *("/image/0?table=99", "/image/0?page=-1", "/image/0?page=1e9", "/image/0?show=%3Cscript%3E"),
+    *("/image/0?beside=0&beside=9", "/caption/5?table=0&run=99", "/search?q=", "/search?q=%00", "/search?q=%1b%5b31m"),
+    *("/search?q=%ff%fe", "/search?q=%E2%80%AE", "/search?q=" + "x" * 6000, "/search?q=" + "x+" * 30_000),
+    *("/image/0?table=" + "9" * 5000, "/image/0?" + "table=0&" * 7000, "/" + "?" * 70_000, "/" + "a/" * 3000),
     "/search?" + "&".join(f"q{n}=1" for n in range(5000)),
-    "/image/0?" + "table=0&" * 7000,
-    "/" + "?" * 70_000,
-    "/image/0?table=" + "9" * 5000,
-    "/search?q=%ff%fe",
-    "/search?q=%E2%80%AE",
-    "/image/0?beside=0&beside=9",
-    "/nothing/0",
-    "/%00",
-    "/\x7f",
-    "/image/0?show=%3Cscript%3E",
-    "/favicon.ico",
-    "/picture/dev/1",
-    "/picture/train/1",
-    "/mark",
-    "*",
-    "http://evil.example/",
-    "/" + "a/" * 3000,
-    "/query/0",
-    "/evaluations/0",
-    "/caption/5?table=0&run=99",
 )
 METHODS = ("GET", "GET", "GET", "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "TRACE", "JUNK", "GET\x00", "get")
 HEADERS = (
-    "Host: evil.example",
-    "Host: 127.0.0.1:1",
-    "Host: ",
-    "X: " + "y" * 70_000,
-    "Content-Length: -1",
-    "Content-Length: 99999999999",
-    "Content-Length: x",
-    "Transfer-Encoding: chunked",
-    "Origin: http://evil.example",
-    "Cookie: \xff",
-    "Range: bytes=0-99999999999",
-    "Content-Type: multipart/form-data; boundary=",
-    "Expect: 100-continue",
-    "If-None-Match: *",
-    "Connection: upgrade",
-    ": empty",
+    *("Host: evil.example", "Host: 127.0.0.1:1", "Host: ", "X: " + "y" * 70_000, "Origin: http://evil.example"),
+    *("Content-Length: -1", "Content-Length: 99999999999", "Content-Length: x", "Transfer-Encoding: chunked"),
+    *("Cookie: \xff", "Range: bytes=0-99999999999", "Expect: 100-continue", "If-None-Match: *", ": empty"),
+    *("Connection: upgrade", "Content-Type: multipart/form-data; boundary="),
     "Content-Type: application/x-www-form-urlencoded; charset=utf-7",
 )
 BACKS = (
-    "\t//evil.example",
-    "\n//evil.example",
-    "/\\evil.example",
-    "//evil.example",
-    "/\t/evil.example",
-    "https://evil.example",
-    "/x\r\nSet-Cookie: a=1",
+    *("\t//evil.example", "\n//evil.example", "/\\evil.example", "//evil.example", "/\t/evil.example"),
+    *("https://evil.example", "/x\r\nSet-Cookie: a=1"),
 )
 BODIES = (
-    b"",
-    b"token=x&image=0&caption=0",
-    b"a=" + b"b" * 100_000,
-    b"%",
-    b"\x00\xff",
-    b"token=%ff&back=%09//evil",
+    *(b"", b"token=x&image=0&caption=0", b"a=" + b"b" * 100_000, b"%", b"\x00\xff", b"token=%ff&back=%09//evil"),
     b"&" * 5000,
 )
 
 
-def hostile_requests(reference: Reference, folder: Path, rng: random.Random) -> str | None:
+def hostile_requests(reference: Reference, folder: Path, rng: random.Random) -> None:
     place = reference.copy_chain("evaluation", folder / "place")
     pictures = _put_pictures(place, rng)
     before = {str(path.relative_to(place)) for path in place.rglob("*")}
@@ -125,47 +76,36 @@ def hostile_requests(reference: Reference, folder: Path, rng: random.Random) -> 
     slow: list[socket.socket] = []
     try:
         port = _port(server)
-        if port is None:
-            return f"the server does not start: {server.output}"
         start = _get(port, "/").decode()
-        album = re.search(r"/picture/(train-\w+)/", start)
-        if album is None:
-            return "the start page names no picture"
+        album = re.findall(r"/picture/(train-\w+)/", start)[0]
         peak = _peak(server.process)
         slow += [_connect(port) for _ in range(6)]
         for connection in slow:
             connection.sendall(b"GET / HTTP/1.1\r\nHost:")  # and nothing more, or a byte now and then
-        paths = [f"/picture/{album[1]}/{row}" for row in range(pictures)]
+        paths = [f"/picture/{album}/{row}" for row in range(pictures)]
         for number in range(REQUESTS + pictures):
             request = _request(rng, port)
             if number >= REQUESTS:
                 request = f"GET {paths[number - REQUESTS]} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode()
             _drip(slow[:3])
-            if broke := _wrong_answer(_ask(port, request)):
-                return f"{request[:200].decode('latin-1')!a}: {broke}"
-        if broke := _all_at_once(port, rng.choices([*paths, "/", "/image/0", "/caption/1"], k=CLIENTS)):
-            return broke
-        if broke := _hostile_mark(port, rng) or _hostile_token(port, rng, place):
-            return broke
+            hold(_wrong_answer(_ask(port, request)), ascii(request[:200].decode("latin-1")))
+        hold(_all_at_once(port, rng.choices([*paths, "/", "/image/0", "/caption/1"], k=CLIENTS)))
+        hold(_hostile_mark(port, rng) or _hostile_token(port, rng, place))
         started = time.monotonic()
-        good = _get(port, "/")
-        if good != start.encode():
-            return f"after it all the start page gives {good[:60]!r}"
-        if time.monotonic() - started > 5:
-            return "after it all the start page takes over 5 s"
-        if (grown := _peak(server.process) - peak) > MOST_GROWN:
-            return f"the server's memory grew by {grown >> 20} MB"
+        good, seconds = _get(port, "/"), time.monotonic() - started
+        hold(f"the start page gives {good[:60]!r}" if good != start.encode() else None, "after it all")
+        hold(f"the start page takes {seconds:.0f} s" if seconds > 5 else None, "after it all")
+        grown = _peak(server.process) - peak
+        hold(f"the server's memory grew by {grown >> 20} MB" if grown > MOST_GROWN else None)
     finally:
         for connection in slow:
             connection.close()
         server.kill()
         ended = server.wait(seconds=10)
-    new = {str(path.relative_to(place)) for path in place.rglob("*")} - before
-    if new - {"matches.csv", ".matches.csv.lock"}:
-        return f"it wrote {sorted(new)}"
+    new = {str(path.relative_to(place)) for path in place.rglob("*")} - before - {"matches.csv", ".matches.csv.lock"}
+    hold(f"it wrote {sorted(new)}" if new else None)
     if "Traceback" in ended.errors or any(map(is_hidden, ended.errors)):
-        return f"on its terminal: {ended.errors[-800:]!a}"
-    return None
+        hold(f"on its terminal: {ended.errors[-800:]!a}")
 
 
 def _wrong_answer(answer: bytes) -> str | None:
@@ -237,12 +177,12 @@ def _peak(process: int) -> int:
     return int(re.findall(r"VmHWM:\s*(\d+)", status)[0]) << 10
 
 
-def _port(server: forks.Running) -> int | None:
+def _port(server: forks.Running) -> int:
     for _ in range(1000):
         if found := re.search(r"http://127\.0\.0\.1:(\d+)/", server.output):
             return int(found[1])
         time.sleep(0.02)
-    return None
+    raise BrokenError(f"the server does not start: {server.output}")
 
 
 def _plain(port: int, path: str) -> bytes:

@@ -15,6 +15,16 @@ LOGGED = re.compile(r"\d\d:\d\d:\d\d (?!error:)")
 INTERNALS = re.compile(r"allow_pickle|Traceback|Segmentation|Fatal Python|core dumped|Exception ignored|Aborted!")
 
 
+class BrokenError(Exception):
+    """A case breaks a rule."""
+
+
+def hold(broke: str | None, what: str = "") -> None:
+    """Go on unless something is broken; `what` led to it."""
+    if broke:
+        raise BrokenError(f"{what}: {broke}" if what else broke)
+
+
 def refused_well(ended: Ended) -> str | None:
     """Say what is wrong with the end of a command, refused or not; None if nothing is."""
     if ended.late:
@@ -33,6 +43,10 @@ def refused_well(ended: Ended) -> str | None:
     if ended.code != 0 and len(refusal) > LINES:
         return f"{len(refusal)} lines of refusal\n{ended.said}"
     return None
+
+
+def failed(ended: Ended) -> str | None:
+    return None if ended.code == 0 else f"it ends with {ended.code}\n{ended.said}"
 
 
 def nothing_left(folder: Path, before: set[str]) -> str | None:
