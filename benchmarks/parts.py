@@ -69,8 +69,7 @@ def timed(rank: int, count: int, folder: str, chunk: int | None, loss: str, batc
         rows = np.roll(order, -number * batch_size)[:batch_size]
         started = time.perf_counter(), time.process_time()
         draw = draw_batch(pairs, None, "none", rows, np.random.default_rng(0), 0)
-        part = cut.for_batch(batch_size).processes.rows(batch_size)
-        take_step(model, optimizer, read_batch(pairs, draw, part), objective, 2.0, cut)
+        take_step(model, optimizer, read_batch(pairs, draw, cut.rows(batch_size)), objective, 2.0, cut)
         seconds.append((time.perf_counter() - started[0], time.process_time() - started[1]))
     milliseconds = 1000 * np.median(seconds[1:], axis=0) / batch_size
     np.save(f"{folder}/{rank}.npy", [*milliseconds, peak_mb() - before])

@@ -36,10 +36,10 @@ from aoq.pipeline.settings import configured_path, read_shipped_settings
 from aoq.pipeline.stages.chain import Chain
 from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.stages.splits import model_options, open_pairs
-from aoq.pipeline.training.batches import draw_batch, offline_draws, read_batch
+from aoq.pipeline.training.batches import draw_batch, matched, offline_draws, read_batch
 from aoq.pipeline.training.drawable import Drawable
 from aoq.pipeline.training.optimizer import make_optimizer
-from aoq.pipeline.training.sampler import Draw, Group, Sampler
+from aoq.pipeline.training.sampler import Sampler
 from aoq.pipeline.training.step import Objective, make_objective, take_step
 
 APPROACHES: dict[str, Loss] = {
@@ -135,7 +135,7 @@ def time_steps(chain: Chain, batch_size: int, steps: int, device: torch.device) 
 def seconds_to_encode(pairs: PairData, one: Trained, captions: np.ndarray, device: torch.device) -> float:
     """Seconds for a batch of anchors, with the gradients of any loss."""
     began = time.perf_counter()
-    batch = read_batch(pairs, Draw([Group(pairs.split.image_of[captions], captions)])).to(device)
+    batch = read_batch(pairs, matched(pairs, captions)).to(device)
     codes = [one.model.encode_images(batch.images).vectors, one.model.encode_captions(batch.captions).vectors]
     torch.autograd.backward(codes, [torch.ones_like(code) for code in codes])
     float(codes[0].detach().flatten()[0])

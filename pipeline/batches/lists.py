@@ -32,24 +32,14 @@ class MeetingLists:
     kept_apart: Int64[np.ndarray, " keys"]
     """Ascending `pair_keys` of images and captions that match, or may match."""
 
-    @property
-    def images(self) -> int:
-        return len(self.i2t)
-
-    @property
-    def captions(self) -> int:
-        return len(self.t2i)
-
     def match(self, images: np.ndarray, captions: np.ndarray) -> Bool[np.ndarray, "*pairs"]:
         """Mark those that must not share a batch."""
-        return is_among(pair_keys(images, captions, self.captions), self.kept_apart)
+        return is_among(pair_keys(images, captions, len(self.t2i)), self.kept_apart)
 
-    def matching_cells(self, batches: Integer[np.ndarray, "n size 2"]) -> Bool[np.ndarray, "n size size"]:
-        """Mark where the image of a pair matches the caption of another pair in its batch."""
-        images, captions = np.moveaxis(batches, 2, 0)
-        cells = self.match(images[:, :, None], captions[:, None, :])
-        own = np.arange(batches.shape[1])
-        cells[:, own, own] = False
+    def matching_cells(self, batch: Integer[np.ndarray, "size 2"]) -> Bool[np.ndarray, "size size"]:
+        """Mark where the image of a pair matches the caption of another pair of the batch."""
+        cells = self.match(batch[:, :1], batch[None, :, 1])
+        np.fill_diagonal(cells, False)
         return cells
 
 
@@ -140,7 +130,7 @@ def measure_meetings(
         hardest = np.concatenate([one.min(axis=1) for one in ranks])
         listed = np.concatenate([(one < depth).sum(axis=1) for one in ranks])
         met[direction] = Met(float(np.median(hardest)) + 1, float(listed.mean()), float((listed == 0).mean()))
-    cells = [int(lists.matching_cells(batch[None]).sum()) for batch in batches]
+    cells = [int(lists.matching_cells(batch).sum()) for batch in batches]
     return Meetings(len(batches), met, float(np.mean(cells)))
 
 

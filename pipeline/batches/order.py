@@ -8,9 +8,7 @@ in each epoch, so batches differ. Pairs that match, or are suspected to, are mov
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any, no_type_check
 
 import numpy as np
@@ -24,16 +22,10 @@ from aoq.pipeline.search.problem import READ_ROWS, blocks
 MOST_EDGES = 10
 """Edges per list in a pass."""
 COMMUNITY = 32
-CELLS = 1 << 20
-"""Images x captions looked up at once."""
 _TRIES = 50
 """Places tried for a pair that is moved to another batch."""
-Order = Int32[np.ndarray, " pairs"]
-"""Rows of pairs, batch after batch."""
 _PairRows = Int64[np.ndarray, " rows"]
 """Row numbers of pairs."""
-Communities = Int32[np.ndarray, " nodes"]
-"""The number of each node's community."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +40,8 @@ class MinedBatches:
     seed: int = 0
     community: int = COMMUNITY
 
-    def order(self, epoch: int) -> Order:
-        """Order every pair once, batch after batch; the last may be short."""
+    def order(self, epoch: int) -> Int32[np.ndarray, " pairs"]:
+        """Order the rows of all pairs, batch after batch; the last may be short."""
         rng, size = np.random.default_rng([self.seed, epoch]), self.batch_size
         wanted = size // max(1, round(size / self.community))
         full, rest = [], []
@@ -98,11 +90,11 @@ def pass_graph(lists: MeetingLists, rows: _PairRows, *, most: int, rng: np.rando
     """
     nodes, edges = len(rows), []
     images, captions = lists.pairs[rows].T
-    for listed, anchors, candidates, count in (
-        (lists.i2t, images, captions, lists.captions),
-        (lists.t2i, captions, images, lists.images),
+    for listed, anchors, others, candidates in (
+        (lists.i2t, images, lists.t2i, captions),
+        (lists.t2i, captions, lists.i2t, images),
     ):
-        node_of = np.full(count, -1)
+        node_of = np.full(len(others), -1)
         node_of[candidates] = np.arange(nodes)
         for start, stop in blocks(nodes, READ_ROWS):
             edges.append(_draw_edges(listed[anchors[start:stop]], start, node_of, most, rng))
@@ -132,8 +124,8 @@ def _draw_edges(
     return np.stack([own[anchor], nodes[anchor, place]])
 
 
-def communities(graph: Graph, size: int, rng: np.random.Generator) -> Communities:
-    """Grow communities of at most `size` nodes, each from a free node at random.
+def communities(graph: Graph, size: int, rng: np.random.Generator) -> Int32[np.ndarray, " nodes"]:
+    """Return the number of each node's community; they have at most `size` nodes, and grow from free ones at random.
 
     A community takes the free node n with the most edges into it, relative to its edges to other free nodes:
 
@@ -191,7 +183,7 @@ def _grow(offsets: Any, neighbours: Any, weights: Any, seeds: Any, size: int) ->
 
 
 def pack_communities(
-    numbers: Communities, wanted: int, size: int, rng: np.random.Generator
+    numbers: Int32[np.ndarray, " nodes"], wanted: int, size: int, rng: np.random.Generator
 ) -> Int64[np.ndarray, " nodes"]:
     """Pack nodes into batches of `size`, each with as many communities of the `wanted` size as fit, at random.
 
@@ -229,12 +221,10 @@ def keep_apart(
 
 def meetings(lists: MeetingLists, order: Integer[np.ndarray, " pairs"], size: int) -> Int64[np.ndarray, " places"]:
     """Find places of pairs whose image or caption matches another pair's in the batch; the later of the two."""
-    places, whole = [], len(order) // size * size
-    step = size * max(1, CELLS // size**2)
-    for start, stop in [*((start, min(start + step, whole)) for start in range(0, whole, step)), (whole, len(order))]:
-        pairs = lists.pairs[order[start:stop]].reshape(-1, min(size, max(1, stop - start)), 2)
-        batch, row, column = np.nonzero(lists.matching_cells(pairs))
-        places.append(start + batch * size + np.maximum(row, column))
+    places = []
+    for start in range(0, len(order), size):
+        row, column = np.nonzero(lists.matching_cells(lists.pairs[order[start : start + size]]))
+        places.append(start + np.maximum(row, column))
     return np.unique(np.concatenate(places))
 
 
@@ -246,20 +236,3 @@ def _would_match(
     others = np.delete(order[start : start + size], place - start)
     own, (images, captions) = lists.pairs[[pair]], lists.pairs[others].T
     return bool((lists.match(own[:, 0], captions) | lists.match(images, own[:, 1])).any())
-
-
-class KeptOrder:
-    """The order of the last requested epoch; threads share it."""
-
-    def __init__(self, make: Callable[[int], Order]) -> None:
-        self._make, self._lock = make, Lock()
-        self._kept: tuple[int, Order] | None = None
-
-    def __reduce__(self) -> tuple[type[KeptOrder], tuple[object]]:
-        return KeptOrder, (self._make,)  # a lock can be neither copied nor pickled
-
-    def __call__(self, epoch: int) -> Order:
-        with self._lock:
-            if self._kept is None or self._kept[0] != epoch:
-                self._kept = epoch, self._make(epoch)
-            return self._kept[1]

@@ -25,16 +25,16 @@ from aoq.pipeline.losses.sigmoid import sigmoid_loss
 from aoq.pipeline.losses.similarities import LossFunction, OfflineSimilarities, Similarities
 from aoq.pipeline.losses.triplet import online_triplet, sum_triplet
 
+Offline = Literal["none", "anchors", "quintuplet", "triples"]
+"""What a loss draws: nothing, the anchors' negatives, their companions as well, or triples of true pairs."""
+
 
 @dataclass(frozen=True)
 class LossKind:
-    """A loss on similarities, and the pairs that it needs from the table.
-
-    It needs no offline negatives, those of the anchors, or all four pairs; or triples, in which all pairs are anchors.
-    """
+    """A loss on similarities, and what it draws from the table."""
 
     function: LossFunction
-    offline: Literal["none", "anchors", "quintuplet", "triples"]
+    offline: Offline
     is_sparse: bool = True
     """Whether few entries of the matrix have a gradient at full hardness: positives, and the hardest negatives."""
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool
 
 from aoq.pipeline.batches.lists import meeting_lists
-from aoq.pipeline.batches.order import COMMUNITY, KeptOrder, MinedBatches
+from aoq.pipeline.batches.order import COMMUNITY, MinedBatches
 from aoq.pipeline.build import planned_file
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.training import Training
@@ -26,9 +25,9 @@ from aoq.pipeline.stages.splits import fingerprint
 from aoq.pipeline.tables.pairs import rows_by_id
 from aoq.pipeline.tables.screens.view import Judged, View, read_view
 from aoq.pipeline.tables.table import NegativeTable, read_table
-from aoq.pipeline.training.batches import Guide, Teachers
+from aoq.pipeline.training.batches import Guide, score_all
 from aoq.pipeline.training.drawable import DrawnRanks, drawable, drawn_ranks
-from aoq.pipeline.training.sampler import WHOLE_LISTS, Group, Sampler
+from aoq.pipeline.training.sampler import WHOLE_LISTS, Sampler
 from aoq.pipeline.vectors import open_vectors
 
 logger = logging.getLogger(__name__)
@@ -51,14 +50,14 @@ def open_student_table(chain: Chain) -> TableAndView:
 def make_guide(chain: Chain) -> Guide | None:
     """Make the guide from the teacher's vectors, if [sampling] has a margin for it."""
     margin = chain.experiment.sampling.guide_margin
-    return None if margin is None else Guide(EmbeddingStore.open(chain["embeddings"].opened()), margin)
+    return None if margin is None else (EmbeddingStore.open(chain["embeddings"].opened()), margin)
 
 
-def make_teachers(chain: Chain, stage: str, training: Training, split: Split, folder: Path) -> Teachers | None:
+def make_teachers(chain: Chain, stage: str, training: Training, split: Split, folder: Path) -> list[EmbeddingStore]:
     """Open the teachers of a training's batches, if it has any; `folder` keeps copies of vectors of files."""
     distillation = training.distillation
     if distillation is None or not distillation.scores_batch:
-        return None
+        return []
     stores = [EmbeddingStore.open(member.artifact.opened()) for member in chain.distilled[stage]]
     for number, files in enumerate(distillation.files):
         where, sides = f"[{stage}.distillation] teacher {number + 1} of files", {}
@@ -77,9 +76,9 @@ def make_teachers(chain: Chain, stage: str, training: Training, split: Split, fo
         if (sizes := [vectors.shape[1] for vectors in sides.values()])[0] != sizes[1]:
             raise ValueError(f"{where}: images have {sizes[0]} dimensions and captions {sizes[1]}; give one model's.")
         stores.append(EmbeddingStore(**sides))
-    teachers, rng = Teachers(stores), np.random.default_rng(0)
-    probed = Group(*(rng.integers(0, count, PROBED) for count in (split.image_count, split.caption_count)))
-    for number, scores in enumerate(teachers.scores(probed)):
+    rng = np.random.default_rng(0)
+    probed = rng.integers(0, (split.image_count, split.caption_count), (PROBED, 2))
+    for number, scores in enumerate(score_all(store, probed) for store in stores):
         if float(scores.max() - scores.min()) < CONSTANT:
             raise ValueError(
                 f"[{stage}.distillation] teacher {number + 1} of {len(stores)} gives all pairs nearly the same score, "
@@ -87,7 +86,7 @@ def make_teachers(chain: Chain, stage: str, training: Training, split: Split, fo
             )
     if training.augment:
         logger.info("the teachers' embeddings are of the photographs as they are, without `augment`")
-    return teachers
+    return stores
 
 
 def _rows_of_ids(file: Path, split: Split, where: str) -> list[int]:
@@ -98,7 +97,7 @@ def _rows_of_ids(file: Path, split: Split, where: str) -> list[int]:
     return [rows[name] for name in split.ids]
 
 
-def make_orders(chain: Chain, split: Split, table: NegativeTable, view: View | None) -> KeptOrder | None:
+def mine_batches(chain: Chain, split: Split, table: NegativeTable, view: View | None) -> MinedBatches | None:
     """Make the mined batches of each epoch, if [sampling] asks for them."""
     sampling = chain.experiment.sampling
     if sampling.batches is None:
@@ -106,8 +105,7 @@ def make_orders(chain: Chain, split: Split, table: NegativeTable, view: View | N
     pairs, true = positive_pairs_of(split.image_of), positive_pairs_of(split.image_of, split.identity)
     lists = meeting_lists(table, pairs, true=true, view=view, ranks=sampling.batch_ranks)
     batch_size = chain.experiment.student.batch_size
-    mined = MinedBatches(lists, batch_size, chain.experiment.seed, sampling.community or COMMUNITY)
-    return KeptOrder(mined.order)
+    return MinedBatches(lists, batch_size, chain.experiment.seed, sampling.community or COMMUNITY)
 
 
 def make_sampler(chain: Chain, split: Split, table: NegativeTable, view: View | None) -> Sampler:
@@ -127,16 +125,14 @@ def make_sampler(chain: Chain, split: Split, table: NegativeTable, view: View | 
     for direction in DIRECTIONS:
         judged, listed = view[direction] if view else None, table[direction]
         ranks = _ranks(chain, sizes, direction, listed.h, judged)
-        drawn = drawable(
+        drawn = lists[direction] = drawable(
             direction, listed, h=ranks.stop, after=ranks.start, judged=judged, suspected=suspected, gaps=gaps
         )
-        scores = listed.scores[:, ranks.start : ranks.stop]
-        lists[direction] = replace(drawn, scores=scores, positive_score=listed.positive_score)
         shortest = int((drawn.ids >= 0).sum(axis=1).min())
         if distillation is not None and shortest < distillation.listed:
             sentence = "%s: the shortest list has %d negatives, and distillation takes %d: short lists have fewer terms"
             logger.info(sentence, direction, shortest, distillation.listed)
-        if (probability := lists[direction].match_probability) is not None:
+        if (probability := drawn.match_probability) is not None:
             softer = chain.experiment.student.loss.softens
             logger.info("%s: %s, with p %.3f on average", direction, softer, probability.mean())
     return Sampler(

@@ -29,7 +29,7 @@ from aoq.pipeline.evaluation.retrieval import ensemble, retrieval_ranks, summari
 from aoq.pipeline.prepare.pixels import decoded_elsewhere
 from aoq.pipeline.stages.chain import Chain, Depths
 from aoq.pipeline.stages.data import check_pretrained
-from aoq.pipeline.stages.draws import make_guide, make_orders, make_sampler, make_teachers, open_student_table
+from aoq.pipeline.stages.draws import make_guide, make_sampler, make_teachers, mine_batches, open_student_table
 from aoq.pipeline.stages.hard_negatives import shortened
 from aoq.pipeline.stages.processes import follow, joined, run_ranks
 from aoq.pipeline.stages.splits import model_options, open_pairs
@@ -107,13 +107,13 @@ def _make_trainer(chain: Chain, stage: str, section: Training | CoTeaching, **co
         return CoTrainer(
             models=[_fresh_model(**common["description"]) for _ in NETWORK_FILES], section=section, **common
         )
-    sampler = orders = guide = None
+    sampler = mined = guide = None
     on_table, split = stage == "second_round" and chain.trains_on_table, common["pairs"].split
     if stage == "first_round" and chain.experiment.mining is not None and common["run"].processes.leads:
         shortened(split, Depths.of(chain.experiment.mining))  # logs it before the teacher trains
     if on_table:
         table, view = open_student_table(chain)
-        orders = make_orders(chain, split, table, view)
+        mined = mine_batches(chain, split, table, view)
         listed = section.distillation.listed if section.distillation else 0
         sampler = make_sampler(chain, split, table, view) if section.loss.draws_offline or listed else None
         guide = make_guide(chain)
@@ -127,7 +127,7 @@ def _make_trainer(chain: Chain, stage: str, section: Training | CoTeaching, **co
     schedule = _with_numbers_of_pair(section, model)
     teachers = make_teachers(chain, stage, section, split, common["run"].work / UNITS)
     return Trainer(
-        models=[model], schedule=schedule, sampler=sampler, orders=orders, guide=guide, teachers=teachers, **common
+        models=[model], schedule=schedule, sampler=sampler, mined=mined, guide=guide, teachers=teachers, **common
     )
 
 

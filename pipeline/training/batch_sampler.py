@@ -6,17 +6,18 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Int32, Int64
+from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
 from aoq.pipeline.batches.lists import meeting_lists
-from aoq.pipeline.batches.order import COMMUNITY, KeptOrder, MinedBatches
+from aoq.pipeline.batches.order import COMMUNITY, MinedBatches
 from aoq.pipeline.data.batches import epoch_order, step_rng
+from aoq.pipeline.losses import Offline
 from aoq.pipeline.reading import host_array
 from aoq.pipeline.tables.pairs import Pairs
 from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
 from aoq.pipeline.training.drawable import Drawable, drawable_of
-from aoq.pipeline.training.sampler import WHOLE_LISTS, Offline, Sampler
+from aoq.pipeline.training.sampler import WHOLE_LISTS, Sampler
 
 _OFFLINE: dict[str | None, Offline] = {None: "quintuplet", "anchors": "triples", "omit": "anchors"}
 """Draws for each value of `companions`."""
@@ -32,9 +33,9 @@ class BatchSampler:
         [2B, 3B)   companions   (i_own, t_own): an image of t_off, a caption of i_off
 
     With `companions="anchors"` B = batch_size // 3 and N = 3 B, all of them matched pairs for the same losses with
-    companions as anchors: (i, t), (i_own, t_off), (i_off, t_own). An epoch then draws a third of the pairs; the others
-    appear as negatives and companions. With `companions="omit"` N = 2 B: anchors and offline negatives alone, for
-    losses without derived pairs. By default each pair is an anchor once an epoch.
+    companions as anchors: (i, t), (i_own, t_off), (i_off, t_own). An epoch then draws a third of the pairs. With
+    `companions="omit"` N = 2 B: anchors and offline negatives alone, for losses without derived pairs. By default each
+    pair is an anchor once an epoch.
 
     A `DataLoader(dataset, batch_sampler=sampler)` asks `dataset[row]` for each (image, caption) of a batch;
     `DataLoader(dataset, sampler=sampler, batch_size=None)` asks `dataset[batch]` for the whole (N, 2) array.
@@ -45,8 +46,9 @@ class BatchSampler:
     to one that does, and left out if a process would see fewer than two pairs (or no triple).
 
     The pairs are the table's true ones, of which an image or a caption may have several, or those of `image_of`
-    (captions,), the image row of each caption; `is_positive` says which rows of a batch match. In one set a pair is an
-    anchor in both orders. A row that is drawn as a negative needs a positive itself, unless companions are omitted.
+    (captions,), the image row of each caption (-1: none); `is_positive` says which rows of a batch match. In one set a
+    pair is an anchor in both orders. A row that is drawn as a negative needs a positive itself, unless companions are
+    omitted.
 
     With `batches="mined"` the anchors of a batch are each other's hard negatives (`aoq.pipeline.batches.order`), in
     communities of about `community` pairs. Neighbours come from the ranks `batch_ranks` of captions, [start, stop) from
@@ -89,41 +91,45 @@ class BatchSampler:
             raise ValueError(f'batches is {batches!r}; it is "mined" or None.')
         if batches is None and batch_ranks is not None:
             raise ValueError('batch_ranks belong to batches="mined"; give both, or neither.')
-        bare, view, _ = parts_of(table)
         least = 6 if companions == "anchors" else 2
         if batch_size < least:
             raise ValueError(f"batch_size = {batch_size} leaves no negative in a batch; give at least {least}.")
         if not 0 <= rank < world_size:
             raise ValueError(f"rank = {rank} is not one of the {world_size} processes; ranks count from 0.")
-        i2t = drawable_of(table, "i2t", h=h_captions, option="h_captions", weights=i2t_weights)
-        t2i = drawable_of(table, "t2i", h=h_images, option="h_images", weights=t2i_weights)
-        has_companions = offline and companions != "omit"
+        bare, view, _ = parts_of(table)
+        if image_of is None and bare.positives is None:
+            raise ValueError("the table does not say which pairs are true; give image_of, each caption's image row.")
+        i2t = drawable_of(table, "i2t", h=h_captions, weights=i2t_weights)
+        t2i = drawable_of(table, "t2i", h=h_images, weights=t2i_weights)
+        self._offline: Offline = _OFFLINE[companions] if offline else "none"
         self._sampler = Sampler(
             i2t,
             t2i,
-            _positives(bare, image_of),
+            bare.positives if image_of is None else host_array(image_of, "image_of").astype(np.int64),
             strategy=strategy,
             resample=resample,
             windows=windows,
             one_set=bare.is_one_set,
-            companions=has_companions,
+            companions=self._offline in ("quintuplet", "triples"),
         )
-        count = len(self.pairs)
-        if has_companions:
+        if self._offline in ("quintuplet", "triples"):
             _require_companions(self.pairs, i2t, t2i)
-        self._offline, self._mined = _OFFLINE[companions] if offline else None, None
-        if batches == "mined":
-            lists = meeting_lists(bare, self.pairs, view=view, ranks=batch_ranks)
-            self._recipe = f"mined, ranks {batch_ranks or 'all'}, community {community}"
-            self._mined = KeptOrder(MinedBatches(lists, batch_size, seed, community).order)
         self._seed, self._rank, self._world_size = seed, rank, world_size
         self._drawn = batch_size * world_size
-        full, rest = divmod(count, self._drawn)
+        self._kind: dict[str, Any] = {"seed": seed, "pairs_per_step": self._drawn}
+        self._mined = None
+        if batches == "mined":
+            lists = meeting_lists(bare, self.pairs, view=view, ranks=batch_ranks)
+            self._mined = MinedBatches(lists, batch_size, seed, community)
+            self._kind["batches"] = f"mined, ranks {batch_ranks or 'all'}, community {community}"
+        self._order = -1, np.empty(0, np.int32)  # of the last epoch that a batch was asked of
+        full, rest = divmod(len(self.pairs), self._drawn)
         fewest = world_size * (3 if companions == "anchors" and world_size > 1 else 2)
         self._steps = full + (rest >= fewest and not drop_last)
         if not self._steps:
             raise ValueError(
-                f"{count} pairs fill no batch of {batch_size} in each of {world_size} processes; lower batch_size."
+                f"{len(self.pairs)} pairs fill no batch of {batch_size} in each of {world_size} processes; lower "
+                "batch_size."
             )
         self._epoch, self._step, self._has_begun = 0, 0, False
 
@@ -141,7 +147,7 @@ class BatchSampler:
         for pair in pairs.astype(np.int32):
             rng = step_rng(seed=self._seed, epoch=epoch, step=int(pair))
             drawn.append(self._sampler.draw(pair[None], rng, epoch).groups)
-        return np.array(drawn, np.int64).squeeze(3).transpose(1, 0, 2)
+        return np.concatenate(drawn, axis=1).astype(np.int64)
 
     def __len__(self) -> int:
         """Number of batches in a whole epoch; the same in every process."""
@@ -159,17 +165,18 @@ class BatchSampler:
 
     def batch(self, epoch: int, step: int) -> Int64[np.ndarray, "rows 2"]:
         """Return any batch, without advancing."""
-        order = self._mined(epoch) if self._mined else epoch_order(len(self.pairs), seed=self._seed, epoch=epoch)
-        rows = order[step * self._drawn :][: self._drawn]
-        if self._offline is None:
-            blocks = self.pairs[rows].astype(np.int64)[None]
-        else:
+        if self._order[0] != epoch:
+            plain = epoch_order(len(self.pairs), seed=self._seed, epoch=epoch)
+            self._order = epoch, plain if self._mined is None else self._mined.order(epoch)
+        rows = self._order[1][step * self._drawn :][: self._drawn]
+        groups = self.pairs[rows][None]
+        if self._offline != "none":
             rng = step_rng(seed=self._seed, epoch=epoch, step=step)
             groups = self._sampler.draw_for(self._offline, rows, rng, epoch).groups
-            pairs = np.concatenate([np.stack(group, axis=1) for group in groups]).astype(np.int64)
-            blocks = pairs.reshape(2 if self._offline == "anchors" else 3, -1, 2)
-        size = blocks.shape[1] // self._world_size
-        return blocks[:, self._rank * size :][:, :size].reshape(-1, 2)
+        if self._offline == "triples":
+            groups = groups.reshape(3, -1, 2)
+        size = groups.shape[1] // self._world_size
+        return groups[:, self._rank * size :][:, :size].reshape(-1, 2).astype(np.int64)
 
     def is_positive(self, batch: Int64[np.ndarray, "rows 2"]) -> Bool[np.ndarray, "rows rows"]:
         """Mark where the image of one row and the caption of another are a true pair.
@@ -177,12 +184,6 @@ class BatchSampler:
         If each caption has one image, `aoq.positive_pairs` does the same.
         """
         return self._sampler.are_pairs(batch[:, :1], batch[None, :, 1])
-
-    @property
-    def _kind(self) -> dict[str, Any]:
-        """Settings that must be the same to continue from a state."""
-        mined = {} if self._mined is None else {"batches": self._recipe}
-        return {"seed": self._seed, "pairs_per_step": self._drawn, **mined}
 
     def set_epoch(self, epoch: int) -> None:
         """Iterate over this epoch next: from its start, or from the position that `load_state_dict` set."""
@@ -200,30 +201,12 @@ class BatchSampler:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue the next iteration after the last batch of the state; later ones are the following epochs."""
-        ours = self._kind
-        if (theirs := {name: value for name, value in state.items() if name not in ("epoch", "step")}) != ours:
+        if (theirs := {name: value for name, value in state.items() if name not in ("epoch", "step")}) != self._kind:
             raise ValueError(
-                f"the state belongs to other batches: {theirs}, here {ours}; keep the seed, batch_size * world_size, "
-                "and how batches are made."
+                f"the state belongs to other batches: {theirs}, here {self._kind}; keep the seed, "
+                "batch_size * world_size, and how batches are made."
             )
         self._epoch, self._step, self._has_begun = state["epoch"], state["step"], False
-
-
-def _positives(table: NegativeTable, image_of: Any) -> Int32[np.ndarray, "*shape"]:
-    """Return the table's true pairs, or the image of each caption."""
-    if image_of is None:
-        if table.positives is None:
-            raise ValueError(
-                "the table does not say which pairs are true; give image_of, the image row of each caption."
-            )
-        return table.positives
-    owners = host_array(image_of, "image_of")
-    if len(outside := np.flatnonzero((owners < 0) | (owners >= len(table.i2t)))):  # before it is cast
-        raise ValueError(
-            f"caption {outside[0]} belongs to image {owners[outside[0]]}, and the table has images 0 to "
-            f"{len(table.i2t) - 1}."
-        )
-    return owners.astype(np.int32)
 
 
 def _require_companions(pairs: Pairs, i2t: Drawable, t2i: Drawable) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -19,9 +19,8 @@ from aoq.pipeline.config.losses import Loss, online_version
 from aoq.pipeline.config.training import Training
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.embedding import EmbeddingStore
-from aoq.pipeline.losses import LOSSES
-from aoq.pipeline.losses.similarities import guided_matches
-from aoq.pipeline.training.sampler import Draw, Group, Offline, Sampler
+from aoq.pipeline.losses import LOSSES, Offline
+from aoq.pipeline.training.sampler import Draw, Sampler
 
 _T = TypeVar("_T")
 
@@ -88,14 +87,19 @@ def draw_batch(
 ) -> Draw:
     """Draw a step's rows of the split and the table; `epoch` counts from the first epoch that draws."""
     if sampler is None or offline == "none":
-        return Draw([Group(pairs.split.image_of[captions], captions)])
+        return matched(pairs, captions)
     return sampler.draw_for(offline, captions, rng, epoch)
+
+
+def matched(pairs: PairData, captions: Int32[np.ndarray, " batch"]) -> Draw:
+    """Pair these captions with their images, and draw nothing."""
+    return Draw(np.stack([pairs.split.image_of[captions], captions], axis=1)[None])
 
 
 def read_batch(pairs: PairData, draw: Draw, part: slice = slice(None)) -> Batch:
     """Read the images and captions of this part of each group."""
-    images, captions = (np.concatenate([rows[part] for rows in side]) for side in zip(*draw.groups, strict=True))
-    anchors, identity = draw.groups[0].images, pairs.split.identity
+    images, captions = draw.groups[:, part].reshape(-1, 2).T
+    anchors, identity = draw.groups[0, :, 0], pairs.split.identity
     batch = Batch(
         replace(pairs.images(images), groups=len(draw.groups)),
         pairs.captions(captions),
@@ -105,29 +109,13 @@ def read_batch(pairs: PairData, draw: Draw, part: slice = slice(None)) -> Batch:
     return batch if (scores := draw.listed_scores) is None else replace(batch, listed_scores=torch.from_numpy(scores))
 
 
-@dataclass(frozen=True)
-class Guide:
-    """The teacher's vectors of the training split, and the margin of `guided_matches`."""
-
-    vectors: EmbeddingStore
-    margin: float
-
-    def matches(self, group: Group) -> Bool[Tensor, "batch batch"]:
-        """Mark the pairs of a batch that are excluded as negatives."""
-        scores = self.vectors.images[group.images] @ self.vectors.captions[group.captions].T
-        return guided_matches(torch.from_numpy(scores), margin=self.margin)
+Guide = tuple[EmbeddingStore, float]
+"""A teacher's embeddings, and the margin of `guided_matches`."""
 
 
-@dataclass(frozen=True)
-class Teachers:
-    """Embeddings of the training split whose dot products teach a student; one teacher or several."""
-
-    stores: Sequence[EmbeddingStore]
-
-    def scores(self, group: Group) -> Float[Tensor, "teachers batch batch"]:
-        """Score all pairs of a batch by the rows of its images and captions."""
-        scores = [store.images[group.images] @ store.captions[group.captions].T for store in self.stores]
-        return torch.from_numpy(np.stack(scores))
+def score_all(embeddings: EmbeddingStore, pairs: Int[np.ndarray, "batch 2"]) -> Float[Tensor, "batch batch"]:
+    """Score every image of these pairs with every caption, by a teacher's embeddings of the training split."""
+    return torch.from_numpy(embeddings.images[pairs[:, 0]] @ embeddings.captions[pairs[:, 1]].T)
 
 
 def read_ahead(make: Callable[[int], _T], steps: Iterable[int], workers: int) -> Generator[_T]:

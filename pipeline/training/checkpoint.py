@@ -29,7 +29,6 @@ from aoq.pipeline.training.metrics import MetricsLog
 
 logger = logging.getLogger(__name__)
 
-_CHECKSUM_BYTES = sha256().digest_size
 CHECKPOINTS = ("last.ckpt", "previous.ckpt")
 """Two checkpoints, the later one first: if it is damaged, the other is used."""
 _BEST = "best-"
@@ -44,8 +43,6 @@ class _Sizes(TypedDict):
 
 
 class _Description(TypedDict):
-    """The name of a model and its constructor's keywords."""
-
     name: str
     options: _Sizes
 
@@ -93,36 +90,20 @@ def read_weights(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return description, weights
 
 
-def packed_state(state: Mapping[str, Any]) -> bytes:
-    """Pack tensors, numbers, strings, lists and dicts, and nothing else."""
+def pack_state(state: Mapping[str, Any]) -> bytes:
+    """Pack tensors, numbers, strings, lists and dicts, followed by their sha256."""
     buffer = io.BytesIO()
     torch.save(dict(state), buffer)
-    return buffer.getvalue()
+    return buffer.getvalue() + sha256(buffer.getvalue()).digest()
 
 
-def unpacked_state(content: bytes) -> dict[str, Any]:
-    """Unpack what was packed, bit for bit."""
+def unpack_state(packed: bytes) -> dict[str, Any]:
+    """Unpack them, bit for bit."""
+    size = sha256().digest_size
+    content, checksum = packed[:-size], packed[-size:]
+    if sha256(content).digest() != checksum:
+        raise ValueError("its checksum is another")
     return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-
-
-def save_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Write the packed state, followed by its sha256."""
-    content = packed_state(state)
-    write_atomically(path, content + sha256(content).digest())
-
-
-def load_state(path: Path) -> dict[str, Any]:
-    """Read what `save_state` wrote, bit for bit.
-
-    Raises:
-        ValueError: for any other content.
-    """
-    with reading(path, "a checkpoint"):
-        stored = path.read_bytes()
-        content, checksum = stored[:-_CHECKSUM_BYTES], stored[-_CHECKSUM_BYTES:]
-        if sha256(content).digest() != checksum:
-            raise ValueError("its checksum is another")
-        return unpacked_state(content)
 
 
 class Checkpoints:
@@ -140,24 +121,23 @@ class Checkpoints:
         self._folder.mkdir(exist_ok=True)
         if last.exists():
             os.replace(last, previous)
-        save_state(last, content)
+        write_atomically(last, pack_state(content))
         self.drop_others(content["state"]["best_epoch"])
 
     def load(self) -> dict[str, Any] | None:
         """Load the latest intact checkpoint whose files are intact, or None; remove damaged checkpoints."""
-        is_damaged = False
-        for path in filter(Path.exists, self._paths):
+        paths = [path for path in self._paths if path.exists()]
+        for path in paths:
             try:
-                content = load_state(path)
+                with reading(path, "a checkpoint"):
+                    content = unpack_state(path.read_bytes())
                 if file := self.damaged_file(content["state"]):
                     raise ValueError(f"{file} is missing or damaged, and {path} needs it.")
+                return content
             except ValueError as error:
-                is_damaged = True
                 logger.warning("%s Going on without it.", error)
                 path.unlink()
-            else:
-                return content
-        if is_damaged:
+        if paths:
             logger.warning("no checkpoint in %s is intact: the training starts over", self._folder)
         return None
 

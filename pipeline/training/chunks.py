@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
@@ -73,10 +73,6 @@ class Cut:
         """Return this process's part of a batch."""
         return self.sharing(size).rows(size)
 
-    def add_up_gradients(self, parameters: Sequence[nn.Parameter], size: int) -> None:
-        """Sum the gradients of a batch over the processes; where each computed the whole batch, the leader's count."""
-        self.processes.add_up_gradients(parameters, counts=size >= self.processes.count or self.processes.leads)
-
 
 UNCUT = Cut()
 
@@ -111,16 +107,13 @@ class BatchScores:
 
         If the loss will be sparse, the few scores with a gradient may be computed again for it.
         """
-        captions = self._all_captions
-        if self._is_whole:
-            images = bare(self._images[0][0])
-            tensors = _tensors(images, captions)
-            learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-            if learns and self._model.scores_alone and images.vectors.device.type in SYNCHRONOUS and is_sparse():
-                return _score_again(self._score, self._score_pairs, images, captions, *tensors)
-            return self._score(images, captions)
+        parts, captions = [bare(images) for images in self._images[0]], self._all_captions
+        if self._is_whole and self._model.scores_alone and captions.vectors.device.type in SYNCHRONOUS:
+            tensors = _tensors(*parts, captions)
+            if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors) and is_sparse():
+                return _score_again(self._score, self._score_pairs, *parts, captions, *tensors)
         with shared_statistics(self._model, self._processes):
-            rows = [self._run(self._score, bare(images), captions) for images in self._images[0]]
+            rows = [self._run(self._score, images, captions) for images in parts]
         return self._processes.gather_for_loss(torch.cat(rows), self._size)
 
     def pair_lists(self, wanted: Sequence[tuple[int, int]]) -> Sequence[Float[Tensor, " batch"]]:
@@ -200,13 +193,11 @@ def bare(code: Code) -> Code:
     return replace(code, context=None, context_mask=None)
 
 
-def _as_float32(result: Any) -> Any:
-    """Return a code, or a tensor if there is one, in float32."""
-    if isinstance(result, Tensor):
-        return result.float()
-    parts = {} if result is None else {name: part for name, part in vars(result).items() if isinstance(part, Tensor)}
-    rounded = {name: part.float() for name, part in parts.items() if part.dtype == torch.bfloat16}
-    return replace(result, **rounded) if rounded else result
+def _as_float32(result: Tensor | Code | None) -> Tensor | Code | None:
+    if not isinstance(result, Code):
+        return None if result is None else result.float()
+    parts = {name: part for name, part in vars(result).items() if part is not None}
+    return replace(result, **{name: part.float() for name, part in parts.items() if part.dtype == torch.bfloat16})
 
 
 def _joined(chunks: Sequence[Code]) -> Code:

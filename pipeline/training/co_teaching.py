@@ -6,7 +6,7 @@ After a warm-up, an epoch of co-teaching trains one network, then the other.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,8 +34,8 @@ NETWORK_FILES = ("model.safetensors", "peer.safetensors")
 """The weights of the two networks."""
 _JUDGING = 2
 """Replaces a network's number in the random key of judging pairs."""
-_Read = tuple[Int64[np.ndarray, " batch"], Batch, Batch | None]
-"""Input of a step: rows of pairs, their batch, and a batch of others that are flagged as noisy."""
+_Read = tuple[Int64[np.ndarray, " batch"], Sequence[Batch]]
+"""Input of a step: rows of pairs, their batch, and once noisy pairs train too, a batch of these."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -133,40 +133,29 @@ class CoTrainer(Loop):
     def _read(self, clean: PairBatches, noisy: PairBatches, step: int) -> _Read:
         """Read a step's pairs, a function of the epoch's probabilities and of the step."""
         seen = self.pairs.augmented(self.schedule.augment, self.seed, self.state.epoch)
-
-        def read(rows: Int64[np.ndarray, " batch"]) -> Batch:
-            batch = read_matched(seen, rows, self.cut)
-            return batch.pin_memory() if self.run.device.type == "cuda" else batch
-
-        since = self.state.epoch - self.section.warmup_epochs
-        is_rectified = self.probabilities is not None and since >= self.section.first_rectified
-        rows, others = clean[step], read(noisy[step]) if is_rectified and noisy.steps else None
-        return rows, read(rows), others
+        rectified_from = self.section.warmup_epochs + self.section.first_rectified
+        batches = [clean, noisy] if self.state.epoch >= rectified_from and noisy.steps else [clean]
+        read = [read_matched(seen, one[step], self.cut) for one in batches]
+        return clean[step], [batch.pin_memory() if self.run.device.type == "cuda" else batch for batch in read]
 
     def _step(self, read: _Read) -> Mapping[str, Figure]:
-        state, device, (rows, clean, flagged) = self.state, self.run.device, read
+        state, device, (rows, batches) = self.state, self.run.device, read
         network, peer = self._networks[state.network], self._networks[1 - state.network]
-        batch = clean.to(device)
-        state.taken += 1
+        batch, *noisy = (one.to(device) for one in batches)
         self._seed(batch)
         if self.probabilities is None:
             return network.warm_up(batch)
         trusted = torch.from_numpy(self.probabilities[1 - state.network][rows]).to(device, non_blocking=True)
-        if flagged is None:
-            return network.learn_clean(batch, trusted)
-        noisy = flagged.to(device)
-        labels = (network.labels(noisy) + peer.labels(noisy)) / 2  # before either update, as are all labels
-        figures = network.learn_clean(batch, trusted)
-        self._seed(noisy)
-        return {**figures, "noisy_loss": network.learn_noisy(noisy, labels), "noisy_label": labels.mean()}
+        labels = [(network.labels(one) + peer.labels(one)) / 2 for one in noisy]  # all labels before any update
+        figures: dict[str, Figure] = {**network.learn_clean(batch, trusted)}
+        for flagged, label in zip(noisy, labels, strict=True):
+            self._seed(flagged)
+            figures |= {"noisy_loss": network.learn_noisy(flagged, label), "noisy_label": label.mean()}
+        return figures
 
     def _seed(self, batch: Batch) -> None:
         """Let each process draw its own numbers for its part; the same ones for a batch that each computes."""
-        self.run.processes.seed(self.seed, self.state.taken, batch.size, self.cut.sharing(batch.size).rank)
-
-    @property
-    def taken(self) -> int:
-        return self.state.taken
+        self.run.processes.seed(self.seed, self.state.taken + 1, batch.size, self.cut.sharing(batch.size).rank)
 
     def write_best(self, ranks: Ranks, folder: Path) -> None:
         super().write_best(ranks, folder)
@@ -179,17 +168,12 @@ class CoTrainer(Loop):
 
     def content(self) -> dict[str, Any]:
         return {
-            "models": [model.state_dict() for model in self.models],
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "levels": [network.pace and float(network.pace.level) for network in self._networks],
             "probabilities": None if self.probabilities is None else torch.from_numpy(self.probabilities),
         }
 
     def restore(self, content: Mapping[str, Any]) -> None:
-        of_each = (content[name] for name in ("models", "optimizers", "levels"))
-        for model, network, weights, moments, level in zip(self.models, self._networks, *of_each, strict=True):
-            model.load_state_dict(weights)
-            network.optimizer.load_state_dict(moments)
+        for network, level in zip(self._networks, content["levels"], strict=True):
             if network.pace is not None:
                 network.pace.level = level
         probabilities = content["probabilities"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Float64, Int32, Int64
@@ -13,6 +13,7 @@ from aoq.pipeline.config.tables import Sampling
 from aoq.pipeline.reading import require_unmasked
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import Direction
+from aoq.pipeline.tables.pairs import SIDES
 from aoq.pipeline.tables.screens.view import Judged
 from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
 
@@ -21,11 +22,10 @@ logger = logging.getLogger(__name__)
 _Rows = Int32[np.ndarray, " batch"]
 _Ranks = Float64[np.ndarray, " batch"]
 
-HARDER = 10.0
+_HARDER = 10.0
 """`hardness = "auto"` draws negatives this many times harder than a batch's hardest one."""
-FEWEST_RANKS = 4
+_FEWEST_RANKS = 4
 """Fewest ranks that it draws from, so that an anchor's negatives change from epoch to epoch."""
-CANDIDATES = {"i2t": "captions", "t2i": "images"}
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Drawable:
 
         The score is -inf where a short list gives the negative before again.
         """
-        assert self.scores is not None  # set for every training, as is the next
+        assert self.scores is not None  # set for all lists of a table, as is the next
         assert self.positive_score is not None
         places = np.stack([self._places(anchors, each) for each in ranks], axis=1)
         scores = self.scores[anchors[:, None], places]
@@ -95,7 +95,6 @@ def drawable(
     lists: NegativeLists,
     *,
     h: int | None = None,
-    option: str | None = None,
     after: int = 0,
     weights: Float[np.ndarray, "anchors h"] | None = None,
     judged: Judged | None = None,
@@ -106,20 +105,20 @@ def drawable(
 
     Without `weights`, a screen's verdict `judged` and `gaps` (gap, sharpness) weigh the lists. An anchor left with
     suspected negatives only draws from the least suspected. With soft margins the suspicion is kept as a probability.
-    Errors name `h` after the caller's `option`.
     """
     shape, ranks = lists.negative_ids.shape, slice(after, h)
-    _check_depth(direction, lists.negative_ids, h, option, after)
+    _check_depth(direction, lists.negative_ids, h, after)
     ids = lists.negative_ids[:, ranks]
+    drawn = Drawable(ids, scores=lists.scores[:, ranks], positive_score=lists.positive_score)
     if weights is not None:
         require_unmasked(weights, f"{direction}_weights")
         if weights.shape != shape:
             raise ValueError(f"{direction}_weights are {weights.shape}, and the lists of {direction} are {shape}.")
         if not ((weights >= 0) & (weights < np.inf)).all():
             raise ValueError(f"{direction}_weights must be finite and not below 0; give 0 to what is never drawn.")
-        return Drawable(ids, weights[:, ranks])
+        return replace(drawn, weights=weights[:, ranks])
     if judged is None and gaps is None:
-        return Drawable(ids)
+        return drawn
     left = (ids >= 0).astype(np.float64)
     if judged is not None:
         left *= judged.weights(suspected)[:, ranks]
@@ -130,7 +129,7 @@ def drawable(
     highest = logarithms.max(axis=1, keepdims=True)
     relative = np.exp(logarithms - np.where(np.isfinite(highest), highest, 0))
     probability = judged.suspicion[:, ranks] if judged is not None and suspected == "soft_margin" else None
-    return Drawable(ids, relative.astype(np.float32), probability)
+    return replace(drawn, weights=relative.astype(np.float32), match_probability=probability)
 
 
 def drawable_of(
@@ -138,7 +137,6 @@ def drawable_of(
     direction: Direction,
     *,
     h: int | None,
-    option: str,
     weights: Float[np.ndarray, "anchors h"] | None = None,
 ) -> Drawable:
     """Take the lists of a table; negatives that its screen flags are left out, unless all of a list are flagged."""
@@ -151,7 +149,7 @@ def drawable_of(
     lists, judged = parts.table[direction], parts.judged(direction)
     if not lists.h:
         raise ValueError(f"the table has no lists of {direction}; mine both directions.")
-    return drawable(direction, lists, h=h, option=option, weights=weights, judged=judged, suspected=parts.suspected)
+    return drawable(direction, lists, h=h, weights=weights, judged=judged, suspected=parts.suspected)
 
 
 def _gap_logarithms(lists: NegativeLists, gap: float, sharpness: float) -> Float64[np.ndarray, "anchors h"]:
@@ -168,14 +166,12 @@ def _gap_logarithms(lists: NegativeLists, gap: float, sharpness: float) -> Float
     return -sharpness * np.square(lists.positive_score[:, None].astype(np.float64) - lists.scores - gap)
 
 
-def _check_depth(
-    direction: Direction, ids: Int32[np.ndarray, "anchors h"], h: int | None, option: str | None, after: int
-) -> None:
-    depth = "h_captions" if direction == "i2t" else "h_images"
+def _check_depth(direction: Direction, ids: Int32[np.ndarray, "anchors h"], h: int | None, after: int) -> None:
+    depth = f"h_{SIDES[direction][1]}"
     if h is not None and not 1 <= h <= ids.shape[1]:
         raise ValueError(
-            f"{option or f'[sampling] {depth}'} = {h}, but the table keeps {ids.shape[1]} per anchor in {direction}; "
-            f"give 1 to {ids.shape[1]}, or mine a deeper table."
+            f"{depth} = {h}, but the table keeps {ids.shape[1]} per anchor in {direction}; give 1 to {ids.shape[1]}, "
+            "or mine a deeper table."
         )
     shortest = int((ids[:, :h] >= 0).sum(axis=1).min())
     if 0 < after >= shortest:
@@ -232,11 +228,7 @@ class DrawnRanks:
 
     @property
     def easier(self) -> float:
-        """Fraction of the drawn ranks that are easier than the batch's hardest.
-
-        >>> DrawnRanks("t2i", 0, 2, candidates=3, batch=64).easier  # the hardest one, and the next
-        0.5
-        """
+        """Fraction of the drawn ranks that are easier than the batch's hardest."""
         return max(0.0, self.stop - max(self.start, self._batch_rank)) / max(1, self.stop - self.start)
 
     def __str__(self) -> str:
@@ -245,7 +237,7 @@ class DrawnRanks:
         times = f"about {harder:.2g} times harder" if harder >= 1.5 else "no harder"
         if self.easier >= 0.005:
             times = f"about {self.easier:.0%} of them are easier"
-        rank = f"rank {round(self._batch_rank):,} of {self.candidates:,} {CANDIDATES[self.direction]}"
+        rank = f"rank {round(self._batch_rank):,} of {self.candidates:,} {SIDES[self.direction][1]}"
         return f"the hardest in a batch of {self.batch} has {rank}; draws from {drawn}: {times}"
 
 
@@ -265,7 +257,7 @@ def drawn_ranks(
     """
     start, stop = 0, (sampling.h_captions if direction == "i2t" else sampling.h_images) or depth
     if sampling.hardness == "auto":
-        stop = max(FEWEST_RANKS, _expected_rank(candidates, batch, HARDER))
+        stop = max(_FEWEST_RANKS, _expected_rank(candidates, batch, _HARDER))
         if left is not None:
             stop = 1 + int(np.searchsorted(left.mean(axis=0).cumsum(), stop - 0.5))
         stop = min(depth, stop)

@@ -28,7 +28,7 @@ from aoq.pipeline.evaluation.retrieval import Ranks, summarise
 from aoq.pipeline.files import file_sha256
 from aoq.pipeline.losses.info_nce import LearntTemperature
 from aoq.pipeline.training.batches import read_ahead
-from aoq.pipeline.training.checkpoint import Checkpoints, packed_state, save_model, unpacked_state
+from aoq.pipeline.training.checkpoint import Checkpoints, pack_state, save_model, unpack_state
 from aoq.pipeline.training.chunks import Cut, check_precision
 from aoq.pipeline.training.metrics import MetricsLog
 from aoq.pipeline.training.optimizer import learning_rate, make_average, make_optimizer, merged_weights, set_up_towers
@@ -66,8 +66,9 @@ class State:
     step: int = 0
     """Steps taken in this epoch, of this network."""
     network: int = 0
+    """The network that is trained, in co-teaching."""
     taken: int = 0
-    """In co-teaching: the network in training, and the steps of both."""
+    """Steps taken in all, by all networks."""
     best_rsum: float = -math.inf
     best_epoch: int = -1
     best_files: dict[str, str] = field(default_factory=dict)
@@ -136,7 +137,7 @@ class Loop(ABC):
 
     @abstractmethod
     def content(self) -> dict[str, Any]:
-        """Return the content of a checkpoint besides the state, the averages and torch's random numbers."""
+        """Return what a checkpoint holds besides the state, weights, optimisers and torch's random numbers."""
 
     @abstractmethod
     def restore(self, content: Mapping[str, Any]) -> None: ...
@@ -174,11 +175,11 @@ class Loop(ABC):
                 window.add(take(batch))
                 for average in self.averages[number : number + 1]:
                     average.update_parameters(self.models[number])
-                state.step += 1
+                state.step, state.taken = state.step + 1, state.taken + 1
                 self._report(number)
-                if self.taken % LOG_STEPS == 0 or state.step == steps:
+                if state.taken % LOG_STEPS == 0 or state.step == steps:
                     yield window
-                    if self.taken % self.run.checkpoint_steps < LOG_STEPS and state.step < steps:
+                    if state.taken % self.run.checkpoint_steps < LOG_STEPS and state.step < steps:
                         self.checkpoint()
                     window = Window()  # whose clock starts here
 
@@ -204,12 +205,7 @@ class Loop(ABC):
 
     def append(self, line: Mapping[str, Any]) -> None:
         if self.run.processes.leads:
-            self._log.append(self.taken, {"epoch": self.state.epoch, **line})
-
-    @property
-    def taken(self) -> int:
-        """Number of steps taken in all."""
-        return self.state.epoch * self.steps + self.state.step
+            self._log.append(self.state.taken, {"epoch": self.state.epoch, **line})
 
     @property
     def evaluated(self) -> Sequence[MatchingModel]:
@@ -242,27 +238,31 @@ class Loop(ABC):
         self._checkpoints.save({**self._content(), "random": {"cpu": torch.get_rng_state(), **cuda}})
 
     def _content(self) -> dict[str, Any]:
-        averages = {"averages": [average.state_dict() for average in self.averages]} if self.averages else {}
-        return {"state": vars(self.state), **self.content(), **averages}
+        parts = {name: [part.state_dict() for part in parts] for name, parts in self._parts.items()}
+        return {"state": vars(self.state), **parts, **self.content()}
+
+    @property
+    def _parts(self) -> dict[str, Sequence[Any]]:
+        return {"models": self.models, "optimizers": self.optimizers, "averages": self.averages}
 
     def _start(self) -> None:
         """Start from the last intact checkpoint, or from fresh weights: in all processes where the leader does."""
         processes, device = self.run.processes, self.run.device
         content = self._checkpoints.load() if processes.leads else None
-        is_resumed = content is not None
         if processes.are_several:
-            start = packed_state(content or self._content()) if processes.leads else b""
-            content = unpacked_state(processes.from_leader(start))
+            start = pack_state(content or self._content()) if processes.leads else b""
+            content = unpack_state(processes.from_leader(start))
         if content is not None:
             self.restore(content)
-            for average, weights in zip(self.averages, content.get("averages", []), strict=True):
-                average.load_state_dict(weights)
+            for name, parts in self._parts.items():
+                for part, kept in zip(parts, content[name], strict=True):
+                    part.load_state_dict(kept)
             self.state = State(**content["state"])
-        if content is not None and is_resumed:
-            torch.set_rng_state(content["random"]["cpu"])
-            if device.type == "cuda" and "cuda" in content["random"]:
-                torch.cuda.set_rng_state(content["random"]["cuda"], device)
-            logger.info("resuming at epoch %d, step %d", self.state.epoch + 1, self.state.step)
+            if processes.leads and (random := content.get("random")):  # of a checkpoint
+                torch.set_rng_state(random["cpu"])
+                if device.type == "cuda" and "cuda" in random:
+                    torch.cuda.set_rng_state(random["cuda"], device)
+                logger.info("resuming at epoch %d, step %d", self.state.epoch + 1, self.state.step)
         if processes.leads:
             self._checkpoints.drop_others(self.state.best_epoch)
             self._log.rewind(self.state.metrics_position)
@@ -282,7 +282,7 @@ class Loop(ABC):
             "metrics": state.history[state.best_epoch],
             "best_epoch": state.best_epoch,
             "dev_rsum_by_epoch": [round(metrics["rsum"], 3) for metrics in state.history],
-            "steps": self.taken,
+            "steps": state.taken,
             "training_seconds_this_run": round(time.perf_counter() - self._started, 1),
             "final_weights_sha256": hashes,
             "device": str(self.run.device),

@@ -6,8 +6,7 @@ Learning with Noisy Correspondence for Cross-modal Matching (Huang et al., NeurI
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -22,10 +21,9 @@ from aoq.pipeline.data.batches import PairData, steps_per_epoch
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.losses import soft_margin
 from aoq.pipeline.losses.pace import Pace
-from aoq.pipeline.losses.similarities import LossFunction, Similarities, positive_pairs
-from aoq.pipeline.training.batches import Batch, read_batch
+from aoq.pipeline.losses.similarities import Similarities, positive_pairs
+from aoq.pipeline.training.batches import Batch, matched, read_batch
 from aoq.pipeline.training.chunks import UNCUT, BatchScores, Cut
-from aoq.pipeline.training.sampler import Draw, Group
 from aoq.pipeline.training.step import Objective, descend, forward, take_step
 
 
@@ -95,14 +93,11 @@ def random_order(count: int, *key: int) -> Int64[np.ndarray, " count"]:
 
 def read_matched(pairs: PairData, rows: Int[np.ndarray, " batch"], cut: Cut = UNCUT) -> Batch:
     """Read this process's part of the pairs in these rows."""
-    draw = Draw([Group(pairs.split.image_of[rows], rows.astype(np.int32))])
-    return read_batch(pairs, draw, cut.rows(len(rows)))
+    return read_batch(pairs, matched(pairs, rows.astype(np.int32)), cut.rows(len(rows)))
 
 
 @dataclass(frozen=True)
 class Network:
-    """One of the two networks, with its optimizer and the section that trains it."""
-
     model: MatchingModel
     optimizer: torch.optim.Optimizer
     section: CoTeaching
@@ -126,7 +121,9 @@ class Network:
         return Similarities(scores.matrix(lambda: False), is_positive)
 
     def warm_up(self, batch: Batch) -> dict[str, Tensor]:
-        return self._learn(batch, partial(soft_margin.mean_triplet, margin=self.section.margin))
+        loss = partial(soft_margin.mean_triplet, margin=self.section.margin)
+        objective = Objective(loss, self.section.mask_positives)
+        return take_step(self.model, self.optimizer, batch, objective, self.section.gradient_clip, self.cut)
 
     def learn_clean(self, batch: Batch, probabilities: Float[Tensor, " batch"]) -> dict[str, Tensor]:
         """Learn from pairs selected as clean, whose labels lie between the network's own prediction and 1.
@@ -134,9 +131,11 @@ class Network:
         The figure `plateau` is the loss of equal similarities: each pair's margin, in both directions. With
         `soft_labels = "broadcast"` it is approximate.
         """
-        clean = probabilities[:, None] if self._broadcasts else probabilities
-        loss = self._soft_loss(soft_margin.refined_labels(clean, self.labels(batch)))
-        figures = self._learn(batch, loss, None if self.pace is None else partial(self.pace.follow, loss=loss))
+        labels = soft_margin.refined_labels(self._by_entry(probabilities), self.labels(batch))
+        objective = self._soft_objective(labels)
+        if self.pace is not None:
+            objective = replace(objective, pace=partial(self.pace.follow, loss=objective.loss))
+        figures = take_step(self.model, self.optimizer, batch, objective, self.section.gradient_clip, self.cut)
         if self.pace is not None:
             figures["hardness"] = self.pace.figure
         return {**figures, "plateau": 2 * batch.size * figures["margin"]}
@@ -147,25 +146,20 @@ class Network:
         Auxiliary losses are left out: VSRN would learn captions of other images. So are NAAF's thresholds, which would
         be estimated from mismatched words.
         """
-        loss = self._soft_loss(labels[:, None] if self._broadcasts else labels)
-        pace = None if self.pace is None else self.pace.at_level  # wrong pairs do not change the level
-        objective = Objective(loss, self.section.mask_positives, pace=pace)
+        objective = self._soft_objective(self._by_entry(labels))
+        if self.pace is not None:  # wrong pairs do not change the level
+            objective = replace(objective, pace=self.pace.at_level)
         value, _, _ = forward(self.model.train(), batch, objective, self.cut)
         descend(value.total, self.optimizer, self.section.gradient_clip, self.cut, batch.size)
         return value.total.detach()
 
-    @property
-    def _broadcasts(self) -> bool:
-        return self.section.soft_labels == "broadcast"
+    def _by_entry(self, numbers: Float[Tensor, " batch"]) -> Float[Tensor, "batch ..."]:
+        """Give each row of the matrix its number, with soft_labels = "broadcast"."""
+        return numbers[:, None] if self.section.soft_labels == "broadcast" else numbers
 
-    def _soft_loss(self, labels: Float[Tensor, " batch"] | Float[Tensor, "#batch #batch"]) -> LossFunction:
+    def _soft_objective(self, labels: Float[Tensor, ...]) -> Objective:
         """Make the loss for a label per pair, or per entry of the matrix."""
         margins = soft_margin.soft_margins(labels, margin=self.section.margin, kind=self.section.soft_margin)
-        by_entry = soft_margin.own_margins if labels.ndim == 1 else soft_margin.row_margins
-        return partial(soft_margin.soft_triplet, margins=by_entry(margins))
-
-    def _learn(
-        self, batch: Batch, loss: LossFunction, pace: Callable[[Similarities], Similarities] | None = None
-    ) -> dict[str, Tensor]:
-        objective = Objective(loss, self.section.mask_positives, pace=pace)
-        return take_step(self.model, self.optimizer, batch, objective, self.section.gradient_clip, self.cut)
+        by_anchor = soft_margin.own_margins if labels.ndim == 1 else soft_margin.row_margins
+        loss = partial(soft_margin.soft_triplet, margins=by_anchor(margins))
+        return Objective(loss, self.section.mask_positives)

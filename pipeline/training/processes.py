@@ -63,11 +63,12 @@ class Processes:
         """Gather the code of all items, padded to the longest; the context is left out."""
         if not self.are_several:
             return part
-        fields = {"vectors": part.vectors, "mask": part.mask, "pooled": part.pooled}
         if part.vectors.ndim == 3:
             longest = torch.tensor(part.vectors.shape[1], device=self.device)
             dist.all_reduce(longest, dist.ReduceOp.MAX)
-            fields = vars(_lengthened(part, int(longest)))
+            nothing = part.vectors.new_zeros(0, int(longest), part.vectors.shape[2])
+            part = concatenate([part, Code(nothing, pooled=None if part.pooled is None else part.pooled[:0])])
+        fields = {"vectors": part.vectors, "mask": part.mask, "pooled": part.pooled}
         return Code(**{name: self.gather(own, items) for name, own in fields.items() if own is not None})
 
     def add_up(self, numbers: Tensor) -> Tensor:
@@ -116,12 +117,11 @@ class Processes:
         of_each: list[Any] = [None] * self.count
         dist.all_gather_object(of_each, dict(settings))
         for rank, other in enumerate(of_each):
-            for name in sorted(of_each[0].keys() | other.keys()):
-                if other.get(name) != of_each[0].get(name):
-                    raise ValueError(
-                        f"process {rank} of this training has another {name} than the first; give all the same code, "
-                        "data and settings."
-                    )
+            if others := sorted({name for name, _ in other.items() ^ of_each[0].items()}):
+                raise ValueError(
+                    f"process {rank} of this training has another {others[0]} than the first; give all the same code, "
+                    "data and settings."
+                )
 
     def rows_to_leader(self, part: np.ndarray) -> np.ndarray:
         """Collect all parts in order in the leader; the others keep theirs."""
@@ -166,15 +166,6 @@ _gathered: Callable[[Tensor, Processes, int, bool], Tensor] = _Gather.apply
 
 def _as_sent(tensor: Tensor) -> Tensor:
     return tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor
-
-
-def _lengthened(code: Code, longest: int) -> Code:
-    """Pad the code to this many fragments; the added ones are masked."""
-    filler = Code(
-        code.vectors.new_zeros(1, longest, code.vectors.shape[2]),
-        pooled=None if code.pooled is None else code.pooled[:1],
-    )
-    return concatenate([code, filler])[: len(code)]
 
 
 def has_batch_norm(model: nn.Module) -> bool:

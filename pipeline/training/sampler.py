@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float32, Float64, Int32
+from jaxtyping import Bool, Float32, Float64, Int32, Int64, Integer
 
 from aoq.pipeline.config.section import check_registered
 from aoq.pipeline.config.tables import check_windows
+from aoq.pipeline.losses import Offline
 from aoq.pipeline.search.positives import Positives, pairs_of, positive_pairs_of, with_itself
 from aoq.pipeline.search.problem import DIRECTIONS, READ_ROWS, Direction, blocks
-from aoq.pipeline.tables.pairs import SIDES, Pairs, is_among, pair_keys, positives_of
+from aoq.pipeline.tables.pairs import SIDES, is_among, listed_keys, pair_keys, positives_of
 from aoq.pipeline.training.drawable import Drawable
 
 WHOLE_LISTS = ((0.0, 1.0),)
@@ -21,21 +21,14 @@ MOST_REDRAWS = 100
 """After this many redraws, a pair whose offline negatives still correspond has no derived pairs."""
 
 
-class Group(NamedTuple):
-    """Row numbers of B images and B captions."""
-
-    images: Int32[np.ndarray, " group"]
-    captions: Int32[np.ndarray, " group"]
-
-
 @dataclass(frozen=True)
 class Draw:
-    """Rows of a step: anchors (i, t), offline negatives (i_off, t_off), and companions (i_own, t_own).
+    """Rows (image, caption) of a step: anchors (i, t), offline negatives (i_off, t_off), and companions (i_own, t_own).
 
     Companions are an image of each offline caption and a caption of each offline image. Triples are one group of pairs.
     """
 
-    groups: Sequence[Group]
+    groups: Int32[np.ndarray, "groups batch 2"]
     corresponding: Bool[np.ndarray, " batch"] | None = None
     """True where a derived pair, (i_off, t_off) or (i_own, t_own), is a true pair; if every caption has one image, then
     both are."""
@@ -48,9 +41,6 @@ class Draw:
     -inf for a negative that a short list gives twice."""
 
 
-Offline = Literal["none", "anchors", "quintuplet", "triples"]
-"""What a loss draws: nothing, the anchors' negatives, their companions as well, or triples of true pairs."""
-OFFLINE_GROUPS: dict[Offline, int] = {"none": 1, "anchors": 2, "quintuplet": 3}
 _Rows = Int32[np.ndarray, " batch"]
 RelativeRanks = Float64[np.ndarray, "2 batch"]
 """Place of each draw in its list, in [0, 1): row 0 for the captions of images, row 1 for images of captions.
@@ -105,7 +95,7 @@ class Sampler:
         self,
         i2t: Drawable,
         t2i: Drawable,
-        positives: Int32[np.ndarray, "*shape"],
+        positives: Integer[np.ndarray, "*shape"],
         *,
         strategy: str = "uniform",
         resample: bool = True,
@@ -115,23 +105,20 @@ class Sampler:
         companions: bool = True,
     ) -> None:
         images, captions = len(i2t.ids), len(t2i.ids)
-        if positives.ndim == 1 and (captions != len(positives) or positives.max() >= images):
-            raise ValueError(
-                f"the table has {images} images and {captions} captions, the training split has "
-                f"{positives.max() + 1} and {len(positives)}; it was mined on other data."
-            )
         self.pairs = pairs_of(positives, images, captions)
         i2t.require_negatives("i2t", self.pairs[:, 0])
         t2i.require_negatives("t2i", self.pairs[:, 1])
         check_windows(windows)
         own = with_itself(self.pairs, images) if one_set else self.pairs
+        keys = np.unique(pair_keys(own[:, 0], own[:, 1], captions))
         self._i2t, self._t2i = i2t, t2i
         for direction, lists, candidates in zip(DIRECTIONS, (i2t, t2i), (captions, images), strict=True):
-            _check_ids(direction, lists, candidates, own)
+            _check_ids(direction, lists, candidates, keys, captions)
         self._images_of = positives_of("t2i", self.pairs, captions)
         self._captions_of = positives_of("i2t", self.pairs, images)
-        true = own if identity is None else positive_pairs_of(positives, identity)
-        self._true = np.unique(pair_keys(true[:, 0], true[:, 1], captions))
+        if identity is not None:
+            keys = np.unique(pair_keys(*positive_pairs_of(positives, identity).T, captions))
+        self._true = keys
         check_registered("strategy", strategy, STRATEGIES)
         self._strategy = STRATEGIES[strategy]
         self._companions, self._windows = companions, windows
@@ -142,10 +129,9 @@ class Sampler:
         return is_among(pair_keys(images, captions, len(self._t2i.ids)), self._true)
 
     def draw(self, rows: _Rows, rng: np.random.Generator, epoch: int = 0, *, resample: bool = True) -> Draw:
-        """Draw negatives and companions for some pairs; the same rng state gives the same draw.
+        """Draw negatives and companions for some pairs; `epoch` counts from the first that draws.
 
-        `epoch` counts from the first that draws. Without `resample` the first draws are kept, and none counts as
-        corresponding.
+        Without `resample` the first draws are kept, and none counts as corresponding.
         """
         resample = resample and self._resample
         start, stop = self._windows[min(epoch, len(self._windows) - 1)]
@@ -165,38 +151,38 @@ class Sampler:
         probability = self._match_probability(rows, ranks)
         return Draw(groups, corresponding & resample, float(first.mean()), probability)
 
-    def at(self, rows: _Rows, ranks: RelativeRanks, choice: Float64[np.ndarray, " batch"]) -> list[Group]:
+    def at(
+        self, rows: _Rows, ranks: RelativeRanks, choice: Float64[np.ndarray, " batch"]
+    ) -> Int32[np.ndarray, "groups batch 2"]:
         """Return the groups at these places: `ranks` in the lists, `choice` in [0, 1) among a negative's positives."""
-        anchors = Group(*np.ascontiguousarray(self.pairs[rows].T))
-        offline = Group(self._t2i.at(anchors.captions, ranks[1]), self._i2t.at(anchors.images, ranks[0]))
-        if not self._companions:
-            return [anchors, offline]
-        own_images = _choose(self._images_of, offline.captions, choice)
-        return [anchors, offline, Group(own_images, _choose(self._captions_of, offline.images, choice))]
+        images, captions = self.pairs[rows].T
+        other_images, other_captions = self._t2i.at(captions, ranks[1]), self._i2t.at(images, ranks[0])
+        sides = [images, other_images], [captions, other_captions]
+        if self._companions:
+            sides[0].append(_choose(self._images_of, other_captions, choice))
+            sides[1].append(_choose(self._captions_of, other_images, choice))
+        return np.stack([np.stack(side) for side in sides], axis=2)
 
     def draw_for(self, offline: Offline, rows: _Rows, rng: np.random.Generator, epoch: int) -> Draw:
-        """Draw the anchors with the groups that a loss needs; `epoch` counts from the first one that draws.
+        """Draw the anchors with the groups that a loss needs.
 
         For triples, (i, t), (i_own, t_off) and (i_off, t_own), only the first third of the pairs draws, so that a step
         has as many pairs as any other.
         """
         if offline != "triples":  # the paper draws again for the derived pairs of eq. (4) alone
             draw = self.draw(rows, rng, epoch, resample=offline != "anchors")
-            return replace(draw, groups=draw.groups[: OFFLINE_GROUPS[offline]])
+            return replace(draw, groups=draw.groups[: 2 if offline == "anchors" else 3])
         draw = self.draw(rows[: max(1, len(rows) // 3)], rng, epoch)
-        anchors, negatives, own = draw.groups
-        images = np.concatenate([anchors.images, own.images, negatives.images])
-        triples = Group(images, np.concatenate([anchors.captions, negatives.captions, own.captions]))
-        return Draw([triples], collision_rate=draw.collision_rate)
+        triples = np.stack([draw.groups[[0, 2, 1], :, 0], draw.groups[:, :, 1]], axis=-1)
+        return Draw(triples.reshape(1, -1, 2), collision_rate=draw.collision_rate)
 
     def with_lists(self, draw: Draw, count: int, rng: np.random.Generator) -> Draw:
         """Add `count` negatives of each anchor as further groups, each from a part of its list, with their scores."""
-        anchors = draw.groups[0]
-        ranks = (np.arange(count)[:, None, None] + rng.random((count, 2, len(anchors.images)))) / count
-        lists = (self._i2t, anchors.images, ranks[:, 0]), (self._t2i, anchors.captions, ranks[:, 1])
-        (captions, of_images), (images, of_captions) = (one.listed(rows, places) for one, rows, places in lists)
-        groups = [Group(*group) for group in zip(images, captions, strict=True)]
-        return replace(draw, groups=[*draw.groups, *groups], listed_scores=np.stack([of_images, of_captions]))
+        ranks = (np.arange(count)[:, None, None] + rng.random((count, 2, draw.groups.shape[1]))) / count
+        captions, of_images = self._i2t.listed(draw.groups[0, :, 0], ranks[:, 0])
+        images, of_captions = self._t2i.listed(draw.groups[0, :, 1], ranks[:, 1])
+        groups = np.concatenate([draw.groups, np.stack([images, captions], axis=-1)])
+        return replace(draw, groups=groups, listed_scores=np.stack([of_images, of_captions]))
 
     def _match_probability(self, rows: _Rows, ranks: RelativeRanks) -> Float32[np.ndarray, "2 batch"] | None:
         """Return the probability that the pairs drawn at these ranks match, if the lists have it."""
@@ -204,10 +190,9 @@ class Sampler:
         of_images = self._t2i.probability_at(self.pairs[rows, 1], ranks[1])
         return None if of_captions is None or of_images is None else np.stack([of_captions, of_images])
 
-    def _corresponding(self, groups: Sequence[Group]) -> Bool[np.ndarray, " batch"]:
+    def _corresponding(self, groups: Int32[np.ndarray, "groups batch 2"]) -> Bool[np.ndarray, " batch"]:
         """Mark derived pairs that are true pairs."""
-        _, *derived = groups
-        return np.logical_or.reduce([self.are_pairs(*group) for group in derived])
+        return self.are_pairs(groups[1:, :, 0], groups[1:, :, 1]).any(axis=0)
 
 
 def _choose(own: Positives, rows: _Rows, choice: Float64[np.ndarray, " batch"]) -> _Rows:
@@ -216,10 +201,11 @@ def _choose(own: Positives, rows: _Rows, choice: Float64[np.ndarray, " batch"]) 
     return own.ids[first + (choice * (own.offsets[rows + 1] - first)).astype(np.int64)]
 
 
-def _check_ids(direction: Direction, lists: Drawable, candidates: int, pairs: Pairs) -> None:
+def _check_ids(
+    direction: Direction, lists: Drawable, candidates: int, true: Int64[np.ndarray, " keys"], captions: int
+) -> None:
     """Refuse ids without a candidate, and positives that could be drawn, whatever table or weights they come from."""
     anchor, candidate = (side.removesuffix("s") for side in SIDES[direction])
-    positives = positives_of(direction, pairs, len(lists.ids))
     for start, stop in blocks(len(lists.ids), READ_ROWS):
         ids, listed = lists.ids[start:stop], lists.ids[start:stop] >= 0
         is_broken = (ids < -1) | (ids >= candidates)
@@ -231,22 +217,11 @@ def _check_ids(direction: Direction, lists: Drawable, candidates: int, pairs: Pa
                 f"there are {candidate}s 0 to {candidates - 1}, with -1 only at a list's end; the "
                 "table is damaged or was mined on other data, so mine again."
             )
-        is_own = listed & _is_own(ids, positives.rows(np.arange(start, stop)), candidates)
-        is_own &= lists.may_draw(slice(start, stop))
+        keys = listed_keys(direction, np.arange(start, stop)[:, None], ids, captions)
+        is_own = is_among(keys, true) & lists.may_draw(slice(start, stop))
         if is_own.any():
             row, place = np.argwhere(is_own)[0]
             raise ValueError(
                 f"the list of {anchor} {start + row} has {candidate} {ids[row, place]} as a negative, and they are "
                 "a true pair; the table is damaged or was mined with other pairs, so mine again with these."
             )
-
-
-def _is_own(ids: Int32[np.ndarray, "anchors h"], own: Positives, candidates: int) -> Bool[np.ndarray, "anchors h"]:
-    """Mark listed ids among their anchor's positives; one comparison if no anchor has several."""
-    if own.most <= 1:
-        only = np.full(len(ids), -1, np.int32)
-        only[np.diff(own.offsets) > 0] = own.ids
-        return (ids == only[:, None]) & (ids >= 0)
-    rows = np.arange(len(ids))
-    own_keys = pair_keys(np.repeat(rows, np.diff(own.offsets)), own.ids, candidates)
-    return is_among(pair_keys(rows[:, None], ids, candidates), own_keys)

@@ -35,8 +35,6 @@ Figure = float | Float[Tensor, ""]
 
 @dataclass(frozen=True)
 class Objective:
-    """A loss with its numbers, and how to compute its input."""
-
     loss: Callable[[Similarities], LossValue]
     mask_positives: bool
     """True if other captions of an anchor's image are no negatives."""
@@ -115,37 +113,27 @@ def forward(
         figures |= aligned.figures
         auxiliary = aligned.total if auxiliary is None else auxiliary + aligned.total
     if objective.distillation is not None:
-        lists = _listed_similarities(scores, matrix, range(drawn, batch.images.groups)) if listed else None
-        taught = _distillation_loss(objective.distillation, matrix, lists, batch)
+        taught = _distil(objective.distillation, scores, matrix, batch, range(drawn, batch.images.groups))
         figures["distillation"] = taught.detach()
         auxiliary = taught if auxiliary is None else auxiliary + taught
     return LossValue(value.total, figures), auxiliary, partial(scores.observe, matrix.detach())
 
 
-def _listed_similarities(
-    scores: BatchScores, matrix: Float[Tensor, "batch batch"], groups: range
-) -> Float[Tensor, "2 batch candidates"]:
-    """Score each image's, then each caption's own pair and its negatives in these groups."""
-    lists = scores.pair_lists([pair for group in groups for pair in ((0, group), (group, 0))])
-    return torch.stack([torch.stack([matrix.diagonal(), *lists[side::2]], dim=1) for side in (0, 1)])
-
-
-def _distillation_loss(
-    distillation: Distillation,
-    matrix: Float[Tensor, "batch batch"],
-    lists: Float[Tensor, "2 batch candidates"] | None,
-    batch: Batch,
+def _distil(
+    distillation: Distillation, scores: BatchScores, matrix: Float[Tensor, "batch batch"], batch: Batch, listed: range
 ) -> Float[Tensor, ""]:
-    """Compute the weighted loss on the scores that teachers or the table give."""
-    total, theirs = matrix.new_zeros(()), batch.teacher_scores
+    """Compute the weighted loss on the scores of teachers, and on those of the table for the `listed` groups."""
+    total, theirs, table = matrix.new_zeros(()), batch.teacher_scores, batch.listed_scores
     numbers = {name: getattr(distillation, name) for name in ("temperature", "student_temperature")}
+    if table is not None:
+        lists = scores.pair_lists([pair for group in listed for pair in ((0, group), (group, 0))])
+        ours = torch.cat([torch.stack([matrix.diagonal(), *lists[side::2]], dim=1) for side in (0, 1)])
     if theirs is not None:
         if distillation.positives == "one":
             theirs = theirs.masked_fill(positive_pairs(batch.image_rows, mask_positives=True), 1.0)
         total = total + batch_distillation(matrix, theirs, average=distillation.average, **numbers)
-    if lists is not None and batch.listed_scores is not None:
-        ours, table = lists.flatten(0, 1), batch.listed_scores.flatten(0, 1)
-        total = total + list_distillation(ours, table, kind=distillation.list_loss, **numbers)
+    if table is not None:
+        total = total + list_distillation(ours, table.flatten(0, 1), kind=distillation.list_loss, **numbers)
     return distillation.weight * total
 
 
@@ -166,7 +154,8 @@ def descend(
     optimizer.zero_grad(set_to_none=True)
     total.backward()
     parameters: list[nn.Parameter] = [one for group in optimizer.param_groups for one in group["params"]]
-    cut.add_up_gradients(parameters, size)
+    # Where each process computed the whole batch, the leader's gradients count.
+    cut.processes.add_up_gradients(parameters, counts=size >= cut.processes.count or cut.processes.leads)
     norm = torch.nn.utils.clip_grad_norm_(parameters, gradient_clip)
     optimizer.step()
     return norm

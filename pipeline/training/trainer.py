@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
+from jaxtyping import Int32
 from torch import Tensor
 
-from aoq.pipeline.batches.order import KeptOrder
+from aoq.pipeline.batches.order import MinedBatches
 from aoq.pipeline.data.batches import epoch_order, step_rng
+from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.losses import collapsed_cost
 from aoq.pipeline.losses.pace import Pace
-from aoq.pipeline.training.batches import Batch, Guide, Teachers, draw_batch, epoch_loss, offline_draws, read_batch
+from aoq.pipeline.losses.similarities import guided_matches
+from aoq.pipeline.training.batches import Batch, Guide, draw_batch, epoch_loss, offline_draws, read_batch, score_all
 from aoq.pipeline.training.loop import Loop
 from aoq.pipeline.training.metrics import CollapseDetector, means_by_epoch, read_metrics
 from aoq.pipeline.training.sampler import Sampler
@@ -33,11 +37,11 @@ class Trainer(Loop):
     """Trains one model through the epochs of a round."""
 
     sampler: Sampler | None
-    orders: KeptOrder | None = None
-    """Order of the captions in an epoch that draws; random by default."""
+    mined: MinedBatches | None = None
+    """Orders the captions of an epoch that draws; by default they come at random."""
     guide: Guide | None = None
     """Excludes pairs as in-batch negatives in every epoch, also in a warm-up."""
-    teachers: Teachers | None = None
+    teachers: Sequence[EmbeddingStore] = ()
     """Score the pairs of every batch, also in a warm-up."""
     collapse: CollapseDetector = field(default_factory=CollapseDetector)
 
@@ -55,7 +59,8 @@ class Trainer(Loop):
         learns = self.learnt is not None and loss is training.loss  # a warm-up has numbers of its own
         objective = make_objective(loss, self.pace, self._loss_numbers if learns else dict)
         objective = replace(objective, distillation=training.distillation)
-        steps = self.windows(0, self.steps, partial(self._make, state.epoch), partial(self._step, objective))
+        make = partial(self._make, state.epoch, self._order(state.epoch))
+        steps = self.windows(0, self.steps, make, partial(self._step, objective))
         with closing(steps) as windows:
             for window in windows:
                 means = window.means()
@@ -71,28 +76,30 @@ class Trainer(Loop):
             numbers = ", ".join(f"{name} {value:.4g}" for name, value in state.learnt[-1].items())
             logger.info("epoch %d: learnt %s", state.epoch + 1, numbers)
 
-    def _make(self, epoch: int, step: int) -> _Drawn:
+    def _order(self, epoch: int) -> Int32[np.ndarray, " captions"]:
+        if self.mined is None or epoch < len(self.schedule.warmup):
+            return epoch_order(self.pairs.split.caption_count, seed=self.seed, epoch=epoch)
+        return self.mined.order(epoch - len(self.schedule.warmup))
+
+    def _make(self, epoch: int, order: Int32[np.ndarray, " captions"], step: int) -> _Drawn:
         """Make the batch of a step, as a pure function of (seed, epoch, step)."""
         training, pairs = self.schedule, self.pairs
         rng = step_rng(seed=self.seed, epoch=epoch, step=step)
         drawing_epoch = epoch - len(training.warmup)  # the warm-up draws nothing
-        if self.orders is not None and drawing_epoch >= 0:
-            order = self.orders(drawing_epoch)
-        else:
-            order = epoch_order(pairs.split.caption_count, seed=self.seed, epoch=epoch)
         captions = order[step * training.batch_size :][: training.batch_size]
         draw = draw_batch(pairs, self.sampler, offline_draws(epoch_loss(training, epoch)), captions, rng, drawing_epoch)
         if self.sampler is not None and training.distillation is not None and training.distillation.listed:
             draw = self.sampler.with_lists(draw, training.distillation.listed, rng)
-        anchors, size = draw.groups[0], len(draw.groups[0].images)
+        anchors, size = draw.groups[0], draw.groups.shape[1]
         batch = read_batch(pairs.augmented(training.augment, self.seed, epoch), draw, self.cut.rows(size))
         figures = {"collision_rate": draw.collision_rate}
         if self.guide is not None:
-            guided = self.guide.matches(anchors)
+            guided = guided_matches(score_all(self.guide[0], anchors), margin=self.guide[1])
             share = (int(guided.sum()) - size) / max(1, size * (size - 1))  # off the diagonal, all of which is marked
             batch, figures = replace(batch, guided=guided), {"guided_share": share, **figures}
-        if self.teachers is not None:
-            batch = replace(batch, teacher_scores=self.teachers.scores(anchors))
+        if self.teachers:
+            scores = torch.stack([score_all(one, anchors) for one in self.teachers])
+            batch = replace(batch, teacher_scores=scores)
         # Pinned, so that no step waits for the copy to a GPU.
         return batch.pin_memory() if self.run.device.type == "cuda" else batch, rng, figures
 
@@ -124,13 +131,9 @@ class Trainer(Loop):
             "collapse": vars(self.collapse),
             "pace": self.pace and self.pace.kept(),
             "learnt": self.learnt and self.learnt.state_dict(),
-            "model": self.models[0].state_dict(),
-            "optimizer": self.optimizers[0].state_dict(),
         }
 
     def restore(self, content: Mapping[str, Any]) -> None:
-        self.models[0].load_state_dict(content["model"])
-        self.optimizers[0].load_state_dict(content["optimizer"])
         self.collapse = CollapseDetector(**content["collapse"])
         self.pace = content["pace"] and Pace(**content["pace"])
         if self.learnt is not None:

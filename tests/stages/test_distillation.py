@@ -14,8 +14,7 @@ from aoq.pipeline.files import file_sha256
 from aoq.pipeline.stages import draws
 from aoq.pipeline.stages.plan import plan, plan_parts
 from aoq.pipeline.stages.splits import open_train_split
-from aoq.pipeline.training.batches import Teachers
-from aoq.pipeline.training.sampler import Group
+from aoq.pipeline.training.batches import score_all
 from tests.stages.conftest import make_stage
 
 TAUGHT = 'epochs = 1, batch_size = 16, loss.name = "LOSS", distillation = {{{}}}'
@@ -28,15 +27,14 @@ def figures(chain, stage="second_round"):
 
 def test_scores_follow_the_rows_of_a_batch():
     rng = np.random.default_rng(0)
-    stores = [EmbeddingStore(rng.random((9, 3), "f4"), rng.random((20, 3), "f4")) for _ in range(2)]
-    group = Group(rng.permutation(9)[:5].astype(np.int32), rng.permutation(20)[:5].astype(np.int32))
-    scores = Teachers(stores).scores(group).numpy()
-    for number, store in enumerate(stores):
-        for row, image in enumerate(group.images):
-            for column, caption in enumerate(group.captions):
-                products = zip(store.images[image], store.captions[caption], strict=True)
-                expected = sum(float(one) * float(other) for one, other in products)
-                assert scores[number, row, column] == pytest.approx(expected, rel=1e-5)
+    store = EmbeddingStore(rng.random((9, 3), "f4"), rng.random((20, 3), "f4"))
+    pairs = np.stack([rng.permutation(9)[:5], rng.permutation(20)[:5]], axis=1)
+    scores = score_all(store, pairs).numpy()
+    for row, image in enumerate(pairs[:, 0]):
+        for column, caption in enumerate(pairs[:, 1]):
+            products = zip(store.images[image], store.captions[caption], strict=True)
+            expected = sum(float(one) * float(other) for one, other in products)
+            assert scores[row, column] == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("loss", ["online", "adapoffquin", "infonce"])

@@ -252,7 +252,7 @@ def test_any_loss_trains_on_mined_batches_and_its_control_on_random_ones(make, m
     steps = steps_per_epoch(captions, 10)
     assert [len(one) for one in seen] == [1] * 2 * steps + [groups] * 2 * steps
     for epoch, order in enumerate(expected):
-        found = np.concatenate([one[0].captions for one in seen[epoch * steps : (epoch + 1) * steps]])
+        found = np.concatenate([one[0, :, 1] for one in seen[epoch * steps : (epoch + 1) * steps]])
         assert found.tolist() == order[: len(found)].tolist()
     assert chain["second_round"].key != chain["control"].key
     assert chain["hard_negatives"] in chain["second_round"].upstream

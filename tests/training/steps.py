@@ -14,7 +14,7 @@ from aoq.pipeline.config.losses import AdaptiveLoss, LossSection, OnlineLoss
 from aoq.pipeline.config.training import Constraints, Distillation
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.losses.info_nce import LearntTemperature
-from aoq.pipeline.training.batches import Teachers, draw_batch, offline_draws, read_batch
+from aoq.pipeline.training.batches import draw_batch, offline_draws, read_batch, score_all
 from aoq.pipeline.training.chunks import UNCUT, Cut
 from aoq.pipeline.training.processes import Processes, has_batch_norm
 from aoq.pipeline.training.step import constrain, make_objective, take_step
@@ -77,7 +77,8 @@ def read(pairs, draw, part=slice(None)):
     batch = read_batch(pairs, draw, part)
     if draw.listed_scores is not None:
         vectors = np.random.default_rng(5).random((2, len(pairs.split.captions), 7), "f4")
-        scores = Teachers([EmbeddingStore(*vectors), EmbeddingStore(*vectors[::-1])]).scores(draw.groups[0])
+        stores = EmbeddingStore(*vectors), EmbeddingStore(*vectors[::-1])
+        scores = torch.stack([score_all(store, draw.groups[0]) for store in stores])
         batch = replace(batch, teacher_scores=scores.double(), listed_scores=batch.listed_scores.double())
     return replace(batch, images=replace(batch.images, features=batch.images.features.double()))
 
@@ -88,7 +89,7 @@ def step(pairs, draw, name, loss, cut=UNCUT):
     numbers = learnt or dict
     if learnt is not None and not cut.processes.leads:
         numbers = lambda: {name: number.detach() for name, number in learnt().items()}  # noqa: E731
-    objective, size = make_objective(LOSSES[loss], None, numbers), len(draw.groups[0].images)
+    objective, size = make_objective(LOSSES[loss], None, numbers), draw.groups.shape[1]
     objective = replace(objective, distillation=TAUGHT if loss == "taught" else None)
     batch = read(pairs, draw, cut.rows(size))
     if model.attends:

@@ -33,7 +33,7 @@ def step(pairs, draw, name, loss, device, chunk=None):
     batch = read(pairs, draw).to(device)
     objective = make_objective(LOSSES[loss], Pace(0.2) if loss == "online" else None, learnt or dict)
     if model.attends:
-        uniform = np.random.default_rng(4).random((2, 2, len(draw.groups[0].images)))
+        uniform = np.random.default_rng(4).random((2, 2, draw.groups.shape[1]))
         objective = replace(objective, aligned_loss=partial(constrain, constraints=BOTH, uniform=uniform))
     parameters = [*model.parameters(), *([] if learnt is None else learnt.parameters())]
     torch.manual_seed(1)

@@ -111,17 +111,12 @@ def score_all(model, pairs, images, captions):
 def slow_forward(model, pairs, draw, objective):
     """Every pair encoded and scored by itself."""
     anchors, negatives, own = draw.groups
-    matrix = score_all(model, pairs, *anchors)
+    matrix = score_all(model, pairs, *anchors.T)
     lists = [
-        torch.stack([score(model, pairs, i, c) for i, c in zip(images, captions, strict=True)])
-        for images, captions in [
-            (anchors.images, negatives.captions),
-            (negatives.images, anchors.captions),
-            negatives,
-            own,
-        ]
+        torch.stack([score(model, pairs, i, c) for i, c in zip(images[:, 0], captions[:, 1], strict=True)])
+        for images, captions in ((anchors, negatives), (negatives, anchors), (negatives, negatives), (own, own))
     ]
-    rows = torch.from_numpy(anchors.images.astype(np.int64))
+    rows = torch.from_numpy(anchors[:, 0].astype(np.int64))
     offline = OfflineSimilarities(*lists)
     return objective.loss(Similarities(matrix, positive_pairs(rows, mask_positives=True), offline)).total
 
@@ -140,16 +135,16 @@ def test_one_concatenated_pass_equals_pair_by_pair(pairs, sampler, name):
 
 def test_a_batch_of_triples_is_of_true_pairs_and_holds_its_negatives(pairs, sampler):
     captions = np.arange(0, 48, 5, dtype=np.int32)  # ten
-    ((images, texts),) = draw_batch(pairs, sampler, "triples", captions, np.random.default_rng(3), 0).groups
+    images, texts = draw_batch(pairs, sampler, "triples", captions, np.random.default_rng(3), 0).groups[0].T
     assert len(images) == 9
     np.testing.assert_array_equal(pairs.split.image_of[texts], images)
     np.testing.assert_array_equal(texts[:3], captions[:3])
     _, negatives, _ = sampler.draw(captions[:3], np.random.default_rng(3)).groups
-    np.testing.assert_array_equal(texts[3:6], negatives.captions)
-    np.testing.assert_array_equal(images[6:], negatives.images)
+    np.testing.assert_array_equal(texts[3:6], negatives[:, 1])
+    np.testing.assert_array_equal(images[6:], negatives[:, 0])
     for few in (1, 2):
-        ((images, _),) = draw_batch(pairs, sampler, "triples", captions[:few], np.random.default_rng(3), 0).groups
-        assert len(images) == 3
+        drawn = draw_batch(pairs, sampler, "triples", captions[:few], np.random.default_rng(3), 0)
+        assert drawn.groups.shape == (1, 3, 2)
 
 
 def test_derived_pairs_that_are_true_pairs_are_no_negatives(pairs):
