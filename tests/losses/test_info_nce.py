@@ -94,18 +94,17 @@ def test_figures_say_what_adaptive_weights_are():
     assert 0 < weights.count(0.0) < len(weights)
 
 
-@pytest.mark.parametrize("match", [0.25, 1.0])
-def test_an_offline_negative_that_may_match_weighs_less(match):
+def test_an_offline_negative_that_may_match_weighs_less():
     slow, fast = numbers(4), numbers(4)
     probability = torch.rand(2, SIZE, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
-    probability[0, 2] = match
+    probability[0, 2] = 1.0
     expected = definition(*slow, 0.1, probability=probability)
     expected.backward()
     value = info_nce(batch(*fast, probability=probability), temperature=0.1)
     value.total.backward()
     torch.testing.assert_close(value.total, expected)
     torch.testing.assert_close(fast[1].grad, slow[1].grad)
-    assert (fast[1].grad[0, 2] == 0) == (match == 1.0)
+    assert ((fast[1].grad == 0) == (probability == 1.0)).all()
     assert value.figures["offline_match_probability"] == pytest.approx(probability.mean().item())
 
 
@@ -120,7 +119,7 @@ def test_is_torchs_cross_entropy_on_a_plain_batch():
     torch.testing.assert_close(info_nce(batch(matrix, lists, rows=own), temperature=0.07).total, expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("function", ["infonce", "adapinfonce", "sigmoid"])
 def test_rows_without_any_negative_stay_finite(function, dtype):
     more = {"alpha": ALPHA, "beta": BETA} if function == "adapinfonce" else {}
@@ -138,14 +137,6 @@ def test_rows_without_any_negative_stay_finite(function, dtype):
         assert value.figures["offline_share"] == 0
     else:
         assert (matrix.grad[~torch.eye(3).bool()] == 0).all()
-
-
-def test_in_half_precision_nothing_overflows():
-    matrix, lists = (part.detach().bfloat16().requires_grad_() for part in numbers(3))
-    value = adap_info_nce(batch(matrix, lists), temperature=0.01, alpha=ALPHA, beta=BETA)
-    value.total.backward()
-    assert torch.isfinite(matrix.grad).all()
-    assert torch.isfinite(value.total)
 
 
 def test_every_pair_of_a_triple_is_an_anchor_beside_its_own_offline_negative():
@@ -174,18 +165,9 @@ def test_figures_say_how_hard_the_table_is():
     figures = info_nce(pairs, temperature=0.1).figures
     assert figures["offline_harder_share"] == pytest.approx(2 / 6)  # beside 0.3, 0.2, 0.3 and 0.1, 0.3, 0.3
     assert figures["offline_above_positive_share"] == pytest.approx(1 / 6)
-    shares = [
-        torch.tensor([*negatives, drawn]).div(0.1).softmax(0)[-1].item()
-        for negatives, drawn in [
-            ([0.2, 0.3], 0.25),
-            ([0.1, 0.2], 0.85),
-            ([0.0, 0.3], 0.4),
-            ([0.1, 0.0], 0.1),
-            ([0.2, 0.3], 0.2),
-            ([0.3, 0.2], 0.3),
-        ]
-    ]
-    assert figures["offline_share"] == pytest.approx(sum(shares) / 6)
+    columns = [[0.2, 0.3, 0.25], [0.1, 0.2, 0.85], [0.0, 0.3, 0.4], [0.1, 0.0, 0.1], [0.2, 0.3, 0.2], [0.3, 0.2, 0.3]]
+    shares = torch.tensor(columns).div(0.1).softmax(1)[:, -1]
+    assert figures["offline_share"] == pytest.approx(shares.mean().item())
     assert figures["temperature"] == pytest.approx(0.1)
     assert "offline_harder_share" not in info_nce(replace(pairs, offline=None), temperature=0.1).figures
 
@@ -218,7 +200,7 @@ def test_a_learnt_temperature_starts_where_it_is_put_and_stops_at_its_bound():
 
 
 @pytest.mark.parametrize("margin", [0.0, 0.2, -0.2])
-def test_a_negative_that_the_guide_scores_above_a_positive_is_none(margin):
+def test_a_negative_that_the_guide_scores_above_a_positive_is_no_column(margin):
     scores = torch.rand(8, 8, generator=torch.Generator().manual_seed(0)) + 0.4 * torch.eye(8)
     found = guided_matches(scores, margin=margin)
     for i in range(8):
@@ -226,14 +208,7 @@ def test_a_negative_that_the_guide_scores_above_a_positive_is_none(margin):
             above_own = scores[i, j] > scores[i, i] - margin, scores[i, j] > scores[j, j] - margin
             assert found[i, j] == (i == j or any(above_own))
     assert 8 < found.sum() < 64
-
-
-def test_what_the_guide_leaves_out_is_no_column():
-    matrix = torch.rand(6, 6, generator=torch.Generator().manual_seed(1)).requires_grad_()
-    guided = guided_matches(torch.rand(6, 6, generator=torch.Generator().manual_seed(2)) + 0.4 * torch.eye(6))
-    is_positive = positive_pairs(torch.arange(6), mask_positives=True) | guided
-    info_nce(Similarities(matrix, is_positive), temperature=0.1).total.backward()
-    aside = guided & ~torch.eye(6).bool()
-    assert aside.any()
-    assert (matrix.grad[aside] == 0).all()
-    assert (matrix.grad[~guided] > 0).all()
+    matrix = torch.rand(8, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    info_nce(Similarities(matrix, found), temperature=0.1).total.backward()
+    assert (matrix.grad[found & ~torch.eye(8).bool()] == 0).all()
+    assert (matrix.grad[~found] > 0).all()

@@ -20,19 +20,14 @@ def similarities(matrix, image_rows=None):
     return Similarities(matrix, positive_pairs(rows, mask_positives=image_rows is not None))
 
 
-def order_similarity(images, captions):
-    """Minus the norm of how far each caption exceeds each image, VSE++'s `order` measure."""
-    excess = (captions[None, :, :] - images[:, None, :]).clamp(min=0)
-    return -(excess**2).sum(dim=2).sqrt()
-
-
 @pytest.mark.parametrize("case", ["triplet_vse_easy", "triplet_vse_mixed", "triplet_vse_random"])
 def test_equals_vsepp(golden, case):
     case = golden(case)
     for variant in case.meta["config"]["variants"]:
         images, captions = (case[f"in/{key}"].clone().requires_grad_() for key in ("im", "s"))
-        ordered = variant["measure"] == "order"
-        matrix = order_similarity(images, captions) if ordered else images @ captions.T
+        matrix = images @ captions.T
+        if variant["measure"] == "order":  # minus the norm of how far each caption exceeds each image
+            matrix = -((captions[None, :, :] - images[:, None, :]).clamp(min=0) ** 2).sum(dim=2).sqrt()
         loss = BY_NAME[variant["name"].split("_")[0]](similarities(matrix), margin=variant["margin"]).total
         case.check(f"out/{variant['name']}/loss", loss)
         loss.backward()
@@ -42,9 +37,7 @@ def test_equals_vsepp(golden, case):
 
 def test_equals_sgraf_on_scores(golden):
     case = golden("triplet_scores")
-    for key in case.keys("out/"):
-        if not key.endswith("/loss"):
-            continue
+    for key in (key for key in case.keys("out/") if key.endswith("/loss")):
         kind, margin = key.split("/")[1].split("_m")
         matrix = case["in/scores"].clone().requires_grad_()
         loss = BY_NAME[kind](similarities(matrix), margin=float(margin)).total
@@ -56,18 +49,13 @@ def test_equals_sgraf_on_scores(golden):
 def test_other_captions_of_the_image_are_no_negatives():
     matrix = torch.tensor([[0.5, 0.9, 0.1], [0.9, 0.5, 0.2], [0.0, 0.1, 0.6]])
     rows = torch.tensor([4, 4, 9])
-    expected_max = expected_sum = 0.0
-    for anchor in range(3):
-        for similarity in (matrix, matrix.T):
-            hinges = [
-                max(0.0, 0.2 - matrix[anchor, anchor].item() + similarity[anchor, other].item())
-                for other in range(3)
-                if rows[other] != rows[anchor]
-            ]
-            expected_max += max(hinges)
-            expected_sum += sum(hinges)
-    assert online_triplet(similarities(matrix, rows), margin=0.2).total.item() == pytest.approx(expected_max)
-    assert sum_triplet(similarities(matrix, rows), margin=0.2).total.item() == pytest.approx(expected_sum)
+    for loss, chosen in ((online_triplet, max), (sum_triplet, sum)):
+        expected = 0.0
+        for anchor in range(3):
+            for similarity in (matrix, matrix.T):
+                others = [similarity[anchor, other].item() for other in range(3) if rows[other] != rows[anchor]]
+                expected += chosen(max(0.0, 0.2 - matrix[anchor, anchor].item() + other) for other in others)
+        assert loss(similarities(matrix, rows), margin=0.2).total.item() == pytest.approx(expected)
 
 
 def test_plateaus():
