@@ -64,11 +64,7 @@ def loss_kind(name: str, companions: Literal["anchors"] | None = None) -> LossKi
     return LossKind(with_companions(kind.function), "triples", kind.is_sparse)
 
 
-def plateau(
-    loss: LossFunction,
-    batch_size: int,
-    match_probability: Float[Tensor, "2 batch"] | None = None,
-) -> float:
+def plateau(loss: LossFunction, batch_size: int, match_probability: Float[Tensor, "2 batch"] | None = None) -> float:
     """Return the loss of a model that gives every pair the same similarity: the plateau of a collapsed training.
 
     2 * margin * B for the online loss, 2 * beta * margin_online * B for AdapOffQuin (with margin_offline = 0); less

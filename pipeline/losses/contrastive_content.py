@@ -9,49 +9,23 @@ queries that attend to nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from aoq.models.base import FragmentAttention
 from aoq.models.layers import l2_normalise
-from aoq.pipeline.losses.hinge import NO_NEGATIVE, hinge
+from aoq.pipeline.losses.hinge import NO_NEGATIVE
 
 
-@dataclass(frozen=True)
-class ContentSimilarities:
-    """Similarities of one query q per pair; `NO_NEGATIVE` replaces undefined ones."""
+def content_similarities(
+    attention: FragmentAttention, uniform: Float64[Tensor, "2 pairs"]
+) -> tuple[Float[Tensor, " pairs"], dict[str, Float[Tensor, " pairs"]]]:
+    """Draw two queries of each pair by `uniform` numbers from [0, 1), and compare them with the attended content.
 
-    attended: Float[Tensor, " pairs"]
-    """Sim(q, a)"""
-    rest: Float[Tensor, " pairs"]
-    """Sim(q, a~), where a~ weighs keys by 1 - w"""
-    swapped: Float[Tensor, " pairs"]
-    """Sim(q^, a), where q^ is another query of the same item"""
-
-
-def content_resourcing(pairs: ContentSimilarities, *, margin: float) -> Float[Tensor, ""]:
-    """Contrast content with the rest, CCR, eq. (6): sum of [m - Sim(q, a) + Sim(q, a~)]_+.
-
-    >>> content_resourcing(ContentSimilarities(*torch.tensor([[0.5], [0.4], [0.7]])), margin=0.2)
-    tensor(0.1000)
+    Return Sim(q, a), and what it should exceed by a margin: Sim(q, a~) for CCR, eq. (6), where a~ weighs keys by 1 - w,
+    and Sim(q^, a) for CCS, eq. (7), where q^ is another query of the item; `NO_NEGATIVE` if undefined.
     """
-    return hinge(pairs.attended, pairs.rest, margin=margin).sum()
-
-
-def content_swapping(pairs: ContentSimilarities, *, margin: float) -> Float[Tensor, ""]:
-    """Contrast the query with another one, CCS, eq. (7): sum of [m - Sim(q, a) + Sim(q^, a)]_+.
-
-    >>> content_swapping(ContentSimilarities(*torch.tensor([[0.5], [0.4], [0.7]])), margin=0.0)
-    tensor(0.2000)
-    """
-    return hinge(pairs.attended, pairs.swapped, margin=margin).sum()
-
-
-def content_similarities(attention: FragmentAttention, uniform: Float64[Tensor, "2 pairs"]) -> ContentSimilarities:
-    """Draw two queries of each pair by `uniform` numbers from [0, 1), and compare them with the attended content."""
     eligible = eligible_queries(attention)
     attending = eligible & (attention.weights.detach().sum(2) > 0)
     drawn = pick(attending, uniform[0])
@@ -62,12 +36,10 @@ def content_similarities(attention: FragmentAttention, uniform: Float64[Tensor, 
         torch.einsum("pk,pkd->pd", some, attention.keys)
         for some in (weights, reversed_weights(weights, attention.key_mask))
     )
-    missing = ~attending.any(1)
-    return ContentSimilarities(
-        cosine(query, attended),
-        cosine(query, rest).masked_fill(missing | (attention.key_mask.sum(1) < 2), NO_NEGATIVE),
-        cosine(attention.queries[pairs, other], attended).masked_fill(missing | (eligible.sum(1) < 2), NO_NEGATIVE),
-    )
+    own, missing = cosine(query, attended), ~attending.any(1)
+    to_rest = cosine(query, rest).masked_fill(missing | (attention.key_mask.sum(1) < 2), NO_NEGATIVE)
+    to_other = cosine(attention.queries[pairs, other], attended)
+    return own, {"ccr": to_rest, "ccs": to_other.masked_fill(missing | (eligible.sum(1) < 2), NO_NEGATIVE)}
 
 
 def eligible_queries(attention: FragmentAttention) -> Bool[Tensor, "pairs queries"]:

@@ -17,7 +17,6 @@ Number = float | Float[Tensor, "..."]
 def hinge(positive: Float[Tensor, ...], negative: Float[Tensor, ...], *, margin: Number) -> Float[Tensor, ...]:
     """[margin - positive + negative]_+, elementwise.
 
-    >>> import torch
     >>> hinge(torch.tensor([0.5, 0.5]), torch.tensor([0.4, 0.1]), margin=0.2)
     tensor([0.1000, 0.0000])
     """
@@ -27,7 +26,6 @@ def hinge(positive: Float[Tensor, ...], negative: Float[Tensor, ...], *, margin:
 def squared_hinge(positive: Float[Tensor, ...], negative: Float[Tensor, ...], *, margin: Number) -> Float[Tensor, ...]:
     """[margin - positive + negative]_+ squared: larger violations have larger gradients.
 
-    >>> import torch
     >>> squared_hinge(torch.tensor([0.5, 0.5]), torch.tensor([0.4, 0.1]), margin=0.2)
     tensor([0.0100, 0.0000])
     """
@@ -39,7 +37,6 @@ def hardest_negative(
 ) -> Float[Tensor, " anchors"]:
     """Return the highest similarity of each row among its negatives, VSE++; AOQ eq. (2).
 
-    >>> import torch
     >>> hardest_negative(torch.tensor([[0.9, 0.3], [0.4, 0.8]]), torch.eye(2).bool())
     tensor([0.3000, 0.4000])
     """
@@ -58,7 +55,6 @@ def online_negative(
 
     A hardness of 0 gives the mean of all negatives, infinity the hardest one.
 
-    >>> import torch
     >>> similarity = torch.tensor([[0.9, 0.4, 0.2]])
     >>> [online_negative(similarity, similarity > 0.5, hardness=h).item() for h in (0.0, 10.0, math.inf)]
     [0.3..., 0.376..., 0.4...]
@@ -66,9 +62,9 @@ def online_negative(
     if isinstance(hardness, Tensor):  # compute both: choosing one would wait for the device
         hardest = hardest_negative(similarity, is_positive)
         return torch.where(hardness.isinf(), hardest, _mean(similarity, is_positive, hardness.nan_to_num(posinf=0.0)))
-    return (
-        hardest_negative(similarity, is_positive) if math.isinf(hardness) else _mean(similarity, is_positive, hardness)
-    )
+    if math.isinf(hardness):
+        return hardest_negative(similarity, is_positive)
+    return _mean(similarity, is_positive, hardness)
 
 
 def _mean(

@@ -23,13 +23,7 @@ from torch import Tensor, nn
 
 from aoq.pipeline.losses.aoq import adaptive_weight
 from aoq.pipeline.losses.hinge import NO_NEGATIVE, Number
-from aoq.pipeline.losses.similarities import (
-    LossValue,
-    OfflineSimilarities,
-    Similarities,
-    levelled,
-    offline_figures,
-)
+from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities, levelled, offline_figures
 
 
 class Negatives(NamedTuple):
@@ -79,18 +73,14 @@ def adap_info_nce(
         return adaptive.log() + hardness_weight * negatives.similarity
 
     value = _contrast(pairs, temperature, weigh)
-    return LossValue(value.total, value.figures | _weight_figures(pairs, alpha=alpha, beta=beta))
-
-
-@torch.no_grad()
-def _weight_figures(pairs: Similarities, *, alpha: float, beta: float) -> dict[str, Tensor]:
-    """Return the mean adaptive weight of in-batch negatives, and the fraction of weights 0; 0 if there are none."""
-    directions = negatives_by_direction(pairs)
-    weights = torch.stack([adaptive_columns(one.similarity, alpha=alpha, beta=beta)[:, :-1] for one in directions])
-    is_negative = ~torch.stack([one.log_weight[:, :-1] for one in directions]).isinf()
-    count = is_negative.sum().clamp(min=1)
-    shown = {"weight_mean": weights, "weight_zero_share": (weights == 0).to(weights.dtype)}
-    return {name: figure.masked_fill(~is_negative, 0).sum() / count for name, figure in shown.items()}
+    with torch.no_grad():  # of in-batch negatives; 0 if there are none
+        directions = negatives_by_direction(pairs)
+        weights = torch.stack([adaptive_columns(one.similarity, alpha=alpha, beta=beta)[:, :-1] for one in directions])
+        is_other = torch.stack([one.log_weight[:, :-1] for one in directions]).isinf()
+        count = (~is_other).sum().clamp(min=1)
+        shown = {"weight_mean": weights, "weight_zero_share": (weights == 0).to(weights.dtype)}
+        figures = {name: figure.masked_fill(is_other, 0).sum() / count for name, figure in shown.items()}
+    return LossValue(value.total, value.figures | figures)
 
 
 def adaptive_columns(

@@ -15,12 +15,8 @@ from torch import Tensor
 from aoq.pipeline.losses.hinge import online_negative
 from aoq.pipeline.losses.similarities import LossValue, Similarities
 
-_BASE = 10.0
-"""Base of the exponential soft margin: NCR's m."""
-_TINY = 1e-12
-
 SOFT_MARGINS: dict[str, Callable[[Tensor], Tensor]] = {
-    "exponential": lambda labels: (_BASE**labels - 1) / (_BASE - 1),
+    "exponential": lambda labels: (10.0**labels - 1) / 9.0,
     "linear": lambda labels: labels,
     "sin": lambda labels: torch.sin(math.pi * labels - math.pi / 2) / 2 + 0.5,
 }
@@ -54,10 +50,7 @@ def row_margins(margins: Float[Tensor, "#batch #batch"]) -> Margins:
 
 
 def differences(pairs: Similarities, margins: Margins) -> list[tuple[Tensor, Tensor]]:
-    """Compute margin - S(anchor, own) + S(anchor, candidate), and mark the positives, one row per anchor.
-
-    Images are anchors, then captions.
-    """
+    """Compute margin - S(anchor, own) + S(anchor, candidate), and mark the positives, one row per anchor."""
     return [
         (margin - pairs.positive[:, None] + similarity, is_positive)
         for (similarity, is_positive), margin in zip(pairs.directions, margins, strict=True)
@@ -65,9 +58,7 @@ def differences(pairs: Similarities, margins: Margins) -> list[tuple[Tensor, Ten
 
 
 def pair_losses(pairs: Similarities, *, margin: float) -> Float[Tensor, " batch"]:
-    """Return the loss of each pair: the mean violation of its image over the batch, and that of its caption.
-
-    The mean counts the pair itself.
+    """Return the loss of each pair: its image's mean violation over the batch, itself included, and its caption's.
 
     >>> matrix = torch.tensor([[0.9, 0.1], [0.8, 0.3]])
     >>> pair_losses(Similarities(matrix, torch.eye(2).bool()), margin=0.2)
@@ -75,9 +66,10 @@ def pair_losses(pairs: Similarities, *, margin: float) -> Float[Tensor, " batch"
     """
     margins = own_margins(torch.full_like(pairs.positive, margin))
     of_images, of_captions = (
-        difference.clamp(min=0).masked_fill(is_positive, 0.0) for difference, is_positive in differences(pairs, margins)
+        difference.clamp(min=0).masked_fill(is_positive, 0.0).mean(dim=1)
+        for difference, is_positive in differences(pairs, margins)
     )
-    return of_images.mean(dim=1) + of_captions.mean(dim=1)
+    return of_images + of_captions
 
 
 def mean_triplet(pairs: Similarities, *, margin: float) -> LossValue:
@@ -106,7 +98,7 @@ def predicted_labels(pairs: Similarities, *, margin: float) -> Float[Tensor, " b
     """
     left = (margin - pair_losses(pairs, margin=margin) / 2).clamp(0, margin)
     best = left.topk(len(left) // 10 + 1).values.mean()
-    return (left / best.clamp_min(_TINY)).clamp(max=1)
+    return (left / best.clamp_min(1e-12)).clamp(max=1)
 
 
 def refined_labels(

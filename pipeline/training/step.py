@@ -18,16 +18,14 @@ from aoq.pipeline.config.losses import Loss
 from aoq.pipeline.config.training import Constraints, Distillation
 from aoq.pipeline.losses import loss_kind
 from aoq.pipeline.losses.companions import with_companions
-from aoq.pipeline.losses.contrastive_content import content_resourcing, content_similarities, content_swapping
+from aoq.pipeline.losses.contrastive_content import content_similarities
 from aoq.pipeline.losses.distillation import batch_distillation, list_distillation
-from aoq.pipeline.losses.hinge import NO_NEGATIVE
+from aoq.pipeline.losses.hinge import NO_NEGATIVE, hinge
 from aoq.pipeline.losses.pace import SYNCHRONOUS, Pace
 from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities, positive_pairs
 from aoq.pipeline.losses.triplet import online_triplet
 from aoq.pipeline.training.batches import Batch
 from aoq.pipeline.training.chunks import UNCUT, AlignedLoss, BatchScores, Cut
-
-_TERMS = {"ccr": content_resourcing, "ccs": content_swapping}
 
 Figure = float | Float[Tensor, ""]
 """A number, or one on the device that computes it."""
@@ -178,10 +176,10 @@ def constrain(
     figures = dict.fromkeys(constraints.names, total)
     for direction, attention in enumerate(model.fragment_attention(images, captions)):
         drawn = sent(torch.from_numpy(uniform[direction][:, rows]), total.device)
-        similarities = content_similarities(attention, drawn)
+        attended, others = content_similarities(attention, drawn)
         for name in constraints.names:
             numbers = getattr(constraints, name)
-            value = _TERMS[name](similarities, margin=numbers.margin)
+            value = hinge(attended, others[name], margin=numbers.margin).sum()
             total = total + numbers.weight * value
             figures[name] = figures[name] + value.detach()
     return LossValue(total, figures)

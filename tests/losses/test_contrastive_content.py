@@ -8,12 +8,8 @@ import pytest
 import torch
 
 from aoq.models.base import FragmentAttention
-from aoq.pipeline.losses.contrastive_content import (
-    content_resourcing,
-    content_similarities,
-    content_swapping,
-    pick,
-)
+from aoq.pipeline.losses.contrastive_content import content_similarities, pick
+from aoq.pipeline.losses.hinge import hinge
 
 PAIRS, QUERIES, KEYS, SIZE = 12, 6, 5, 4
 
@@ -69,8 +65,8 @@ def by_definition(attention, uniform, margin):
 def test_values_and_gradients_are_the_papers(direction, seed, margin):
     found, leaves = attention(seed, direction)
     uniform = torch.rand(2, PAIRS, generator=torch.Generator().manual_seed(seed + 9), dtype=torch.float64)
-    pairs = content_similarities(found, uniform)
-    terms = content_resourcing(pairs, margin=margin), content_swapping(pairs, margin=margin)
+    attended, others = content_similarities(found, uniform)
+    terms = [hinge(attended, others[name], margin=margin).sum() for name in ("ccr", "ccs")]
     for term, expected in zip(terms, by_definition(found, uniform, margin), strict=True):
         torch.testing.assert_close(term, expected, rtol=0, atol=1e-6)
         assert expected > 0
@@ -91,8 +87,8 @@ def test_what_is_not_defined_costs_nothing_and_has_no_gradient():
     """One word between `<start>` and `<end>` and one region: neither another word nor a rest."""
     leaves = torch.randn(1, 3, 4, requires_grad=True), torch.randn(1, 1, 4, requires_grad=True)
     found = FragmentAttention("t2i", *leaves, torch.ones(1, 3, 1), torch.ones(1, 3).bool(), torch.ones(1, 1).bool())
-    pairs = content_similarities(found, torch.tensor([[0.5], [0.5]], dtype=torch.float64))
-    total = content_resourcing(pairs, margin=0.2) + content_swapping(pairs, margin=0.2)
+    attended, others = content_similarities(found, torch.tensor([[0.5], [0.5]], dtype=torch.float64))
+    total = sum(hinge(attended, other, margin=0.2).sum() for other in others.values())
     assert total.item() == 0
     for gradient in torch.autograd.grad(total, leaves):
         assert not gradient.any()
