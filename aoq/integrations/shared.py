@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from aoq.pipeline.files import digest
 from aoq.pipeline.losses.distillation import batch_distillation
 from aoq.pipeline.losses.similarities import Similarities, offline_similarities
-from aoq.pipeline.tables.pairs import Pairs, pair_keys, rows_by_id
+from aoq.pipeline.tables.pairs import Pairs, pair_keys, require_one_each, rows_by_id
 from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
 
 PAIRS_DRAWN: dict[str | None, int] = {None: 1, "offline": 2, "quintuplet": 3}
@@ -29,21 +29,20 @@ def require_negatives(negatives: str | None) -> None:
 
 def find_places(table: NegativeTable, side: str, items: Sized, ids: Sequence[str] | None) -> np.ndarray:
     """Return the place in `items` of each row of a side: its own, or found by the ids that the table keeps."""
-    if ids is not None:
-        if side not in table.ids:
-            raise ValueError(f"{side[:-1]}_ids are given, but the table keeps none; leave them out and use its order.")
-        if len(ids) != len(items):
-            raise ValueError(f"{len(ids)} {side[:-1]}_ids name {len(items)} {side}; give one each.")
-        rows = rows_by_id(ids, side[:-1])
-        if missing := [name for name in table.ids[side] if name not in rows]:
-            raise ValueError(
-                f"{len(missing)} of the table's {side} are not among the ids, the first is {missing[0]!r}; "
-                "these are different data."
-            )
-        return np.array([rows[name] for name in table.ids[side]])
-    if len(items) != (count := len(table.i2t if side == "images" else table.t2i)):
-        raise ValueError(f"{len(items)} {side} are given for a table of {count}; these are different data.")
-    return np.arange(count)
+    if ids is None:
+        require_one_each(items, side, count := len(table.i2t if side == "images" else table.t2i))
+        return np.arange(count)
+    if side not in table.ids:
+        raise ValueError(f"the {side} are named by ids, and the table keeps none of them; give the table's order.")
+    if len(ids) != len(items):
+        raise ValueError(f"{len(ids)} {side[:-1]}_ids name {len(items)} {side}; give one each.")
+    rows = rows_by_id(ids, side[:-1])
+    if missing := [name for name in table.ids[side] if name not in rows]:
+        raise ValueError(
+            f"{len(missing)} of the table's {side} are not among the ids, the first is {missing[0]!r}; these are "
+            "different data."
+        )
+    return np.array([rows[name] for name in table.ids[side]])
 
 
 class Items:
@@ -88,12 +87,9 @@ def gather(part: Tensor) -> Tensor:
 
 
 def require_same_draws(table: NegativeTable | ScreenedTable, *options: Any) -> None:
-    """Refuse to train if a process has another table or other options than the first; every process must call this.
+    """Refuse to train if a process has another table than the first, or other options, texts or names of pictures.
 
-    `options` are all that shapes the draws, and texts and names of pictures.
-
-    Raises:
-        ValueError: in every process, naming the one that differs.
+    Every process must call this.
     """
     if process_count() == 1:
         return

@@ -203,10 +203,10 @@ def test_rows_are_found_by_id(colpali, world, pages):
         assert found["query"] == world.captions[found["anchor_id"]]
         assert [colour(one) for one in found["pos_target"]] == [found["positive_id"]]
         assert [colour(one) for one in found["neg_target"]] == found["negative_ids"]
-    with pytest.raises(ValueError, match="keeps no ids of its images"):
+    with pytest.raises(ValueError, match="the images are named by ids, and the table keeps none of them"):
         colpali.TableDataset(world.table, world.captions, corpus)
     short = colpali.Corpus(pages[:1], {world.ids[0]: 0})
-    with pytest.raises(ValueError, match="14 of the table's images are not in the corpus, the first is 'photo_1'"):
+    with pytest.raises(ValueError, match="14 of the table's images are not among the ids, the first is 'photo_1'"):
         colpali.TableDataset(table, world.captions, short)
 
 
@@ -244,7 +244,7 @@ def _epochs(data, count):
 
 
 def test_other_data_and_options_are_refused(colpali, data, world, pages, tmp_path):
-    with pytest.raises(ValueError, match="the corpus has 14 documents, and the table 15 images"):
+    with pytest.raises(ValueError, match="14 images are given for a table of 15"):
         colpali.TableDataset(world.table, world.captions, colpali.Corpus(pages[:-1]))
     with pytest.raises(ValueError, match="29 captions are given for a table of 30"):
         colpali.TableDataset(world.table, world.captions[:-1], colpali.Corpus(pages))

@@ -177,7 +177,7 @@ def test_three_steps_see_pictures_and_log_the_terms(model, data, tmp_path):
         lambda _, arguments, named: seen.append(len(named.get("pixel_values", arguments[0] if arguments else ()))),
         with_kwargs=True,
     )
-    logs = trained(model, data(), OfflineQuintupletLoss(model, start_up="auto"), tmp_path)
+    logs = trained(model, data(), OfflineQuintupletLoss(model), tmp_path)
     assert sum(seen) == 3 * 6 * 3
     first = logs[0]
     assert first["loss"] == pytest.approx(
@@ -221,14 +221,12 @@ def test_rows_are_found_by_id(world):
 def test_the_evaluator_gives_our_recalls(model, world, tmp_path):
     image_of = np.arange(30) // EACH
     pictures = [str(world.folder / "pictures" / f"{name}.png") for name in world.ids]
-    everything = np.stack(np.meshgrid(np.arange(15), np.arange(30)), axis=-1).reshape(-1, 2)
-    evaluator = RecallEvaluator(pictures, world.captions, image_of, matches=everything, name="dev")
+    evaluator = RecallEvaluator(pictures, world.captions, image_of, name="dev")
     found = evaluator(model)
     images, captions = (model.encode(side, normalize_embeddings=True) for side in (pictures, world.captions))
     expected = aoq.recalls(images @ captions.T, image_of)
     assert {f"dev_{name}": value for name, value in expected.items()}.items() <= found.items()
     assert evaluator.primary_metric == "dev_rsum"
-    assert found["dev_false_negatives"] == 100
 
 
 @pytest.mark.parametrize("cached", ["0", "2"])

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from colpali_engine.data.dataset import ColPaliEngineDataset, Corpus
 from colpali_engine.trainer.contrastive_trainer import ContrastiveTrainer
-from torch.utils.data import Sampler, Subset
+from torch.utils.data import Sampler
 
-from aoq.integrations.shared import Items, PairRows, require_same_draws
+from aoq.integrations.shared import Items, PairRows, find_places, require_same_draws
 from aoq.pipeline.batches.lists import meeting_lists
 from aoq.pipeline.batches.order import COMMUNITY, MinedBatches, keep_apart
 from aoq.pipeline.data.batches import epoch_order
@@ -51,7 +51,9 @@ class TableDataset(ColPaliEngineDataset):
         rotation = Rotation(table, direction, k=max(1, num_negatives), h=h, seed=seed)
         anchors, documents = SIDES[rotation.direction]
         self._queries = Items(bare, anchors, queries, query_ids)
-        self._docids = _docids(bare, documents, corpus)
+        known = corpus.docid_to_idx_mapping
+        find_places(bare, documents, corpus if known is None else known, known and [*known])  # refuses other data
+        self._docids = None if known is None else bare.ids[documents]
         super().__init__(
             rotation, corpus, "anchor_id", "positive_id", "negative_ids" if num_negatives else None, num_negatives
         )
@@ -79,35 +81,8 @@ class TableDataset(ColPaliEngineDataset):
             "negative_ids": negatives,
         }
 
-    def take(self, n: int) -> Subset[dict[str, Any]]:
-        """Return the first pairs, as the trainer does with each of several data sets."""
-        return Subset(self, range(n))
-
     def _documents(self, rows: list[int]) -> list[Any]:
         return [self.corpus.retrieve(row if self._docids is None else self._docids[row]) for row in rows]
-
-
-def _docids(table: NegativeTable, side: str, corpus: Corpus) -> Sequence[str] | None:
-    """Return the corpus's ids of the table's rows; None if it has only row numbers."""
-    known, count = corpus.docid_to_idx_mapping, len(table.i2t if side == "images" else table.t2i)
-    if known is None:
-        if len(corpus) != count:
-            raise ValueError(
-                f"the corpus has {len(corpus)} documents, and the table {count} {side}; give the same ones."
-            )
-        return None
-    if side not in table.ids:
-        raise ValueError(
-            f"the corpus finds documents by id, but the table keeps no ids of its {side}; give a corpus in the table's "
-            "order, or mine with ids."
-        )
-    docids: Sequence[str] = table.ids[side]
-    if missing := [docid for docid in docids if docid not in known]:
-        raise ValueError(
-            f"{len(missing)} of the table's {side} are not in the corpus, the first is {missing[0]!r}; these are "
-            "different data."
-        )
-    return docids
 
 
 class TableSampler(Sampler[int]):
@@ -147,7 +122,7 @@ class TableSampler(Sampler[int]):
             sampler = BatchSampler(
                 data.table, batch_size=batch_size, seed=data.seed, companions="anchors", drop_last=True
             )
-            rows = PairRows(self._lists.pairs, self._lists.captions)
+            rows = PairRows(self._lists.pairs, len(bare.t2i))
             self._order = lambda epoch: rows(
                 np.concatenate([sampler.batch(epoch, step) for step in range(len(sampler))])
             )

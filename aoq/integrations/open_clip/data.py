@@ -59,6 +59,8 @@ class TableData(Dataset[DataRow]):
         self._images = Items(bare, "images", images, image_ids)
         self._captions = Items(bare, "captions", captions, caption_ids)
         self._preprocess, self._tokenizer = preprocess, tokenizer
+        self._photographs: Photographs | None = None
+        """A prepared folder's, whose rows are `images`."""
 
     @classmethod
     def of_folder(
@@ -71,13 +73,15 @@ class TableData(Dataset[DataRow]):
         folder, opened = Path(folder), open_split(Path(folder), split)
         bare = parts_of(table).table
         require_origin(bare, opened, split_fingerprint(folder, split))
-        photographs = open_photographs(folder, split, opened.image_count)
-        return cls(table, _Read(photographs, opened.image_count), opened.captions, **options)
+        data = cls(table, range(opened.image_count), opened.captions, **options)
+        data._photographs = open_photographs(folder, split, opened.image_count)
+        return data
 
     def __getitem__(self, row: Sequence[int] | np.ndarray) -> DataRow:
         """Return a pair of an image and a caption; a third number names the group of the pair."""
         image, caption, *group = (int(number) for number in row)
         (picture,), (text,) = self._images[np.array([image])], self._captions[np.array([caption])]
+        picture = picture if self._photographs is None else self._photographs.read(picture)
         rows = torch.tensor([image, caption, *(group or [0])])
         return self._preprocess(_opened(picture)), self._tokenizer([text])[0], rows
 
@@ -146,19 +150,6 @@ class _Grouped(Sampler[list[Any]]):
             size = len(batch) // self._drawn
             groups = np.repeat(np.arange(self._wanted), size)
             yield [*np.column_stack([batch[: len(groups)], groups])]
-
-
-class _Read(Sequence[Any]):
-    """The photographs of a prepared folder, read one by one."""
-
-    def __init__(self, photographs: Photographs, count: int) -> None:
-        self._photographs, self._count = photographs, count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, row: Any) -> bytes:
-        return self._photographs.read(row)
 
 
 def _opened(picture: Any) -> Any:

@@ -36,8 +36,10 @@ class _TableLoss(nn.Module):
     """
 
     _true: Tensor
-    parts: ClassVar[tuple[str, ...]]
+    parts: ClassVar[tuple[str, ...]] = ("contrastive",)
     """Figures that add up to the loss; a single name stands for the whole."""
+    halves: ClassVar[int] = 1
+    """2 if the two directions are averaged."""
 
     def __init__(self, table: NegativeTable | ScreenedTable, groups: int) -> None:
         super().__init__()
@@ -51,7 +53,7 @@ class _TableLoss(nn.Module):
 
     @abstractmethod
     def value(self, pairs: Similarities, scale: Float[Tensor, ""], bias: Float[Tensor, ""]) -> LossValue:
-        """Compute the loss as open_clip scales it."""
+        """Compute the loss, summed over the pairs."""
 
     def forward(
         self,
@@ -76,10 +78,11 @@ class _TableLoss(nn.Module):
         with torch.autocast(images.device.type, enabled=False):
             is_positive = self._are_true(rows[: len(rows) // self.groups])
             loss = self.value(group_similarities(images, captions, rows[:, 0], is_positive), scale, bias)
-            total = loss.total + 0 * (scale + bias)  # DistributedDataParallel waits for all gradients
+            size = self.halves * len(is_positive)
+            total = loss.total / size + 0 * (scale + bias)  # DistributedDataParallel waits for all gradients
         if not output_dict:
             return total
-        parts = {part: loss.figures[part] for part in self.parts[1:]}
+        parts = {part: loss.figures[part] / size for part in self.parts[1:]}
         return {f"{self.parts[0]}_loss": total - sum(parts.values()), **{f"{k}_loss": v for k, v in parts.items()}}
 
     def _are_true(self, rows: Int[Tensor, "batch 3"]) -> Bool[Tensor, "batch batch"]:
@@ -123,7 +126,7 @@ class OfflineClipLoss(_TableLoss):
     as in CLIP. `negatives=None` leaves only the batch's negatives.
     """
 
-    parts = ("contrastive",)
+    halves = 2
 
     def __init__(
         self,
@@ -140,7 +143,7 @@ class OfflineClipLoss(_TableLoss):
         self._function = partial(function, hardness_weight=hardness_weight)
 
     def value(self, pairs: Similarities, scale: Float[Tensor, ""], bias: Float[Tensor, ""]) -> LossValue:
-        return _scaled(self._function(pairs, temperature=1 / scale), 2 * len(pairs.matrix))
+        return self._function(pairs, temperature=1 / scale)
 
 
 class OfflineSigLipLoss(_TableLoss):
@@ -149,15 +152,13 @@ class OfflineSigLipLoss(_TableLoss):
     For models with a bias (`--siglip`, `init_logit_bias`). `negatives=None` leaves only the batch's pairs.
     """
 
-    parts = ("contrastive",)
-
     def __init__(
         self, table: NegativeTable | ScreenedTable, *, negatives: Literal["offline"] | None = "offline"
     ) -> None:
         super().__init__(table, PAIRS_DRAWN[negatives])
 
     def value(self, pairs: Similarities, scale: Float[Tensor, ""], bias: Float[Tensor, ""]) -> LossValue:
-        return _scaled(sigmoid_loss(pairs, temperature=1 / scale, bias=bias), len(pairs.matrix))
+        return sigmoid_loss(pairs, temperature=1 / scale, bias=bias)
 
 
 class OfflineQuintupletLoss(_TableLoss):
@@ -183,7 +184,7 @@ class OfflineQuintupletLoss(_TableLoss):
         self._function = partial(function, margin_online=margin_online, margin_offline=margin_offline)
 
     def value(self, pairs: Similarities, scale: Float[Tensor, ""], bias: Float[Tensor, ""]) -> LossValue:
-        return _scaled(self._function(pairs), len(pairs.matrix))
+        return self._function(pairs)
 
 
 class DistilledLoss(TaughtLoss):
@@ -213,7 +214,3 @@ class DistilledLoss(TaughtLoss):
         terms = self.loss(**outputs, output_dict=True)
         terms = {**terms, "distillation_loss": self.taught(vectors, rows[anchors, :2].unbind(1))}
         return terms if output_dict else sum(terms.values())
-
-
-def _scaled(loss: LossValue, count: int) -> LossValue:
-    return LossValue(loss.total / count, {name: figure / count for name, figure in loss.figures.items()})

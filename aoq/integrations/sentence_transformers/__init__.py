@@ -16,7 +16,7 @@ for _library in ("sentence_transformers", "datasets"):
 
 from aoq.integrations.sentence_transformers.data import RecallEvaluator as RecallEvaluator
 from aoq.integrations.sentence_transformers.data import TableData as TableData
-from aoq.integrations.sentence_transformers.distilled import DistilledLoss as DistilledLoss
+from aoq.integrations.sentence_transformers.losses import DistilledLoss as DistilledLoss
 from aoq.integrations.sentence_transformers.losses import OfflineInfoNCELoss as OfflineInfoNCELoss
 from aoq.integrations.sentence_transformers.losses import OfflineQuintupletLoss as OfflineQuintupletLoss
 from aoq.integrations.sentence_transformers.losses import OfflineTripletLoss as OfflineTripletLoss

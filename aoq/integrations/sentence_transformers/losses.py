@@ -18,19 +18,17 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
-from sentence_transformers.base.losses.gradcache import CachedLossMixin
+from sentence_transformers.base.losses.gradcache import CachedLossMixin, uses_gradient_cache
 from sentence_transformers.base.losses.merged_forward import embed_columns
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from aoq.integrations.sentence_transformers.data import ROW_COLUMNS
-from aoq.integrations.shared import gather, group_similarities, process_count
+from aoq.integrations.shared import TaughtLoss, gather, group_similarities, process_count
 from aoq.pipeline.losses.aoq import adap_off_quin, adap_off_tri, off_quin, off_tri
 from aoq.pipeline.losses.companions import with_companions
 from aoq.pipeline.losses.info_nce import LearntTemperature, adap_info_nce, info_nce
-from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.losses.similarities import LossValue, Similarities, positive_pairs
-from aoq.pipeline.losses.triplet import online_triplet
 
 CITATION = """
 @inproceedings{chen2020adaptive,
@@ -143,7 +141,7 @@ class _TableLoss(CachedLossMixin, nn.Module):
 
 
 class _Hinges(_TableLoss):
-    """A triplet or quintuplet loss, optionally with hardness adapted by `aoq.Pace`."""
+    """A triplet or quintuplet loss."""
 
     functions: ClassVar[tuple[Callable[..., LossValue], Callable[..., LossValue]]]
     """Loss functions without and with adaptive weights."""
@@ -157,24 +155,17 @@ class _Hinges(_TableLoss):
         margin_offline: float = 0.0,
         alpha: float = 0.3,
         beta: float = 1.5,
-        start_up: Literal["auto"] | None = None,
         companions: Companions | None = None,
         mini_batch_size: int | None = None,
     ) -> None:
         super().__init__(model, companions, mini_batch_size)
         numbers = {"margin_online": margin_online, "margin_offline": margin_offline}
         numbers |= {"alpha": alpha, "beta": beta} if adaptive else {}
-        self.options |= {**numbers, "adaptive": adaptive, "start_up": start_up}
-        function, online = self.functions[adaptive], online_triplet
-        if companions == "anchors":
-            function, online = with_companions(function), with_companions(online)
-        self._function = partial(function, **numbers)
-        self._online = partial(online, margin=margin_online)
-        self._pace = None if start_up is None else Pace(margin_online)
+        self.options |= {**numbers, "adaptive": adaptive}
+        function = self.functions[adaptive]
+        self._function = partial(with_companions(function) if companions == "anchors" else function, **numbers)
 
     def value(self, pairs: Similarities) -> LossValue:
-        if self._pace is not None:
-            pairs = self._pace.follow(pairs, self._online) if self.training else self._pace.at_level(pairs)
         return self._function(pairs)
 
 
@@ -182,7 +173,6 @@ class OfflineQuintupletLoss(_Hinges):
     """AdapOffQuin, AOQ eq. (5), or OffQuin, eq. (4), if not `adaptive`, on the six columns of `TableData`.
 
     `companions="anchors"` takes two columns, image and caption, in batches of triples (`batches="triples"`).
-    `start_up="auto"` adapts the hardness of online negatives to models that are not pretrained (`aoq.Pace`).
     """
 
     drawn, functions = 3, (off_quin, adap_off_quin)
@@ -232,3 +222,55 @@ class OfflineInfoNCELoss(_TableLoss):
 
     def value(self, pairs: Similarities) -> LossValue:
         return self._function(pairs, **self.numbers | (self.learnt() if self.learnt is not None else {}))
+
+
+class DistilledLoss(CachedLossMixin, TaughtLoss):
+    """`loss`, and `weight` times `aoq.batch_distillation` on the teachers' scores of a batch's pairs.
+
+    For the rows of `TableData(table, …, caption_rows=True)`. `teachers` are the vectors (images, captions) of one
+    teacher or several, in the table's order or found by `image_ids` and `caption_ids`: arrays, also memory-mapped, or
+    tensors. Further options are those of `aoq.batch_distillation`.
+
+    The term is a sum over the anchors of both directions divided by the number of pairs of all processes, so it counts
+    beside the losses here as in an experiment. MultipleNegativesRankingLoss averages over one direction, so beside it
+    the term counts twice as much.
+
+    Each batch is embedded once, so `loss` must have `compute_loss_from_embeddings`, or be cached (GradCache). Put
+    MatryoshkaLoss around this loss.
+    """
+
+    def __init__(self, loss: nn.Module, *table_and_teachers: Any, **options: Any) -> None:
+        super().__init__(loss, *table_and_teachers, **options)
+        self.uses_gradient_cache = uses_gradient_cache(loss) and isinstance(loss, CachedLossMixin)
+        if not self.uses_gradient_cache and not hasattr(loss, "compute_loss_from_embeddings"):
+            raise ValueError(
+                f"{type(loss).__name__} embeds a batch by itself, which would then be embedded twice; give a loss that "
+                "has compute_loss_from_embeddings, or a cached one without a guide."
+            )
+        self.model = self.loss.model
+        if self.uses_gradient_cache:
+            self.mini_batch_size, self.mini_batch_num_tokens = (
+                self.loss.mini_batch_size,
+                self.loss.mini_batch_num_tokens,
+            )
+
+    def forward(
+        self, sentence_features: Iterable[Mapping[str, Any]], labels: Tensor | None
+    ) -> Tensor | dict[str, Tensor]:
+        """Return the terms of the loss and `distillation_loss`, or with a cached loss their sum."""
+        features = list(sentence_features)
+        if labels is None or labels.ndim != 2 or labels.shape[1] != len(features) // 2 + 1:
+            raise ValueError("the labels have no rows of captions; make the data with TableData(…, caption_rows=True).")
+        if self.uses_gradient_cache:
+            return CachedLossMixin.forward_cached(self, features, labels)
+        columns = embed_sides(self.model, features)
+        terms = self.loss.compute_loss_from_embeddings(columns, labels[:, :-1])
+        terms = terms if isinstance(terms, dict) else {"base_loss": terms}
+        return {**terms, "distillation_loss": self.taught(columns[:2], labels[:, [0, -1]].unbind(1))}
+
+    def calculate_loss(self, reps: list[list[Tensor]], labels: Tensor, *, with_backward: bool = False) -> Tensor:
+        total = self.loss.calculate_loss(reps, labels[:, :-1], with_backward=with_backward)
+        taught = self.taught([torch.cat(parts) for parts in reps[:2]], labels[:, [0, -1]].unbind(1))
+        if with_backward:
+            taught.backward()
+        return total + (taught.detach() if with_backward else taught)
