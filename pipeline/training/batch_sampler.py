@@ -97,7 +97,8 @@ class BatchSampler:
         if not 0 <= rank < world_size:
             raise ValueError(f"rank = {rank} is not one of the {world_size} processes; ranks count from 0.")
         bare, view, _ = parts_of(table)
-        if image_of is None and bare.positives is None:
+        positives = bare.positives if image_of is None else host_array(image_of, "image_of").astype(np.int64)
+        if positives is None:
             raise ValueError("the table does not say which pairs are true; give image_of, each caption's image row.")
         i2t = drawable_of(table, "i2t", h=h_captions, weights=i2t_weights)
         t2i = drawable_of(table, "t2i", h=h_images, weights=t2i_weights)
@@ -105,7 +106,7 @@ class BatchSampler:
         self._sampler = Sampler(
             i2t,
             t2i,
-            bare.positives if image_of is None else host_array(image_of, "image_of").astype(np.int64),
+            positives,
             strategy=strategy,
             resample=resample,
             windows=windows,

@@ -117,7 +117,8 @@ class Sampler:
         self._images_of = positives_of("t2i", self.pairs, captions)
         self._captions_of = positives_of("i2t", self.pairs, images)
         if identity is not None:
-            keys = np.unique(pair_keys(*positive_pairs_of(positives, identity).T, captions))
+            own = positive_pairs_of(positives, identity)
+            keys = np.unique(pair_keys(own[:, 0], own[:, 1], captions))
         self._true = keys
         check_registered("strategy", strategy, STRATEGIES)
         self._strategy = STRATEGIES[strategy]
@@ -192,7 +193,7 @@ class Sampler:
 
     def _corresponding(self, groups: Int32[np.ndarray, "groups batch 2"]) -> Bool[np.ndarray, " batch"]:
         """Mark derived pairs that are true pairs."""
-        return self.are_pairs(groups[1:, :, 0], groups[1:, :, 1]).any(axis=0)
+        return np.logical_or.reduce(self.are_pairs(groups[1:, :, 0], groups[1:, :, 1]))
 
 
 def _choose(own: Positives, rows: _Rows, choice: Float64[np.ndarray, " batch"]) -> _Rows:
