@@ -1,13 +1,15 @@
-"""Triples against eqs. (3) to (5) written out for each of their three pairs by name: values and gradients."""
+"""Companions: offline similarities of their groups, and triples against eqs. (3) to (5) written out pair by pair."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from aoq.pipeline.losses import loss_kind, plateau
-from aoq.pipeline.losses.similarities import Similarities, positive_pairs
+from aoq.pipeline.losses.hinge import NO_NEGATIVE
+from aoq.pipeline.losses.similarities import Similarities, offline_similarities, positive_pairs
 
 TRIPLES = 4
 M1, M2, ALPHA, BETA = 0.2, 0.05, 0.3, 1.5
@@ -85,3 +87,16 @@ def test_a_collapsed_model_costs_what_a_batch_of_anchors_costs():
     assert plateau(loss, 12) == pytest.approx(2 * 1.5 * 0.2 * 12)
     with pytest.raises(ValueError, match="10 pairs do not form triples"):
         plateau(loss, 10)
+
+
+def test_derived_pairs_that_are_true_pairs_are_no_negatives():
+    images, captions = F.normalize(torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0)), dim=2)
+    offline = offline_similarities(images, captions, torch.tensor([0, 1, 5, 6, 5, 7]))
+    assert (offline.offline_pair == NO_NEGATIVE).tolist() == [True, False]
+    assert (offline.companion_pair == NO_NEGATIVE).tolist() == [True, False]
+    with pytest.raises(ValueError, match="4 images and 4 captions are not 3 groups of pairs"):
+        offline_similarities(images[:4], captions[:4])
+    found = offline_similarities(images, captions, companions=False)
+    torch.testing.assert_close(found.image_to_caption, (images[:3] * captions[3:]).sum(1))
+    torch.testing.assert_close(found.caption_to_image, (images[3:] * captions[:3]).sum(1))
+    assert found.offline_pair is found.companion_pair is None

@@ -11,8 +11,8 @@ from aoq.models.base import Captions
 from aoq.pipeline.config.training import LoRA
 from aoq.pipeline.training.checkpoint import load_model
 from aoq.pipeline.training.optimizer import adapt, merged_weights
-from tests.training.test_loop import OPTIONS, kill_and_resume, run_training  # noqa: F401  (a fixture)
-from tests.training.test_optimizer import Words, asked, groups, towered  # noqa: F401  (a fixture)
+from tests.training.conftest import changed, kill_and_resume
+from tests.training.test_optimizer import Words, groups, towered  # noqa: F401  (a fixture)
 
 RANK = 2
 LINEAR = ("text.network.blocks.0", "text.network.blocks.1")
@@ -56,15 +56,15 @@ def test_adapters_change_nothing_at_first_and_are_added_last(towered):  # noqa: 
 
 
 def test_adapters_alone_are_trained_and_survive_a_kill(towered, run_training, tmp_path):  # noqa: F811
-    training = asked(lora=LoRA(rank=RANK), ema=0.5)
+    training = changed(lora=LoRA(rank=RANK), ema=0.5)
     whole, _ = run_training(tmp_path / "whole", "towered", training=training)
     torch.manual_seed(3)
     fresh, kept = weights_of(towered()), load_file(tmp_path / "whole" / "model.safetensors")
     assert kept.keys() == fresh.keys()
-    changed = {name for name in fresh if not torch.equal(kept[name], fresh[name])}
-    inside = {name for name in changed if name.startswith("text.network.")}
+    moved = {name for name in fresh if not torch.equal(kept[name], fresh[name])}
+    inside = {name for name in moved if name.startswith("text.network.")}
     assert inside == {f"{layer}.weight" for layer in LINEAR}
-    assert changed - inside
+    assert moved - inside
     for name in inside:
         assert torch.linalg.matrix_rank(kept[name] - fresh[name], atol=1e-5) <= RANK
     load_model(tmp_path / "whole" / "model.safetensors")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import sys
 from dataclasses import replace
 
@@ -15,21 +14,14 @@ from aoq.models import build_model, naaf
 from aoq.pipeline.config.training import CoTeaching
 from aoq.pipeline.data.noise import read_clean_pairs
 from aoq.pipeline.embedding import similarity_matrix
-from aoq.pipeline.evaluation.retrieval import ensemble, evaluate_similarity, retrieval_ranks
-from aoq.pipeline.training import loop, metrics, ncr
+from aoq.pipeline.evaluation.retrieval import ensemble, evaluate_similarity
+from aoq.pipeline.training import metrics, ncr
 from aoq.pipeline.training.checkpoint import load_model
 from aoq.pipeline.training.co_teaching import NETWORK_FILES, CoTrainer
-from aoq.pipeline.training.loop import Run
 from aoq.pipeline.training.ncr import Network, PairBatches, clean_probabilities, read_matched, selected_clean
+from tests.training.conftest import CPU, OPTIONS, KilledError, lines
 
 SECTION = CoTeaching(warmup_epochs=1, epochs=2, batch_size=10, learning_rate=1e-2, decay_epochs=(1,))
-SMALL = {"feature_size": 6, "vocabulary_size": 24, "embedding_size": 8, "word_size": 5}
-OPTIONS = {
-    "vsepp": {},
-    "vsrn": {"caption_hidden_size": 6, "caption_word_size": 5},
-    "naaf": {},
-}
-CPU = torch.device("cpu")
 
 
 def test_division_equals_the_official_one(golden):
@@ -73,7 +65,7 @@ def test_an_epoch_sees_each_clean_pair_once_and_the_others_in_turns():
 def network():
     def build(name="vsepp", **settings):
         torch.manual_seed(2)
-        model = build_model(name, **SMALL, **OPTIONS[name])
+        model = build_model(name, **OPTIONS[name])
         section = SECTION.model_copy(update=settings)
         return Network(model, torch.optim.Adam(model.parameters(), lr=1e-2), section)
 
@@ -141,37 +133,14 @@ def test_doubtful_pairs_teach_neither_captions_nor_thresholds(network, pairs, mo
     assert observed == [10]
 
 
-class KilledError(Exception):
-    pass
-
-
 @pytest.fixture
-def run_co_teaching(pairs, monkeypatch):
-    monkeypatch.setattr(loop, "LOG_STEPS", 2)
+def run_co_teaching(run_loop, pairs):
     wrong = pairs.split.image_of.copy()
     wrong[[1, 9, 22, 31, 40]] = wrong[[9, 22, 31, 40, 1]]
     noisy = replace(pairs, split=replace(pairs.split, image_of=wrong))
 
-    def run(work, name="vsepp", kill_at=None, section=SECTION, workers=0):
-        work.mkdir(exist_ok=True)
-        torch.manual_seed(3)
-        options = {**SMALL, **OPTIONS[name]}
-        reports = []
-
-        def progress(done, total, text):
-            reports.append(done)
-            if kill_at is not None and len(reports) >= kill_at:
-                raise KilledError
-
-        def validate(models):
-            mean = ensemble([similarity_matrix(model, pairs, CPU) for model in models])
-            return retrieval_ranks(mean, pairs.split.image_of)
-
-        models = build_model(name, **options), build_model(name, **options)
-        settings = Run(work, CPU, checkpoint_steps=4, progress=progress, workers=workers)
-        description = {"name": name, "options": options}
-        where = {"description": description, "pairs": noisy, "seed": 5, "run": settings}
-        return CoTrainer(models=models, section=section, **where).train(validate), reports
+    def run(work, name="vsepp", section=SECTION, **given):
+        return run_loop(CoTrainer, work, name, networks=2, section=section, pairs=noisy, **given)
 
     return run
 
@@ -184,12 +153,10 @@ def test_a_missing_extra_is_named_before_the_warm_up(run_co_teaching, monkeypatc
     assert list((tmp_path / "work").iterdir()) == []
 
 
-def lines(work):
-    return [json.loads(line) for line in (work / "metrics.jsonl").read_text().splitlines()]
-
-
 AVERAGED = {"ema": 0.8, "schedule": "cosine", "decay_epochs": (), "warmup_steps": 3, "precision": "bfloat16"}
-VARIANTS = {name: (name, SECTION) for name in OPTIONS} | {"averages": ("vsepp", SECTION.model_copy(update=AVERAGED))}
+VARIANTS = {name: (name, SECTION) for name in ("vsepp", "vsrn", "naaf")} | {
+    "averages": ("vsepp", SECTION.model_copy(update=AVERAGED))
+}
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -205,7 +172,7 @@ def test_killed_and_resumed_ends_at_the_same_weights(run_co_teaching, tmp_path, 
         assert resumed[key] == whole[key], key
     for file in (*NETWORK_FILES, "clean_pairs.parquet"):
         assert (cut / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
-    assert [line["step"] for line in lines(cut)] == [line["step"] for line in lines(tmp_path / "whole")]
+    assert lines(cut) == lines(tmp_path / "whole")
     assert len(again) < len(reports)  # it did not start over
 
 

@@ -14,7 +14,7 @@ from aoq.models.towers.tower import Tower
 from aoq.models.vsepp import VSEpp
 from aoq.pipeline.training.loop import learnt_numbers
 from aoq.pipeline.training.optimizer import learning_rate, make_optimizer, set_up_towers
-from tests.training.test_loop import OPTIONS, TRAINING, kill_and_resume, of_loss, run_training  # noqa: F401
+from tests.training.conftest import OPTIONS, SMALL, TRAINING, changed, kill_and_resume, of_loss
 
 COSINE = TRAINING.model_copy(update={"schedule": "cosine", "decay_epochs": (), "warmup_steps": 5})
 
@@ -61,12 +61,8 @@ class Towered(VSEpp):
 @pytest.fixture
 def towered(monkeypatch):
     monkeypatch.setitem(MODELS, "towered", Towered)
-    monkeypatch.setitem(OPTIONS, "towered", OPTIONS["vsepp"])
-    return lambda: build_model("towered", feature_size=6, vocabulary_size=24, **OPTIONS["vsepp"])
-
-
-def asked(**options):
-    return TRAINING.model_copy(update=options)
+    monkeypatch.setitem(OPTIONS, "towered", SMALL)
+    return lambda: build_model("towered", **SMALL)
 
 
 def test_the_rate_rises_and_falls_along_half_a_cosine():
@@ -76,14 +72,14 @@ def test_the_rate_rises_and_falls_along_half_a_cosine():
     assert rates[:5] == pytest.approx([2e-3, 4e-3, 6e-3, 8e-3, 1e-2])
     expected = [1e-2 * 0.5 * (1 + math.cos(math.pi * done / 10)) for done in range(10)]
     assert rates[5:] == pytest.approx(expected)
-    warm = asked(warmup_steps=4)
+    warm = changed(warmup_steps=4)
     assert [learning_rate(warm, 0, step, 5) for step in range(5)] == pytest.approx([2.5e-3, 5e-3, 7.5e-3, 1e-2, 1e-2])
     assert learning_rate(warm, 2, 2, 5) == pytest.approx(1e-3)
-    stepped = asked(decay_epochs=(1, 2))
+    stepped = changed(decay_epochs=(1, 2))
     assert [learning_rate(stepped, epoch) for epoch in range(3)] == pytest.approx([1e-2, 1e-3, 1e-4])
 
 
-def test_every_step_is_taken_at_its_rate_and_towers_at_their_share(towered, run_training, tmp_path, monkeypatch):  # noqa: F811
+def test_every_step_is_taken_at_its_rate_and_towers_at_their_share(towered, run_training, tmp_path, monkeypatch):
     rates, step = [], torch.optim.Adam.step
     listen = lambda self: (rates.append([group["lr"] for group in self.param_groups]), step(self))  # noqa: E731
     monkeypatch.setattr(torch.optim.Adam, "step", listen)
@@ -95,11 +91,11 @@ def test_every_step_is_taken_at_its_rate_and_towers_at_their_share(towered, run_
 def groups(model, **options):
     """List each group's parameter names, its share and its own weight decay."""
     names = {id(one): name for name, one in model.named_parameters()}
-    made = make_optimizer(model, asked(**options)).param_groups
+    made = make_optimizer(model, changed(**options)).param_groups
     return [({names[id(one)] for one in g["params"]}, g.get("share"), g.get("weight_decay")) for g in made]
 
 
-def test_biases_and_norms_do_not_decay_if_so_asked(towered):
+def test_biases_and_norms_do_not_decay_if_so_changed(towered):
     model = towered()
     found = groups(model, weight_decay=0.1, decay_biases=False)
     assert [(share, decay) for _, share, decay in found] == [(None, 0.1), (None, 0.0), (0.1, 0.1), (0.1, 0.0)]
@@ -119,10 +115,10 @@ def test_each_layer_has_a_share_of_the_rate_of_the_one_above(towered):
     assert by_share[None] == {"project.weight", "project.bias"}
 
 
-def test_a_frozen_tower_stays_as_it_is(towered, run_training, tmp_path):  # noqa: F811
+def test_a_frozen_tower_stays_as_it_is(towered, run_training, tmp_path):
     torch.manual_seed(3)
     before = {name: one.clone() for name, one in towered().state_dict().items()}
-    run_training(tmp_path, "towered", training=asked(freeze=("text",)))
+    run_training(tmp_path, "towered", training=changed(freeze=("text",)))
     after = load_file(tmp_path / "model.safetensors")
     moved = {name for name, one in after.items() if not torch.equal(one, before[name])}
     assert moved == {"project.weight", "project.bias"}
@@ -131,11 +127,11 @@ def test_a_frozen_tower_stays_as_it_is(towered, run_training, tmp_path):  # noqa
 def test_towers_are_told_to_keep_few_activations(towered):
     for options, kept in (({}, False), ({"gradient_checkpointing": True}, True), ({"freeze": ("text",)}, False)):
         model = towered()
-        set_up_towers(model, asked(**options))
+        set_up_towers(model, changed(**options))
         assert model.text.kept == kept
 
 
-def test_the_average_is_evaluated_and_kept(run_training, tmp_path, monkeypatch):  # noqa: F811
+def test_the_average_is_evaluated_and_kept(run_training, tmp_path, monkeypatch):
     """Compare with the average that this test keeps beside the training."""
     weights, step = [], torch.optim.Adam.step
 
@@ -144,10 +140,10 @@ def test_the_average_is_evaluated_and_kept(run_training, tmp_path, monkeypatch):
         weights.append([one.detach().clone() for one in self.param_groups[0]["params"]])
 
     torch.manual_seed(3)
-    fresh = build_model("vsepp", feature_size=6, vocabulary_size=24, **OPTIONS["vsepp"])
+    fresh = build_model("vsepp", **SMALL)
     average = [one.detach().clone() for one in fresh.parameters()]
     monkeypatch.setattr(torch.optim.Adam, "step", follow)
-    result, _ = run_training(tmp_path, training=asked(ema=0.8))
+    result, _ = run_training(tmp_path, training=changed(ema=0.8))
     for taken in weights[: 5 * (result["best_epoch"] + 1)]:
         average = [0.8 * old + 0.2 * new for old, new in zip(average, taken, strict=True)]
     kept = load_file(tmp_path / "model.safetensors")
@@ -155,18 +151,15 @@ def test_the_average_is_evaluated_and_kept(run_training, tmp_path, monkeypatch):
         assert_close(kept[name], expected)
 
 
-def test_groups_and_an_average_resume_to_the_bit(run_training, towered, tmp_path):  # noqa: F811
-    training = asked(weight_decay=0.1, decay_biases=False, layer_decay=0.5, ema=0.5)
+def test_groups_and_an_average_resume_to_the_bit(run_training, towered, tmp_path):
+    training = changed(weight_decay=0.1, decay_biases=False, layer_decay=0.5, ema=0.5)
     whole, _ = run_training(tmp_path / "whole", "towered", training=training)
     kill_and_resume(run_training, tmp_path, 12, whole, name="towered", training=training)
 
 
 def test_learnt_numbers_do_not_decay():
     training = of_loss("sigmoid").model_copy(update={"weight_decay": 0.1})
-    learnt, model = (
-        learnt_numbers(training.loss, torch.device("cpu")),
-        build_model("vsepp", feature_size=6, vocabulary_size=24),
-    )
+    learnt, model = learnt_numbers(training.loss, torch.device("cpu")), build_model("vsepp", **SMALL)
     weights, numbers = make_optimizer(model, training, learnt.parameters()).param_groups
     assert (weights["weight_decay"], numbers["weight_decay"]) == (0.1, 0.0)
     assert numbers["params"] == list(learnt.parameters())
