@@ -109,25 +109,19 @@ class CoTrainer(Loop):
         )
         network = f"epoch {state.epoch + 1}: network {state.network + 1}"
         if clean.steps == 0:
-            logger.warning(
-                "%s learns nothing, since the other network selects no two pairs as clean; lower the threshold, or the "
-                "learning rate",
-                network,
-            )
+            why = "the other network selects no two pairs as clean; lower the threshold, or the learning rate"
+            logger.warning("%s learns nothing, since %s", network, why)
         steps = self.windows(state.network, clean.steps, partial(self._read, clean, noisy), self._step)
         with closing(steps) as windows:
             for window in windows:
                 self.record(window, {"network": state.network, "loss_name": name})
                 is_last = state.step == clean.steps and self.probabilities is not None
                 if is_last and on_plateau(means := window.means()):
+                    remedy = "" if section.start_up else 'start_up = "auto", '
                     logger.warning(
-                        "%s has collapsed: all pairs are equally similar (loss %.1f, plateau %.1f), and the hardest "
-                        "negatives of its batches cost more than that. Try %sa smaller batch_size, whose hardest "
-                        "negatives are easier, or more warmup_epochs.",
-                        network,
-                        means["retrieval_loss"],
-                        means["plateau"],
-                        "" if section.start_up else 'start_up = "auto", ',
+                        f"{network} has collapsed: all pairs are equally similar (loss {means['retrieval_loss']:.1f}, "
+                        f"plateau {means['plateau']:.1f}), and its batches' hardest negatives cost more than that. Try "
+                        f"{remedy}a smaller batch_size, whose hardest negatives are easier, or more warmup_epochs."
                     )
 
     def _read(self, clean: PairBatches, noisy: PairBatches, step: int) -> _Read:

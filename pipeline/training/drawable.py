@@ -45,7 +45,7 @@ class Drawable:
     """The teacher's score of each anchor's lowest own pair."""
 
     def may_draw(self, anchors: int | slice = slice(None)) -> Bool[np.ndarray, "*anchors h"]:
-        """Mark the places of these lists that hold a negative whose weight is not 0."""
+        """Mark negatives of these lists whose weight is not 0."""
         ids = self.ids[anchors]
         return ids >= 0 if self.weights is None else (ids >= 0) & (self.weights[anchors] > 0)
 
@@ -62,7 +62,6 @@ class Drawable:
         return self.ids[anchors, self._places(anchors, ranks)]
 
     def probability_at(self, anchors: _Rows, ranks: _Ranks) -> Float32[np.ndarray, " batch"] | None:
-        """Return the probability that these negatives match, if it is known."""
         return None if self.match_probability is None else self.match_probability[anchors, self._places(anchors, ranks)]
 
     def listed(
@@ -197,17 +196,13 @@ def _spare(
     if len(bare):
         least = np.where(allowed[bare], suspicion[bare], np.inf)
         left[bare] = least == least.min(axis=1, keepdims=True)
-        logger.warning(
-            "%s: %d of %d anchors have suspected negatives only, and draw from the least suspected",
-            direction,
-            len(bare),
-            len(left),
-        )
+        sentence = "%s: %d of %d anchors have suspected negatives only, and draw from the least suspected"
+        logger.warning(sentence, direction, len(bare), len(left))
 
 
 @dataclass(frozen=True)
 class DrawnRanks:
-    """Ranks `start` to `stop`, from 0, of lists of candidates, compared with batches of a size.
+    """Ranks `start` to `stop`, from 0, of lists of candidates, beside a batch, whose hardest negative has rank C / B.
 
     >>> print(DrawnRanks("i2t", 0, 60, candidates=30_000, batch=64))
     the hardest in a batch of 64 has rank 469 of 30,000 captions; draws from the first 60: about 7.8 times harder
@@ -221,24 +216,16 @@ class DrawnRanks:
     candidates: int
     batch: int
 
-    @property
-    def _batch_rank(self) -> float:
-        """C / B: rank of the batch's hardest negative, at least 1."""
-        return max(1.0, self.candidates / self.batch)
-
-    @property
-    def easier(self) -> float:
-        """Fraction of the drawn ranks that are easier than the batch's hardest."""
-        return max(0.0, self.stop - max(self.start, self._batch_rank)) / max(1, self.stop - self.start)
-
     def __str__(self) -> str:
-        drawn = f"the first {self.stop}" if self.start == 0 else f"ranks {self.start + 1} to {self.stop}"
-        harder = self._batch_rank / self.stop  # of the last rank drawn
+        rank = max(1.0, self.candidates / self.batch)
+        harder = rank / self.stop  # of the last rank drawn
+        easier = max(0.0, self.stop - max(self.start, rank)) / max(1, self.stop - self.start)
         times = f"about {harder:.2g} times harder" if harder >= 1.5 else "no harder"
-        if self.easier >= 0.005:
-            times = f"about {self.easier:.0%} of them are easier"
-        rank = f"rank {round(self._batch_rank):,} of {self.candidates:,} {SIDES[self.direction][1]}"
-        return f"the hardest in a batch of {self.batch} has {rank}; draws from {drawn}: {times}"
+        if easier >= 0.005:
+            times = f"about {easier:.0%} of them are easier"
+        drawn = f"the first {self.stop}" if self.start == 0 else f"ranks {self.start + 1} to {self.stop}"
+        among = f"{round(rank):,} of {self.candidates:,} {SIDES[self.direction][1]}"
+        return f"the hardest in a batch of {self.batch} has rank {among}; draws from {drawn}: {times}"
 
 
 def drawn_ranks(
@@ -257,19 +244,11 @@ def drawn_ranks(
     """
     start, stop = 0, (sampling.h_captions if direction == "i2t" else sampling.h_images) or depth
     if sampling.hardness == "auto":
-        stop = max(_FEWEST_RANKS, _expected_rank(candidates, batch, _HARDER))
+        stop = max(_FEWEST_RANKS, round(candidates / (batch * _HARDER)))
         if left is not None:
             stop = 1 + int(np.searchsorted(left.mean(axis=0).cumsum(), stop - 0.5))
         stop = min(depth, stop)
     elif sampling.hardness is not None:
-        stop = max(1, min(depth, _expected_rank(candidates, batch, sampling.hardness)))
-        start = 0 if sampling.hardest is None else _expected_rank(candidates, batch, sampling.hardest)
+        stop = max(1, min(depth, round(candidates / (batch * sampling.hardness))))
+        start = 0 if sampling.hardest is None else round(candidates / (batch * sampling.hardest))
     return DrawnRanks(direction, start, stop, candidates, batch)
-
-
-def _expected_rank(candidates: int, batch: int, harder: float) -> int:
-    """Return the rank of a negative that is `harder` times harder than a batch's hardest.
-
-    Of C candidates the hardest negative in a random batch of B has rank C / B on average.
-    """
-    return round(candidates / (batch * harder))

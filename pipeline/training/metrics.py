@@ -19,8 +19,7 @@ from aoq.pipeline.reading import parse_json, reading
 
 logger = logging.getLogger(__name__)
 
-NEAR = 0.02
-GAP = 0.02
+NEAR, GAP = 0.02, 0.02
 PATIENCE = 300
 """Steps on the plateau before the warning: many trainings are flat for a while at the start."""
 
@@ -62,10 +61,7 @@ class MetricsLog:
 
 
 def _summary_writer(folder: Path, step: int) -> Any:
-    """Open TensorBoard's writer, hiding what an interrupted run wrote from this step on.
-
-    If it cannot be opened, warn and return None: logging must never stop a training.
-    """
+    """Open TensorBoard's writer, or warn; it hides what an interrupted run wrote from this step on."""
     try:
         from torch.utils.tensorboard import SummaryWriter
 
@@ -123,10 +119,8 @@ def means_by_epoch(lines: Sequence[Mapping[str, Any]], figure: str) -> list[floa
 
 
 def on_plateau(means: Mapping[str, float]) -> bool:
-    """Return whether the loss is within 2 % of that of equal similarities, and positives do not stand out.
-
-    The loss alone does not tell: hardest negatives as similar as the positives cost the same while a model learns.
-    """
+    """Return whether the loss is within 2 % of that of equal similarities, and positives do not stand out."""
+    # The loss alone does not tell: hardest negatives as similar as the positives cost the same while a model learns.
     loss, plateau = means["retrieval_loss"], means["plateau"]
     return abs(loss - plateau) <= NEAR * plateau and means["positive_gap"] <= GAP
 
@@ -150,13 +144,10 @@ class CollapseDetector:
         self.steps += steps
         if self.steps >= PATIENCE and not self.warned:
             self.warned = True
+            remedy = '`start_up = "auto"`: online negatives as hard as the model can bear; or ' if can_pace else ""
             logger.warning(
-                "the %s loss has stayed at %.1f for %d steps: the plateau of a collapsed model, which gives all pairs "
-                "the same similarity (%.1f). Try %sa lower learning rate.",
-                loss_name,
-                means["retrieval_loss"],
-                self.steps,
-                means["plateau"],
-                '`start_up = "auto"`: online negatives as hard as the model can bear; or ' if can_pace else "",
+                f"the {loss_name} loss has stayed at {means['retrieval_loss']:.1f} for {self.steps} steps: the plateau "
+                f"of a collapsed model, which gives all pairs the same similarity ({means['plateau']:.1f}). Try {remedy}"
+                "a lower learning rate."
             )
         return self.steps >= PATIENCE
