@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Sized
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.distributed.nn.functional import all_gather
 from torch.nn import functional as F
 
 from aoq.pipeline.files import digest
@@ -17,6 +17,7 @@ from aoq.pipeline.losses.distillation import batch_distillation
 from aoq.pipeline.losses.similarities import Similarities, offline_similarities
 from aoq.pipeline.tables.pairs import Pairs, pair_keys, require_one_each, rows_by_id
 from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
+from aoq.pipeline.training.processes import ALONE, Processes
 
 PAIRS_DRAWN: dict[str | None, int] = {None: 1, "offline": 2, "quintuplet": 3}
 """Number of pairs that each true pair draws, with itself, by the value of `negatives`."""
@@ -69,39 +70,27 @@ class PairRows:
         return np.asarray(self._order[np.searchsorted(self._sorted, keys)])
 
 
-def process_count() -> int:
-    """Return the number of processes that train together."""
-    is_distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.get_world_size() if is_distributed else 1
+def processes() -> Processes:
+    """Return the processes that train together."""
+    group = torch.distributed
+    if not (group.is_available() and group.is_initialized()):
+        return ALONE
+    return Processes(group.get_rank(), group.get_world_size())
 
 
 def gather(part: Tensor) -> Tensor:
     """Concatenate the rows of all processes, with the gradients of all."""
-    if process_count() == 1:
-        return part
-    if part.is_floating_point():
-        return torch.cat(all_gather(part.contiguous()))
-    parts = [torch.empty_like(part) for _ in range(process_count())]
-    torch.distributed.all_gather(parts, part.contiguous())
-    return torch.cat(parts)
+    group = replace(processes(), device=part.device)
+    return group.gather(part, group.count * len(part))
 
 
-def require_same_draws(table: NegativeTable | ScreenedTable, *options: Any) -> None:
-    """Refuse to train if a process has another table than the first, or other options, texts or names of pictures.
-
-    Every process must call this.
-    """
-    if process_count() == 1:
-        return
-    bare, view, _ = parts_of(table)
-    digests = [""] * process_count()
-    own = digest([bare.sha256, view and dict(view.manifest), *map(str, options)])
-    torch.distributed.all_gather_object(digests, own)
-    if others := [rank for rank, one in enumerate(digests) if one != digests[0]]:
-        raise ValueError(
-            f"process {others[0]} has another table than process 0, or other texts, pictures or options; give every "
-            "process the same."
-        )
+def require_same_draws(table: NegativeTable | ScreenedTable, names: Sequence[Any], *options: Any) -> None:
+    """Refuse to train if a process has another table, names of data or options than the first; all must call this."""
+    if (group := processes()).are_several:
+        bare, view, _ = parts_of(table)
+        screen = None if view is None else dict(view.manifest)
+        hashed = {"table": [bare.sha256, screen], "texts or pictures": names, "options": options}
+        group.check_same({name: digest(str(one)) for name, one in hashed.items()})
 
 
 def group_similarities(

@@ -147,7 +147,7 @@ class CollapseDetector:
             remedy = '`start_up = "auto"`: online negatives as hard as the model can bear; or ' if can_pace else ""
             logger.warning(
                 f"the {loss_name} loss has stayed at {means['retrieval_loss']:.1f} for {self.steps} steps: the plateau "
-                f"of a collapsed model, which gives all pairs the same similarity ({means['plateau']:.1f}). Try {remedy}"
-                "a lower learning rate."
+                f"of a collapsed model, which gives all pairs the same similarity ({means['plateau']:.1f}). Try "
+                f"{remedy}a lower learning rate."
             )
         return self.steps >= PATIENCE

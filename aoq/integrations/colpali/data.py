@@ -110,7 +110,7 @@ class TableSampler(Sampler[int]):
     ) -> None:
         if batches not in ("random", "mined", "triples"):
             raise ValueError(f"batches is {batches!r}; it is 'random', 'mined' or 'triples'.")
-        require_same_draws(data.table, data.seed, data.num_negatives, batch_size, batches, community)
+        require_same_draws(data.table, [], data.seed, data.num_negatives, batch_size, batches, community)
         self._data, self._epoch, self._batch_size = data, 0, batch_size * processes
         bare, view, _ = parts_of(data.table)
         self._lists = meeting_lists(bare, data.true_pairs, view=view)

@@ -18,7 +18,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from aoq.integrations.shared import PAIRS_DRAWN, Items, process_count, require_negatives, require_same_draws
+from aoq.integrations.shared import PAIRS_DRAWN, Items, processes, require_negatives, require_same_draws
 from aoq.pipeline.data.folder import open_split, split_fingerprint
 from aoq.pipeline.data.images import decode
 from aoq.pipeline.prepare.photographs import Photographs, open_photographs
@@ -103,14 +103,14 @@ class TableData(Dataset[DataRow]):
         dropped. Further options are those of `aoq.BatchSampler`.
         """
         require_negatives(negatives)
-        processes = process_count()
+        group = processes()
         require_same_draws(self.table, self._names(), batch_size, negatives, batches, seed, drawing)
         sampler = BatchSampler(
             self.table,
             batch_size=batch_size,
             seed=seed,
-            rank=torch.distributed.get_rank() if processes > 1 else 0,
-            world_size=processes,
+            rank=group.rank,
+            world_size=group.count,
             companions=None if negatives == "quintuplet" else "omit",
             batches=batches,
             drop_last=True,
@@ -125,7 +125,7 @@ class TableData(Dataset[DataRow]):
             persistent_workers=workers > 0,
         )
         loader.num_batches = len(sampler)
-        loader.num_samples = len(sampler) * batch_size * processes * PAIRS_DRAWN[negatives]
+        loader.num_samples = len(sampler) * batch_size * group.count * PAIRS_DRAWN[negatives]
         return SimpleNamespace(dataloader=loader, set_epoch=sampler.set_epoch)
 
     def _names(self) -> list[Any]:

@@ -88,7 +88,7 @@ class TableData:
                 "on `dataset` as it is."
             )
         options = self._kind, self._seed, self._groups, self._has_caption_rows, sorted(self._drawing), batch_size
-        require_same_draws(self._table, *options)
+        require_same_draws(self._table, [], *options)
         triples = self._kind == "triples"
         sampler = BatchSampler(
             self._table,

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from aoq.integrations.sentence_transformers.data import ROW_COLUMNS
-from aoq.integrations.shared import TaughtLoss, gather, group_similarities, process_count
+from aoq.integrations.shared import TaughtLoss, gather, group_similarities, processes
 from aoq.pipeline.losses.aoq import adap_off_quin, adap_off_tri, off_quin, off_tri
 from aoq.pipeline.losses.companions import with_companions
 from aoq.pipeline.losses.info_nce import LearntTemperature, adap_info_nce, info_nce
@@ -135,9 +135,9 @@ class _TableLoss(CachedLossMixin, nn.Module):
 
     def _in_order(self, gathered: Tensor) -> Tensor:
         """Order gathered triples by place: the first pairs of all processes, then the second and the third ones."""
-        if self.companions is None or process_count() == 1:
+        if self.companions is None:
             return gathered
-        return gathered.unflatten(0, (process_count(), 3, -1)).transpose(0, 1).flatten(0, 2)
+        return gathered.unflatten(0, (processes().count, 3, -1)).transpose(0, 1).flatten(0, 2)
 
 
 class _Hinges(_TableLoss):
