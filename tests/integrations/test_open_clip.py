@@ -51,6 +51,7 @@ def tokenizer(texts):
 
 
 TAKING = {"preprocess": preprocess, "tokenizer": tokenizer}
+WHOLE = {"images": range(15), "captions": [""] * 30, **TAKING}
 
 
 @pytest.fixture
@@ -76,11 +77,8 @@ def batch(world):
 
 def similarities(images, captions, rows, groups):
     """The definition, a pair at a time."""
-    matrix, is_positive = torch.empty(8, 8), torch.empty(8, 8, dtype=torch.bool)
-    for i in range(8):
-        for t in range(8):
-            matrix[i, t] = images[i] @ captions[t]
-            is_positive[i, t] = rows[t, 1] // EACH == rows[i, 0]
+    matrix = torch.stack([torch.stack([image @ caption for caption in captions[:8]]) for image in images[:8]])
+    is_positive = torch.tensor([[t // EACH == i for t in rows[:8, 1]] for i in rows[:8, 0]])
     offline = None
     if groups > 1:
         offline = aoq.offline_similarities(images, captions, rows[:, 0], companions=groups == 3)
@@ -267,11 +265,32 @@ def test_a_prepared_folder_is_read_as_it_was(demo):
         assert rows.tolist() == [image, caption, 0]
 
 
-def test_lists_of_other_lengths_are_refused(world):
-    with pytest.raises(ValueError, match="14 images are given for a table of 15"):
-        TableData(world.table, world.ids[:-1], world.captions, **TAKING)
-    with pytest.raises(ValueError, match="29 captions are given for a table of 30"):
-        TableData(world.table, world.ids, world.captions[:-1], **TAKING)
+def test_rows_are_found_by_id(world, data):
+    """The pictures in another order than the table."""
+    order = np.random.default_rng(0).permutation(15)
+    paths = [str(world.folder / "pictures" / f"{world.ids[row]}.png") for row in order]
+    table, ids = replace(world.table, ids={"images": world.ids}), [world.ids[row] for row in order]
+    moved = TableData(table, paths, world.captions, image_ids=ids, **TAKING)
+    for pair in world.table.positives:
+        assert all(map(torch.equal, moved[pair], data[pair]))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"images": range(14)}, "14 images are given for a table of 15"),
+        ({"captions": [""] * 29}, "29 captions are given for a table of 30"),
+        ({"caption_ids": ["a"] * 30}, "the captions are named by ids, and the table keeps none of them"),
+        ({"image_ids": ["a"]}, "1 image_ids name 15 images; give one each"),
+        (
+            {"image_ids": list("abcdefghijklmno")},
+            "15 of the table's images are not among the ids, .* 'photo_0'",
+        ),
+    ],
+)
+def test_other_data_are_refused(world, wrong, message):
+    with pytest.raises(ValueError, match=message):
+        TableData(replace(world.table, ids={"images": world.ids}), **WHOLE | wrong)
 
 
 def test_a_picture_that_cannot_be_read_is_named(world):
@@ -313,10 +332,9 @@ def test_negclips_file_is_trained_on(world, export):
 
 
 def test_one_set_is_refused():
-    rng = np.random.default_rng(0)
-    table = aoq.hard_negatives(queries=rng.normal(size=(12, 4)), positives=np.array([[0, 1]]), h=3)
+    table = aoq.hard_negatives(queries=np.eye(4), positives=np.array([[0, 1]]), h=2)
     with pytest.raises(ValueError, match="the table is of one set"):
-        TableData(table, range(12), [""] * 12, **TAKING)
+        TableData(table, **WHOLE)
 
 
 def test_the_temperature_is_the_models(world, batch):

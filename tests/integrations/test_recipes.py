@@ -1,4 +1,4 @@
-"""The recipes of docs/recipes as they stand, in one process and in two: the same loss at the end."""
+"""The recipes of docs/recipes, in one process and in two, and the tutorial of sentence-transformers, as they stand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.integrations
+from tests.tutorials import blocks, page, run, save_data_set
+
+pytestmark = [pytest.mark.integrations, pytest.mark.filterwarnings("ignore")]
 
 RECIPES = Path(__file__).parent.parent.parent / "docs" / "recipes"
 BIN = Path(sys.executable).parent
@@ -35,3 +37,19 @@ def test_two_processes_end_where_one_does(name, library):
         assert ended.returncode == 0, ended.stderr
         losses.append(float(ended.stdout.splitlines()[-1]))
     assert losses[1] == pytest.approx(losses[0], rel=1e-6)
+
+
+def test_a_data_set_to_a_clip_trained_on_its_negatives(clip, tmp_path, monkeypatch, capsys):
+    if find_spec("sentence_transformers") is None:
+        pytest.skip("sentence-transformers is not installed")
+    (tmp_path / "luigi.cfg").write_text("[engine]\nthreads = 1\n")
+    save_data_set(tmp_path / "flickr", 200)
+    tutorial = page("sentence_transformers").replace("openai/clip-vit-base-patch32", str(clip))
+    run(blocks(tutorial, "sh")[0], tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks(tutorial, "python")
+    names: dict = {}
+    exec(compile(code.replace('output_dir="trained"', 'output_dir="trained", use_cpu=True'), "tutorial", "exec"), names)
+    assert names["trainer"].state.global_step >= 5
+    assert 0 <= float(capsys.readouterr().out.split()[-1]) <= 600
+    assert (tmp_path / "trained" / "model" / "modules.json").is_file()

@@ -73,21 +73,15 @@ def trained(model, data, loss, tmp_path, steps=3, **arguments):
 
 def test_rows_are_true_pairs_with_their_negatives_and_companions(world, data):
     rows = data(seed=3).dataset[list(range(10))]
-    sampler = aoq.BatchSampler(world.table, batch_size=2, seed=3)
-    drawn = sampler.draw_each(np.arange(10), 0)
-    for group, (image, caption) in enumerate(
-        [("image", "caption"), ("offline_image", "offline_caption"), ("companion_image", "companion_caption")]
-    ):
-        for place, (i, c) in enumerate(drawn[group].tolist()):
-            assert Path(rows[image][place]).stem == world.ids[i]
-            assert rows[caption][place] == world.captions[c]
-            assert rows["label"][place][group] == i
-    for place, (i, c) in enumerate(drawn[0].tolist()):
-        assert c // EACH == i
-        assert drawn[1][place, 1] in world.table.i2t.negative_ids[i]
-        assert drawn[1][place, 0] in world.table.t2i.negative_ids[c]
-        assert drawn[2][place, 0] == drawn[1][place, 1] // EACH
-        assert drawn[2][place, 1] // EACH == drawn[1][place, 0]
+    drawn = aoq.BatchSampler(world.table, batch_size=2, seed=3).draw_each(np.arange(10), 0)
+    for group, prefix in enumerate(("", "offline_", "companion_")):
+        assert [Path(path).stem for path in rows[f"{prefix}image"]] == [world.ids[i] for i in drawn[group, :, 0]]
+        assert rows[f"{prefix}caption"] == [world.captions[c] for c in drawn[group, :, 1]]
+        assert [label[group] for label in rows["label"]] == drawn[group, :, 0].tolist()
+    for (i, c), (i_off, c_off), (i_own, c_own) in drawn.transpose(1, 0, 2).tolist():
+        assert (c // EACH, c_off // EACH, c_own // EACH) == (i, i_own, i_off)
+        assert c_off in world.table.i2t.negative_ids[i]
+        assert i_off in world.table.t2i.negative_ids[c]
 
 
 @pytest.mark.parametrize(
@@ -206,18 +200,6 @@ def test_triples_train_any_loss_on_pairs(model, data, world, tmp_path):
     trained(model, made, OfflineQuintupletLoss(model, companions="anchors"), tmp_path)
 
 
-def test_rows_are_found_by_id(world):
-    """The data in another order than the table."""
-    order = np.random.default_rng(0).permutation(len(world.ids))
-    table = aoq.NegativeTable(
-        world.table.i2t, world.table.t2i, world.table.manifest, world.table.positives, {"images": world.ids}
-    )
-    texts = [f"picture {row}" for row in order]
-    data = TableData(table, texts, world.captions, image_ids=[world.ids[row] for row in order])
-    for row in data.dataset:
-        assert row["image"] == f"picture {row['label'][0]}"
-
-
 def test_the_evaluator_gives_our_recalls(model, world, tmp_path):
     image_of = np.arange(30) // EACH
     pictures = [str(world.folder / "pictures" / f"{name}.png") for name in world.ids]
@@ -243,17 +225,10 @@ def test_two_processes_train_as_one_does(clip, world, tmp_path, cached):
     assert np.hstack(weights[1]) == pytest.approx(np.hstack(weights[0]), rel=1e-4, abs=1e-6)
 
 
-def test_other_data_are_refused(world, data):
-    with pytest.raises(ValueError, match="14 images are given for a table of 15"):
-        TableData(world.table, world.ids[:-1], world.captions)
-    with pytest.raises(ValueError, match="29 captions are given for a table of 30"):
-        TableData(world.table, world.ids, world.captions[:-1])
+def test_what_does_not_fit_is_refused(model, data):
     made = data()
     with pytest.raises(ValueError, match="has 5 rows and the table 30 pairs"):
         made.batches(made.dataset.select(range(5)), 4, False)
-
-
-def test_a_loss_says_which_columns_it_takes(model, data):
     rows = data(negatives="offline").dataset[[0, 1]]
     labels = torch.tensor(rows.pop("label"))
     features = [model.preprocess(column) for column in rows.values()]

@@ -18,6 +18,7 @@ from aoq.pipeline.training.batches import draw_batch, offline_draws, read_batch,
 from aoq.pipeline.training.chunks import UNCUT, Cut
 from aoq.pipeline.training.processes import Processes, has_batch_norm
 from aoq.pipeline.training.step import constrain, make_objective, take_step
+from tests.training.conftest import SMALL
 
 LOSSES = {
     "online": OnlineLoss(name="online"),
@@ -28,7 +29,6 @@ LOSSES = {
 }
 TAUGHT = Distillation(kind="both", negatives=2)
 BOTH = Constraints.model_validate({"ccr": {"weight": 0.1, "margin": 0.2}, "ccs": {"weight": 1.0, "margin": 0.1}})
-SMALL = {"embedding_size": 8, "word_size": 5, "feature_size": 6, "vocabulary_size": 24}
 WITHOUT_DRAWS = {
     "vsrn": {"caption_dropout": 0.0},
     "sgr": {"regions": 4, "dropout": 0.0},

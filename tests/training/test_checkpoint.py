@@ -11,14 +11,11 @@ from safetensors.torch import save_file
 
 from aoq.models import build_model
 from aoq.pipeline.training.checkpoint import load_model, pack_state, read_weights, save_model, unpack_state
-
-SMALL = {"embedding_size": 8, "word_size": 5}
+from tests.training.conftest import SMALL
 
 
 def test_weights_files(tmp_path):
-    model = build_model("vsepp", feature_size=6, vocabulary_size=24, **SMALL)
-    path = tmp_path / "model.safetensors"
-    options = {**SMALL, "feature_size": 6, "vocabulary_size": 24}
+    model, path, options = build_model("vsepp", **SMALL), tmp_path / "model.safetensors", SMALL
     save_model(path, model.state_dict(), {"name": "vsepp", "options": options})
     first = path.read_bytes()
     save_model(path, model.state_dict(), {"options": dict(reversed(options.items())), "name": "vsepp"})
@@ -66,7 +63,7 @@ def test_weights_files(tmp_path):
     ],
 )
 def test_hostile_descriptions_are_refused_before_anything_is_built(tmp_path, description, message):
-    path, model = tmp_path / "model.safetensors", build_model("vsepp", feature_size=6, vocabulary_size=24, **SMALL)
+    path, model = tmp_path / "model.safetensors", build_model("vsepp", **SMALL)
     save_file(model.state_dict(), path, {"aoq": description})
     with pytest.raises(ValueError, match=f"model.safetensors.*{message}"):
         load_model(path)

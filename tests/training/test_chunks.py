@@ -79,16 +79,12 @@ def test_chunks_keep_no_more_than_codes_and_scores(pairs):
     assert kept[2] < kept[None] / 6
 
 
-def test_batch_norm_is_refused_in_chunks():
+def test_batch_norm_is_refused_where_it_would_be_computed_in_parts_or_again(monkeypatch):
     with pytest.raises(ValueError, match=r"VSRN has BatchNorm.*leave `chunk` out"):
         Cut(chunk=3).check(fresh("vsrn"))
     UNCUT.check(fresh("vsrn"))
     Cut(processes=Processes(count=2)).check(fresh("vsrn"), gradient_checkpointing=True)  # it has no towers
-    Cut(chunk=3).check(fresh("scan"))
-
-
-def test_several_processes_cannot_compute_batch_norm_again(monkeypatch):
-    model = fresh("vsepp")
+    Cut(chunk=3).check(model := fresh("vsepp"))
     monkeypatch.setattr(type(model), "towers", {"image": SimpleNamespace(network=torch.nn.BatchNorm2d(3))})
     Cut(processes=Processes(count=2)).check(model)
     Cut().check(model, gradient_checkpointing=True)

@@ -19,10 +19,10 @@ from aoq.pipeline.training.batches import draw_batch, offline_draws
 from aoq.pipeline.training.chunks import Cut
 from aoq.pipeline.training.loop import learnt_numbers
 from aoq.pipeline.training.step import constrain, make_objective, take_step
+from tests.training.conftest import CPU
 from tests.training.simulated import DEVICE, Simulated, There, unwaited
 from tests.training.steps import BOTH, LOSSES, ROWS, drawn, fresh, read
 
-CPU = torch.device("cpu")
 CASES = [(name, "table", None) for name in MODELS]
 CASES += [("vsepp", loss, None) for loss in LOSSES if loss != "table"] + [("vsepp", "table", 4)]
 

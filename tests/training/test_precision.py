@@ -9,48 +9,42 @@ import pytest
 import torch
 
 from aoq.models import MODELS, build_model, naaf
-from aoq.pipeline.config.losses import LossSection, OnlineLoss
+from aoq.pipeline.config.losses import OnlineLoss, SumLoss
 from aoq.pipeline.config.training import Training
 from aoq.pipeline.embedding import encode_block, model_sides, similarity_matrix
 from aoq.pipeline.engine import products_in
 from aoq.pipeline.evaluation.retrieval import retrieval_ranks
 from aoq.pipeline.search.units import MemoryStore
-from aoq.pipeline.training.batches import draw_batch, offline_draws, read_batch
+from aoq.pipeline.training.batches import matched, read_batch
 from aoq.pipeline.training.chunks import BatchScores, Cut, check_precision
 from aoq.pipeline.training.loop import Run
 from aoq.pipeline.training.step import forward, make_objective
 from aoq.pipeline.training.trainer import Trainer
+from tests.training.conftest import CPU, SMALL
 
-CPU = torch.device("cpu")
+SIZES = {"feature_size": 6, "vocabulary_size": 24, "embedding_size": 32, "word_size": 5}
 
 
-@pytest.fixture
-def step_of(pairs, sampler, monkeypatch):
-    monkeypatch.setattr(naaf, "FEWEST_WORDS", 4)
-
-    def step(name, precision, loss):
-        torch.manual_seed(0)
-        sizes = {"feature_size": 6, "vocabulary_size": 24, "embedding_size": 32, "word_size": 5}
-        model = build_model(name, **sizes, **({} if MODELS[name].takes_masks else {"regions": 4}))
-        section, rows = LossSection.kind(loss)(name=loss), np.arange(0, 48, 5, dtype=np.int32)
-        objective, rng = make_objective(section), np.random.default_rng(0)
-        batch = read_batch(pairs, draw_batch(pairs, sampler, offline_draws(section), rows, rng, 0))
-        value, auxiliary, _ = forward(model.train(), batch, objective, Cut(in_bfloat16=precision == "bfloat16"))
-        total = value.total if auxiliary is None else value.total + auxiliary
-        total.backward()
-        return total.detach(), {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
-
-    return step
+def step_of(pairs, name, precision):
+    torch.manual_seed(0)
+    model = build_model(name, **SIZES, **({} if MODELS[name].takes_masks else {"regions": 4}))
+    batch = read_batch(pairs, matched(pairs, np.arange(0, 48, 5, dtype=np.int32)))
+    objective = make_objective(SumLoss(name="sum"))
+    value, auxiliary, _ = forward(model.train(), batch, objective, Cut(in_bfloat16=precision == "bfloat16"))
+    total = value.total if auxiliary is None else value.total + auxiliary
+    total.backward()
+    return total.detach(), {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_step_in_bfloat16_is_about_one_in_float32(step_of, name):
+def test_a_step_in_bfloat16_is_about_one_in_float32(pairs, monkeypatch, name):
     """Compare the sum over negatives: where similarities are rounded, the hardest may be another one.
 
     Models that attend divide by norms of a few products, which in so small a world may be near zero: rounding codes
     alone turns their gradients.
     """
-    (whole, gradients), (rounded, others) = (step_of(name, precision, "sum") for precision in ("float32", "bfloat16"))
+    monkeypatch.setattr(naaf, "FEWEST_WORDS", 4)
+    (whole, gradients), (rounded, others) = (step_of(pairs, name, precision) for precision in ("float32", "bfloat16"))
     assert rounded.dtype == torch.float32
     assert rounded != whole
     torch.testing.assert_close(rounded, whole, rtol=2e-2, atol=0)
@@ -66,7 +60,7 @@ def test_a_step_in_bfloat16_is_about_one_in_float32(step_of, name):
 @pytest.mark.parametrize("name", [name for name in MODELS if not MODELS[name].attends])
 def test_vectors_are_encoded_in_bfloat16_by_the_weights_of_their_step_and_compared_in_float32(pairs, name):
     """Within a caller's autocast torch would compare in bfloat16, and keep the rounded weights of the step before."""
-    model = build_model(name, feature_size=6, vocabulary_size=24, embedding_size=32, word_size=5).eval()
+    model = build_model(name, **SIZES).eval()
     images, captions, cut = pairs.images(np.arange(8)), pairs.captions(np.arange(8)), Cut(in_bfloat16=True)
 
     def codes_and_scores():
@@ -84,9 +78,7 @@ def test_vectors_are_encoded_in_bfloat16_by_the_weights_of_their_step_and_compar
 
 
 def test_a_device_that_lacks_it_is_named(monkeypatch):
-    with pytest.raises(
-        ValueError, match=r'precision = "tf32" requires an NVIDIA Ampere or newer GPU, .* runs on cpu; '
-    ):
+    with pytest.raises(ValueError, match=r'precision = "tf32" requires an NVIDIA Ampere or newer GPU, .* on cpu; '):
         check_precision("tf32", CPU)
     cuda = torch.device("cuda:0")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
@@ -128,7 +120,7 @@ def test_what_the_caller_has_set_reaches_no_step(pairs, sampler, tmp_path):
     def train(folder, change):
         folder.mkdir()
         torch.manual_seed(0)
-        model, seen = build_model("vsepp", feature_size=6, vocabulary_size=24, embedding_size=8, word_size=5), []
+        model, seen = build_model("vsepp", **SMALL), []
         model.project.register_forward_hook(lambda *_: seen.append(arithmetic()))
         schedule = Training(loss=OnlineLoss(name="online"), epochs=1, batch_size=10, learning_rate=1e-2)
         where = {"description": {"name": "vsepp"}, "pairs": pairs, "seed": 5, "run": Run(folder, CPU)}
