@@ -11,7 +11,7 @@ from colpali_engine.data.dataset import ColPaliEngineDataset, Corpus
 from colpali_engine.trainer.contrastive_trainer import ContrastiveTrainer
 from torch.utils.data import Sampler
 
-from aoq.integrations.shared import Items, PairRows, find_places, require_same_draws
+from aoq.integrations.shared import PairRows, find_places, require_same_draws
 from aoq.pipeline.batches.lists import meeting_lists
 from aoq.pipeline.batches.order import COMMUNITY, MinedBatches, keep_apart
 from aoq.pipeline.data.batches import epoch_order
@@ -28,9 +28,8 @@ class TableDataset(ColPaliEngineDataset):
     any order with `query_ids`, which are looked up among the ids that the table keeps. Documents come from the
     `corpus`: by the table's ids if it has a `docid_to_idx_mapping`, else by row.
 
-    ColPaliEngineDataset draws negatives at random; here each epoch takes the next ones of the list (`aoq.Rotation`),
-    screened if the table is. `TableSampler` calls `set_epoch`. Each row also has `anchor_id`, `positive_id` and
-    `negative_ids`, rows of the table, which collators ignore.
+    ColPaliEngineDataset draws negatives at random; here each epoch takes the next ones of the list (`aoq.Rotation`,
+    which is `data`), screened if the table is. `TableSampler` calls `set_epoch`.
     """
 
     def __init__(
@@ -46,17 +45,15 @@ class TableDataset(ColPaliEngineDataset):
         query_ids: Sequence[str] | None = None,
     ) -> None:
         self.table, self.seed = table, seed
-        bare = parts_of(table).table
-        # Without negatives, the rotation only provides the pairs.
-        rotation = Rotation(table, direction, k=max(1, num_negatives), h=h, seed=seed)
-        anchors, documents = SIDES[rotation.direction]
-        self._queries = Items(bare, anchors, queries, query_ids)
+        bare, (anchors, documents) = parts_of(table).table, SIDES["i2t" if direction == "i2t" else "t2i"]
+        texts = [queries[place] for place in find_places(bare, anchors, queries, query_ids)]
         known = corpus.docid_to_idx_mapping
         find_places(bare, documents, corpus if known is None else known, known and [*known])  # refuses other data
-        self._docids = None if known is None else bare.ids[documents]
-        super().__init__(
-            rotation, corpus, "anchor_id", "positive_id", "negative_ids" if num_negatives else None, num_negatives
-        )
+        docids = range(len(corpus)) if known is None else bare.ids[documents]
+        # Without negatives, the rotation only provides the pairs.
+        k, values = max(1, num_negatives), {"anchors": texts, "candidates": docids}
+        rotation = Rotation(table, direction, k=k, h=h, seed=seed, **values)
+        super().__init__(rotation, corpus, "anchor", "positive", "negatives" if num_negatives else None, num_negatives)
 
     @property
     def true_pairs(self) -> Pairs:
@@ -67,22 +64,6 @@ class TableDataset(ColPaliEngineDataset):
     def set_epoch(self, epoch: int) -> None:
         """Take the negatives of this epoch from now on."""
         self.data.set_epoch(epoch)
-
-    def __getitem__(self, idx: int) -> dict[str, Any]:
-        row = self.data[idx]
-        negatives = row["negative_ids"].tolist() if self.num_negatives else []
-        (query,) = self._queries[np.array([row["anchor_id"]])]
-        return {
-            self.QUERY_KEY: query,
-            self.POS_TARGET_KEY: self._documents([row["positive_id"]]),
-            self.NEG_TARGET_KEY: self._documents(negatives) or None,
-            "anchor_id": row["anchor_id"],
-            "positive_id": row["positive_id"],
-            "negative_ids": negatives,
-        }
-
-    def _documents(self, rows: list[int]) -> list[Any]:
-        return [self.corpus.retrieve(row if self._docids is None else self._docids[row]) for row in rows]
 
 
 class TableSampler(Sampler[int]):

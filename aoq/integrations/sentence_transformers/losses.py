@@ -30,14 +30,6 @@ from aoq.pipeline.losses.companions import with_companions
 from aoq.pipeline.losses.info_nce import LearntTemperature, adap_info_nce, info_nce
 from aoq.pipeline.losses.similarities import LossValue, Similarities, positive_pairs
 
-CITATION = """
-@inproceedings{chen2020adaptive,
-    title={Adaptive Offline Quintuplet Loss for Image-Text Matching},
-    author={Chen, Tianlang and Deng, Jiajun and Luo, Jiebo},
-    booktitle={ECCV},
-    year={2020}
-}
-"""
 LOGGED_TERMS = ("online", "offline", "derived")
 """Terms of a quintuplet loss that the trainer logs."""
 Companions = Literal["anchors"]
@@ -104,10 +96,6 @@ class _TableLoss(CachedLossMixin, nn.Module):
             total.backward()
             total = total.detach()
         return total
-
-    @property
-    def citation(self) -> str:
-        return CITATION
 
     def _checked(self, columns: int, labels: Tensor | None) -> Tensor:
         wanted = ROW_COLUMNS[: 2 * self.groups]
