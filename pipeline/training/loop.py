@@ -243,7 +243,8 @@ class Loop(ABC):
 
     @property
     def _parts(self) -> dict[str, Sequence[Any]]:
-        return {"models": self.models, "optimizers": self.optimizers, "averages": self.averages}
+        learnt = [] if self.learnt is None else [self.learnt]
+        return {"models": self.models, "optimizers": self.optimizers, "averages": self.averages, "learnt": learnt}
 
     def _start(self) -> None:
         """Start from the last intact checkpoint, or from fresh weights: in all processes where the leader does."""

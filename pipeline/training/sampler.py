@@ -136,21 +136,18 @@ class Sampler:
         """
         resample = resample and self._resample
         start, stop = self._windows[min(epoch, len(self._windows) - 1)]
-
-        def draw_ranks(batch: int) -> RelativeRanks:
-            return start + self._strategy(rng, batch) * (stop - start)
-
-        ranks = draw_ranks(len(rows))
-        groups = self.at(rows, ranks, rng.random(len(rows)))
-        first = corresponding = self._corresponding(groups)
-        for _ in range(MOST_REDRAWS if resample else 0):
+        ranks, corresponding, collisions = np.empty((2, len(rows))), np.ones(len(rows), np.bool_), 0.0
+        for turn in range(1 + (MOST_REDRAWS if resample else 0)):
+            ranks[:, corresponding] = start + self._strategy(rng, int(corresponding.sum())) * (stop - start)
+            groups = self.at(rows, ranks, rng.random(len(rows)))
+            corresponding = np.logical_or.reduce(self.are_pairs(groups[1:, :, 0], groups[1:, :, 1]))
+            collisions = collisions if turn else float(corresponding.mean())
             if not corresponding.any():
                 break
-            ranks[:, corresponding] = draw_ranks(int(corresponding.sum()))
-            groups = self.at(rows, ranks, rng.random(len(rows)))
-            corresponding = self._corresponding(groups)
-        probability = self._match_probability(rows, ranks)
-        return Draw(groups, corresponding & resample, float(first.mean()), probability)
+        drawn = zip((self._i2t, self._t2i), self.pairs[rows].T, ranks, strict=True)
+        of_captions, of_images = (lists.probability_at(anchors, places) for lists, anchors, places in drawn)
+        probability = None if of_captions is None or of_images is None else np.stack([of_captions, of_images])
+        return Draw(groups, corresponding & resample, collisions, probability)
 
     def at(
         self, rows: _Rows, ranks: RelativeRanks, choice: Float64[np.ndarray, " batch"]
@@ -184,16 +181,6 @@ class Sampler:
         images, of_captions = self._t2i.listed(draw.groups[0, :, 1], ranks[:, 1])
         groups = np.concatenate([draw.groups, np.stack([images, captions], axis=-1)])
         return replace(draw, groups=groups, listed_scores=np.stack([of_images, of_captions]))
-
-    def _match_probability(self, rows: _Rows, ranks: RelativeRanks) -> Float32[np.ndarray, "2 batch"] | None:
-        """Return the probability that the pairs drawn at these ranks match, if the lists have it."""
-        of_captions = self._i2t.probability_at(self.pairs[rows, 0], ranks[0])
-        of_images = self._t2i.probability_at(self.pairs[rows, 1], ranks[1])
-        return None if of_captions is None or of_images is None else np.stack([of_captions, of_images])
-
-    def _corresponding(self, groups: Int32[np.ndarray, "groups batch 2"]) -> Bool[np.ndarray, " batch"]:
-        """Mark derived pairs that are true pairs."""
-        return np.logical_or.reduce(self.are_pairs(groups[1:, :, 0], groups[1:, :, 1]))
 
 
 def _choose(own: Positives, rows: _Rows, choice: Float64[np.ndarray, " batch"]) -> _Rows:

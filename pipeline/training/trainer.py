@@ -127,17 +127,11 @@ class Trainer(Loop):
         return figures | of_draw
 
     def content(self) -> dict[str, Any]:
-        return {
-            "collapse": vars(self.collapse),
-            "pace": self.pace and self.pace.kept(),
-            "learnt": self.learnt and self.learnt.state_dict(),
-        }
+        return {"collapse": vars(self.collapse), "pace": self.pace and self.pace.kept()}
 
     def restore(self, content: Mapping[str, Any]) -> None:
         self.collapse = CollapseDetector(**content["collapse"])
         self.pace = content["pace"] and Pace(**content["pace"])
-        if self.learnt is not None:
-            self.learnt.load_state_dict(content["learnt"])
 
     def notes(self) -> dict[str, Any]:
         notes, lines = super().notes(), read_metrics(self.run.work / "metrics.jsonl")
