@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import importlib
 import logging
+import re
 import traceback
 from abc import abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,16 +17,21 @@ import luigi
 from luigi.interface import core
 
 from aoq.pipeline.artifact import Artifact, differences
-from aoq.pipeline.build import Build, read_artifact_manifest
+from aoq.pipeline.build import read_artifact_manifest
 from aoq.pipeline.config.load import split_member
 from aoq.pipeline.console import name_lines, visible
 from aoq.pipeline.engine import Engine, how_it_ended, torchrun_rank
 from aoq.pipeline.settings import configured_engine, configured_path, runs_root
+from aoq.pipeline.stages import plan
+from aoq.pipeline.stages.report import make_report
+from aoq.pipeline.stages.study import make_study
 from aoq.pipeline.training.metrics import read_metrics
 
 logger = logging.getLogger(__name__)
 FORKED = ("aoq.pipeline.stages.train", "aoq.pipeline.stages.encoding", "aoq.pipeline.mining.mine", "torch._dynamo")
 """Modules to import before forking, since making artefacts imports them; an optimiser's first step imports the last."""
+
+MAKERS: dict[str, Callable[..., None]] = {**plan.MAKERS, "report": make_report, "study": make_study}
 
 
 class Described(luigi.Parameter):
@@ -45,6 +52,7 @@ class MakingTask(luigi.Task):
     """One artefact. Nothing here computes with torch before `run`: a fork after that would hang."""
 
     stage: ClassVar[str]
+    """Name of what it makes; by default the class's: `second_round` of SecondRound."""
 
     data_root: Described = Described(
         default="", significant=False, description="the folder of dataset folders; default [paths] in luigi.cfg"
@@ -53,6 +61,9 @@ class MakingTask(luigi.Task):
         default="", significant=False, description="where artefacts are kept; default [paths] in luigi.cfg"
     )
 
+    def __init_subclass__(cls) -> None:
+        cls.stage = vars(cls).get("stage") or re.sub("(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+
     def __init__(self, *arguments: object, **parameters: object) -> None:
         super().__init__(*arguments, **parameters)  # type: ignore[no-untyped-call]
         _ = self.artifact  # a mistake in the experiment ends here, before anything is scheduled
@@ -60,11 +71,7 @@ class MakingTask(luigi.Task):
     @property
     @abstractmethod
     def source(self) -> Any:
-        """The plan that `make` takes."""
-
-    @abstractmethod
-    def make(self, source: Any, build: Build, engine: Engine) -> None:
-        """Fill the artefact's work directory."""
+        """The plan that the stage's maker takes."""
 
     @property
     def artifact(self) -> Artifact:
@@ -130,7 +137,7 @@ class MakingTask(luigi.Task):
                     logger.info("%s: %s", self.title, self.artifact.path)
                     self._log_reason()
                     (build.directory / "error.txt").unlink(missing_ok=True)
-                    self.make(self.source, build, engine)
+                    MAKERS[self.stage](self.source, build, engine)
         except Exception:
             with suppress(OSError):  # the disk may be what failed
                 (self.artifact.work / "error.txt").write_text(visible(traceback.format_exc()), encoding="utf-8")

@@ -7,20 +7,16 @@ from functools import cached_property
 
 import luigi
 
-from aoq.pipeline.build import Build
 from aoq.pipeline.config.load import split_member
-from aoq.pipeline.engine import Engine
 from aoq.pipeline.stages.chain import Member
-from aoq.pipeline.stages.report import PlannedReport, make_report, plan_report
-from aoq.pipeline.stages.study import PlannedStudy, make_study, plan_study
+from aoq.pipeline.stages.report import PlannedReport, plan_report
+from aoq.pipeline.stages.study import PlannedStudy, plan_study
 from aoq.tasks.base import Described, MakingTask
 from aoq.tasks.stages import ArtifactTask, Evaluation, SecondRound
 
 
 class Report(MakingTask):
     """Any number of runs side by side, on one self-contained HTML page."""
-
-    stage = "report"
 
     runs: Described = Described(
         default='demo; demo@second_round.loss.name="online"',
@@ -30,9 +26,6 @@ class Report(MakingTask):
     @cached_property
     def source(self) -> PlannedReport:
         return plan_report(self.runs, **self.roots)
-
-    def make(self, source: PlannedReport, build: Build, engine: Engine) -> None:
-        make_report(source, build, engine)
 
     @property
     def alias(self) -> str:
@@ -58,9 +51,6 @@ class Ablation(MakingTask):
         planned = plan_study(self.study, **self.roots)
         ArtifactTask.cells |= {split_member(cell.asked): cell for cell in planned.cells}
         return planned
-
-    def make(self, source: PlannedStudy, build: Build, engine: Engine) -> None:
-        make_study(source, build, engine)
 
     @property
     def alias(self) -> str:

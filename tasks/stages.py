@@ -9,10 +9,8 @@ from typing import ClassVar, Final
 import luigi
 
 from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.build import Build
-from aoq.pipeline.engine import Engine
 from aoq.pipeline.stages.chain import Cell, Chain, run_name
-from aoq.pipeline.stages.plan import MAKERS, plan
+from aoq.pipeline.stages.plan import plan
 from aoq.tasks.base import Described, MakingTask
 
 TRAINING: Final = {"training": 1}
@@ -58,9 +56,6 @@ class ArtifactTask(MakingTask):
     def source(self) -> Chain:
         return self.chain.owner(self.stage)
 
-    def make(self, source: Chain, build: Build, engine: Engine) -> None:
-        MAKERS[self.stage](source, build, engine)
-
     def requires(self) -> Iterator[luigi.Task]:
         """Yield the task of every artefact that the stage reads."""
         for experiment, stage in self.chain.needed(self.stage):
@@ -76,64 +71,47 @@ class DemoWorld(ArtifactTask):
 class Prepared(ArtifactTask):
     """Photographs and captions, as a precomp folder."""
 
-    stage = "prepared"
-
 
 class Dataset(ArtifactTask):
     """The checked folder's vocabulary and tokenised captions."""
-
-    stage = "dataset"
 
 
 class FirstRound(ArtifactTask):
     """The teacher, trained on in-batch negatives."""
 
-    stage = "first_round"
     resources = TRAINING
 
 
 class Embeddings(ArtifactTask):
     """The teacher's embeddings of every training image and caption."""
 
-    stage = "embeddings"
-
 
 class HardNegatives(ArtifactTask):
     """The negative table: the top-h of every training image and caption; mined, fused or refreshed."""
-
-    stage = "hard_negatives"
 
 
 class Screen(ArtifactTask):
     """The negative table as the experiment's [screen] sees it."""
 
-    stage = "screen"
-
 
 class Control(ArtifactTask):
     """The second round's student and schedule without offline negatives: the baseline of round two."""
 
-    stage = "control"
     resources = TRAINING
 
 
 class SecondRound(ArtifactTask):
     """The student, trained on the table of its own teacher or of another experiment."""
 
-    stage = "second_round"
     resources = TRAINING
 
 
 class Evaluation(ArtifactTask):
     """Metrics on the evaluation split: of the second round, or of an ensemble of second rounds."""
 
-    stage = "evaluation"
-
 
 class StudentEmbeddings(ArtifactTask):
     """The student's embeddings of every training image and caption, which teach another student."""
-
-    stage = "student_embeddings"
 
 
 TASKS: Final[dict[str, type[ArtifactTask]]] = {task.stage: task for task in ArtifactTask.__subclasses__()}
