@@ -72,7 +72,7 @@ def test_the_backend_is_known_everywhere_and_finds_the_same_table(monkeypatch, t
     with pytest.raises(ValueError, match=r"mining.search: there is no search 'everything'; known are auto, onepass"):
         load_experiment(str(tmp_path / "trial.toml"))
     monkeypatch.setitem(BACKENDS, "everything", backend)
-    assert not load_experiment(str(tmp_path / "trial.toml")).mining.is_approximate
+    assert load_experiment(str(tmp_path / "trial.toml")).mining.is_exact
     monkeypatch.setitem(BACKENDS, "everything", replace(backend, guarantee=lambda store, direction: {}))
     assert load_experiment(str(tmp_path / "trial.toml")).mining.is_approximate
     monkeypatch.setitem(BACKENDS, "everything", backend)

@@ -133,7 +133,7 @@ def _estimate_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int],
     if source is None:
         note = "co-taught networks draw from no table; their steps after the warm-up are of pairs selected as clean"
         return None, {"co-teaching, at most": 2 * steps["round two"]}, [note]
-    depths, note = fit_depths(positives, images, captions, **table_depths(chain).named("h"))
+    depths, note = fit_depths(positives, images, captions, **table_depths(chain))
     drawing = [note] if note else []
     mining = None
     if source.table is None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt
 
 from aoq.pipeline.config.section import Section, TomlArray
 
@@ -57,7 +58,9 @@ class Source(Section):
     """Keep the photographs in the folder, for image towers, if they are not files of their own."""
 
 
-TRAINING_DATA = ("folder", "source", "demo", "train", "train_images", "noise")
+WORLDS = ("folder", "source", "demo")
+"""Options of [dataset] of which one is given."""
+TRAINING_DATA = (*WORLDS, "train", "train_images", "noise")
 """Options of [dataset] that decide which pairs are trained on: a table and its student share them."""
 
 
@@ -75,11 +78,9 @@ class Noise(Section):
     """An .npy below the data root instead of a draw by `level`, `ratio` and `seed`: per caption the row of its image,
     as in NCR's noise files; or per image the row of the one that gets its captions, as in DECL's."""
 
-    @model_validator(mode="after")
-    def _says_which(self) -> Noise:
+    def problems(self) -> Iterator[str]:
         if self.ratio is None and self.file is None:
-            raise ValueError("give `ratio`, the share of wrong pairs, or `file`, a noise file below the data root")
-        return self
+            yield "give `ratio`, the share of wrong pairs, or `file`, a noise file below the data root"
 
     @property
     def moves_pairs(self) -> bool:
@@ -103,32 +104,21 @@ class Dataset(Section):
     max_regions: PositiveInt | None = None
     """Keep only the first regions of each image, which detectors write by falling score. A grid is never cut."""
     vocabulary: str | None = None
-    """SCAN's json or VSRN's pickle, relative to the data root; by default built from `vocabulary_splits`."""
+    """SCAN's json or VSRN's pickle, relative to the data root; by default the words of `train` and `dev`."""
     tokeniser: str | None = None
     """LIBRARY:NAME_OR_PATH of a text tower: captions as the ids of its tokeniser, special tokens included."""
-    vocabulary_splits: TomlArray[str] | None = None
-    """Splits whose captions the vocabulary is built from; by default `train` and `dev`."""
     min_count: PositiveInt = 4
     """Words that occur fewer times in those captions are unknown."""
 
-    @model_validator(mode="after")
-    def _one_of_each(self) -> Dataset:
-        words = [key for key in ("vocabulary", "vocabulary_splits", "min_count") if key in self.model_fields_set]
+    def problems(self) -> Iterator[str]:
+        words = [key for key in ("vocabulary", "min_count") if key in self.model_fields_set]
         if self.tokeniser is not None and words:
-            raise ValueError(f"`tokeniser` has its own vocabulary; take out {words}")
-        if sum(world is not None for world in (self.folder, self.source, self.demo)) != 1:
-            raise ValueError(
+            yield f"`tokeniser` has its own vocabulary; take out {words}"
+        if len(self.set_among(WORLDS)) != 1:
+            yield (
                 "name one: either `folder` (a precomp folder below the data root), or a section [dataset.source] "
                 "(photographs and captions) or [dataset.demo]"
             )
-        return self
-
-    @property
-    def splits_of_words(self) -> tuple[str, ...]:
-        """Splits whose captions the vocabulary is built from; none with a given vocabulary or a tokeniser."""
-        if self.vocabulary is not None or self.tokeniser is not None:
-            return ()
-        return (self.train, self.dev) if self.vocabulary_splits is None else self.vocabulary_splits
 
 
 class Evaluation(Section):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
@@ -81,69 +80,75 @@ class Experiment(Runs):
             content = {**rest, "teacher_encoder": teacher["encoder"]}
         return content
 
-    @model_validator(mode="after")
-    def _sections_fit(self) -> Experiment:
-        rounds = (*TABLE_SOURCES, "mining", "second_round", "refresh")
-        present = [key for key in rounds if getattr(self, key) is not None]
-        idle = [key for key in (*rounds, "screen", "sampling", "weights") if key in self.model_fields_set]
-        problems = chain(self._check_words(), self._check_towers())
-        if self.co_teaching is not None:
-            if idle:
-                raise ValueError(f"[co_teaching] replaces the rounds and needs no table; take out {idle}")
-        elif self.weights is not None:
-            if present:
-                raise ValueError(f"`weights` replace all training; take out {present}")
-        elif self.second_round is None:
-            raise ValueError("give [second_round] or [co_teaching], or imported `weights` to evaluate")
-        else:
-            sources = [key for key in present if key in TABLE_SOURCES]
-            problems = chain(problems, self._check_table(sources), self._check_rounds(self.second_round))
-        if problem := next(problems, None):
-            raise ValueError(problem)
-        return self
+    @property
+    def trainings(self) -> dict[str, Training | CoTeaching]:
+        """The sections that train, by name."""
+        named = {name: getattr(self, name) for name in ("first_round", "second_round", "co_teaching")}
+        return {name: section for name, section in named.items() if section is not None}
 
-    def _check_words(self) -> Iterator[str]:
-        tower, tokeniser = getattr(self.model, "text_tower", None), self.dataset.tokeniser
-        if tower is not None and tower != tokeniser:
+    def problems(self) -> Iterator[str]:
+        rounds = (*TABLE_SOURCES, "mining", "second_round", "refresh")
+        idle = [key for key in (*rounds, "screen", "sampling", "weights") if key in self.model_fields_set]
+        if self.co_teaching is not None and idle:
+            yield f"[co_teaching] replaces the rounds and needs no table; take out {idle}"
+        if self.weights is not None and (present := self.set_among(rounds)):
+            yield f"`weights` replace all training; take out {present}"
+        if self.weights is None and self.second_round is None and self.co_teaching is None:
+            yield "give [second_round] or [co_teaching], or imported `weights` to evaluate"
+        yield from self._check_model_and_data()
+        for name, section in self.trainings.items():
+            yield from self._check_training(name, section)
+        if self.second_round is not None:
+            yield from self._check_table()
+            yield from self._check_rounds(self.second_round)
+
+    @property
+    def _towers(self) -> set[str]:
+        return {side for side in ("image", "text") if getattr(self.model, f"{side}_tower", None) is not None}
+
+    def _check_model_and_data(self) -> Iterator[str]:
+        data, tower = self.dataset, getattr(self.model, "text_tower", None)
+        if tower not in (None, data.tokeniser):
             yield f"[model] text_tower = {tower!r} reads its own tokeniser's ids; set [dataset] tokeniser to it too"
-        if tokeniser is not None and tower is None and self.model.attends:
+        if data.tokeniser is not None and tower is None and self.model.attends:
             yield (
                 f"[dataset] tokeniser cuts words into pieces, and [model] {self.model.name} attends to whole words; "
                 "leave it out, set `text_tower`, or choose a model that compares whole captions"
             )
-
-    def _check_towers(self) -> Iterator[str]:
-        """Yield options for towers that the model does not have, or that it cannot feed."""
-        sides = {side for side in ("image", "text") if getattr(self.model, f"{side}_tower", None) is not None}
-        if "image" in sides and self.dataset.demo is not None and not self.dataset.demo.pictures:
+        if "image" in self._towers and data.demo is not None and not data.demo.pictures:
             yield "[model] image_tower reads photographs; set [dataset.demo] pictures = true to have them drawn"
-        if "image" in sides and self.dataset.max_regions is not None:
+        if "image" in self._towers and data.max_regions is not None:
             yield "[dataset] max_regions cuts region features, and an image_tower reads none; leave it out"
-        for name in ("first_round", "second_round", "co_teaching"):
-            section = getattr(self, name)
-            for option, needed in TOWER_OPTIONS.items():
-                if getattr(section, option, None) is not None and not sides & needed:
-                    towers = " or ".join(f"`{side}_tower`" for side in sorted(needed))
-                    yield (
-                        f"[{name}] {option} belongs to a model with a pretrained tower, and [model] {self.model.name} "
-                        f"has none; leave it out, or set {towers}"
-                    )
-            if getattr(getattr(section, "loss", None), "temperature", None) == "pair" and not self._is_pair:
+
+    def _check_training(self, name: str, section: Training | CoTeaching) -> Iterator[str]:
+        """Yield what a training asks of the model: pretrained towers, attention."""
+        model, towers, frozen = self.model.name, self._towers, {*(section.freeze or ())}
+        for option in section.set_among(TOWER_OPTIONS):
+            if not towers & (needed := TOWER_OPTIONS[option]):
                 yield (
-                    f'[{name}] loss.temperature = "pair" needs a pretrained pair; set `image_tower` and '
-                    '`text_tower` to one pair, both poolings to "native" and `project` to false, or give a number'
+                    f"[{name}] {option} belongs to a model with a pretrained tower, and [model] {model} has none; "
+                    f"leave it out, or set {' or '.join(f'`{side}_tower`' for side in sorted(needed))}"
                 )
-            frozen = {*(getattr(section, "freeze", None) or ())}
-            if sides and sides <= frozen and getattr(section, "lora", None) is not None:
-                yield (
-                    f"[{name}] lora adapts towers that are not frozen, and `freeze` names every tower of [model] "
-                    f"{self.model.name}; leave lora out, or take a tower out of `freeze`"
-                )
-            if absent := sorted(frozen - sides):
-                yield (
-                    f"[{name}] freeze names {absent[0]!r}, and [model] {self.model.name} has no `{absent[0]}_tower`; "
-                    "take it out, or set one"
-                )
+        if getattr(getattr(section, "loss", None), "temperature", None) == "pair" and not self._is_pair:
+            yield (
+                f'[{name}] loss.temperature = "pair" needs a pretrained pair; set `image_tower` and '
+                '`text_tower` to one pair, both poolings to "native" and `project` to false, or give a number'
+            )
+        if not self.model.attends and getattr(section, "constraints", None) is not None:
+            yield (
+                f"[{name}.constraints] needs attention, and [model] {model} has none: it compares whole images and "
+                "captions. Leave the section out, or choose a model of fragments, such as scan"
+            )
+        if towers <= frozen and section.lora is not None:
+            yield (
+                f"[{name}] lora adapts towers that are not frozen, and `freeze` names every tower of [model] {model}; "
+                "leave lora out, or take a tower out of `freeze`"
+            )
+        if absent := sorted(frozen - towers):
+            yield (
+                f"[{name}] freeze names {absent[0]!r}, and [model] {model} has no `{absent[0]}_tower`; "
+                "take it out, or set one"
+            )
 
     @property
     def _is_pair(self) -> bool:
@@ -152,8 +157,8 @@ class Experiment(Runs):
         image, text, *how = (getattr(self.model, name, None) for name in names)
         return image is not None and image == text and how == ["native", "native", False]
 
-    def _check_table(self, sources: list[str]) -> Iterator[str]:
-        if len(sources) != 1:
+    def _check_table(self) -> Iterator[str]:
+        if len(sources := self.set_among(TABLE_SOURCES)) != 1:
             yield (
                 "give exactly one of [first_round] (train a teacher), `teacher_weights` (import one), [teacher] "
                 f"encoder (a pretrained one) and `teacher` (use that experiment's table), got {sources or 'none'}"
@@ -186,12 +191,6 @@ class Experiment(Runs):
                 f'[second_round.distillation] kind = "{student.distillation.kind}" draws lists of anchors, and with '
                 'companions = "anchors" most pairs of a triple are drawn themselves; choose "batch"'
             )
-        for name, training in (("first_round", self.first_round), ("second_round", student)):
-            if training is not None and training.constraints is not None and not self.model.attends:
-                yield (
-                    f"[{name}.constraints] needs attention, and [model] {self.model.name} has none: it compares whole "
-                    "images and captions. Leave the section out, or choose a model of fragments, such as scan"
-                )
         if (screen := self.screen) is None or not student.loss.draws_offline:
             return
         if screen.suspected == "drop" and screen.match_prior is not None and not screen.suspecting:

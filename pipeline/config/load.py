@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import aoq
-from aoq.pipeline.config.dataset import TRAINING_DATA
+from aoq.pipeline.config.dataset import TRAINING_DATA, WORLDS
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.section import validated
 from aoq.pipeline.config.tables import Ensemble, Fusing, Reranking
@@ -21,13 +21,9 @@ COMBINATIONS: dict[str, type[Combination]] = {"ensemble": Ensemble, "rerank": Re
 """Kinds of files without rounds, by the section that marks them."""
 CONFIGS = (Path("configs"), Path(aoq.__path__[0]) / "configs")
 """Folders of experiments: those in the current directory take precedence over shipped ones of the same name."""
-WORLDS = {"folder", "source", "demo"}
-"""Options of [dataset] of which one is given."""
 NAMING = ("teacher", "teachers", "shortlist", "members")
 """Options that name other experiments."""
-OF_WORDS = ("vocabulary_splits", "min_count")
-"""Options of [dataset] that say which words of the captions are known."""
-SHARED_DATA = (*TRAINING_DATA, "dev", *OF_WORDS)
+SHARED_DATA = (*TRAINING_DATA, "dev")
 """Options of [dataset] that the named experiments share when one of TRAINING_DATA changes."""
 
 
@@ -39,18 +35,18 @@ def load_experiment(name: str, override: str = "", configs: tuple[Path, ...] = C
     """
     path, content = read_named("experiment", name, configs)
     change = parse_override(override)
-    _check_has_rounds(name, content, change)
-    content, shared = _changed_by(content, change), _shared_change(change)
-    section = next((section for section in COMBINATIONS if section in content), "")
-    kind = COMBINATIONS.get(section)
-    if shared and kind:
-        members = _pass_on(shared, content[section], change.get(section), configs)
-        content = {**_without_shared(shared, content, kind), section: members}
-    elif shared:
-        content = _pass_on(shared, content, change, configs)
     where = f"{path}, changed by the override {override!r}" if change else str(path)
-    content = {"name": path.stem, **content}
-    return validated(kind, where, content) if kind else validated(Experiment, where, content)
+    _check_has_rounds(name, content, change)
+    section = next((section for section in COMBINATIONS if section in {*content, *change}), "")
+    kind = COMBINATIONS.get(section, Experiment)
+    if shared := _shared_change(change):
+        content = _pass_on(shared, content, configs)
+        change = _pass_on(shared, change, configs, own_wins=True)
+        if section:  # its members take these options, and it has none of them
+            rest = {key: value for key, value in change["dataset"].items() if key not in shared["dataset"]}
+            change = {key: value for key, value in change.items() if key in kind.model_fields or key not in shared}
+            change |= {"dataset": rest} if rest else {}
+    return validated(kind, where, {"name": path.stem, **_changed_by(content, change)})
 
 
 def _check_has_rounds(name: str, content: Mapping[str, Any], change: Mapping[str, Any]) -> None:
@@ -128,8 +124,8 @@ def _leaves(change: Mapping[str, Any], place: str = "") -> Iterator[str]:
 def _changed_by(content: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
     """Merge the change into an experiment; data of one kind replace those of another."""
     result, data = merged(content, change), change.get("dataset")
-    if isinstance(data, Mapping) and (chosen := data.keys() & WORLDS):
-        result["dataset"] = {key: value for key, value in result["dataset"].items() if key not in WORLDS - chosen}
+    if isinstance(data, Mapping) and (chosen := data.keys() & {*WORLDS}):
+        result["dataset"] = {key: value for key, value in result["dataset"].items() if key not in {*WORLDS} - chosen}
     return result
 
 
@@ -155,21 +151,21 @@ def _shared_change(change: Mapping[str, Any]) -> dict[str, Any]:
     return shared | {key: change[key] for key in ("evaluation",) if key in change}  # its split is one of these data
 
 
-def _pass_on(shared: Mapping[str, Any], content: Any, change: Any, configs: tuple[Path, ...]) -> Any:
-    """Pass the change on to the experiments that a section names; what `change` itself says about one wins."""
-    if not isinstance(content, Mapping):
-        return content
+def _pass_on(
+    shared: Mapping[str, Any], content: Mapping[str, Any], configs: tuple[Path, ...], *, own_wins: bool = False
+) -> dict[str, Any]:
+    """Add the change to the overrides of the experiments that the content names; `own_wins` over it what they say."""
 
-    def passed(value: Any, own_wins: bool) -> Any:
+    def passed(key: str, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return _pass_on(shared, value, configs, own_wins=own_wins)
+        if key not in NAMING:
+            return value
         if isinstance(value, list):
-            return [passed(each, own_wins) for each in value]
+            return [passed(key, each) for each in value]
         return _change_named(value, shared, own_wins, configs) if isinstance(value, str) else value
 
-    own = change if isinstance(change, Mapping) else {}
-    return {
-        key: passed(value, key in own) if key in NAMING else _pass_on(shared, value, own.get(key), configs)
-        for key, value in content.items()
-    }
+    return {key: passed(key, value) for key, value in content.items()}
 
 
 def _change_named(member: str, shared: Mapping[str, Any], own_wins: bool, configs: tuple[Path, ...]) -> str:
@@ -177,16 +173,5 @@ def _change_named(member: str, shared: Mapping[str, Any], own_wins: bool, config
     name, override = split_member(member)
     own = parse_override(override)
     content = _changed_by(read_named("experiment", name, configs)[1], own)
-    dataset = content.get("dataset")
-    if isinstance(dataset, Mapping) and dataset.keys() & {"vocabulary", "tokeniser"}:  # its words come from elsewhere
-        data = {key: value for key, value in shared["dataset"].items() if key not in OF_WORDS}
-        shared = {**shared, "dataset": data}
     both = _changed_by(shared, own) if own_wins else _changed_by(own, shared)
     return member if _changed_by(content, both) == content else f"{name}@{override_text(both)}"
-
-
-def _without_shared(shared: Mapping[str, Any], content: Mapping[str, Any], kind: type[Combination]) -> dict[str, Any]:
-    """Leave out what the members take and a file of this kind has not; other options stay, and are refused."""
-    rest = {key: value for key, value in content["dataset"].items() if key not in shared["dataset"]}
-    own = {key: value for key, value in content.items() if key in kind.model_fields or key not in shared}
-    return own | ({"dataset": rest} if rest else {})

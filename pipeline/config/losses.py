@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_type_hints
 
-from pydantic import NonNegativeFloat, PositiveFloat, SerializeAsAny, create_model, model_validator
+from pydantic import NonNegativeFloat, PositiveFloat, SerializeAsAny, create_model
 
 from aoq.pipeline.config.section import MarginRange, NamedSection, check_registered
 
@@ -23,10 +24,6 @@ class LossSection(NamedSection):
 
     has_offline_terms: ClassVar[bool] = True
     """True if it can take offline negatives."""
-    stands_alone: ClassVar[bool] = False
-    """True if it is a loss without offline negatives too: in a first round, and as its own control."""
-    takes_pace: ClassVar[bool] = True
-    """True if `start_up` sets the hardness of its online negatives."""
     learning: ClassVar[frozenset[str]] = frozenset()
     """Options for learning its numbers; its function does not take them."""
     mask_positives: bool = True
@@ -35,7 +32,12 @@ class LossSection(NamedSection):
     @property
     def draws_offline(self) -> bool:
         """Return whether it takes offline negatives if there is a table."""
-        return self.has_offline_terms
+        return bool(getattr(self, "offline_columns", self.has_offline_terms))
+
+    @property
+    def takes_pace(self) -> bool:
+        """Return whether `start_up` sets the hardness of its online negatives: it has hinges of the hardest ones."""
+        return not isinstance(self, LogitLoss) and self.name not in ("sum", "onlyoffline")
 
     @property
     def numbers(self) -> dict[str, Any]:
@@ -44,7 +46,9 @@ class LossSection(NamedSection):
 
     @property
     def needs_table(self) -> bool:
-        return self.draws_offline and (self.makes_triples or not self.stands_alone)
+        """Return whether it is no loss without offline negatives: it cannot train a first round."""
+        stands_alone = isinstance(self, LogitLoss) and not isinstance(self, AdaptiveInfoNCELoss)
+        return self.draws_offline and (self.makes_triples or not stands_alone)
 
     @property
     def online_margin(self) -> float:
@@ -54,12 +58,20 @@ class LossSection(NamedSection):
     @property
     def softens(self) -> str:
         """The part that softens for an offline negative that matches with probability p; empty if none does."""
+        if isinstance(self, LogitLoss):
+            return "offline negatives weigh 1 - p"
         return "offline margins are m2 (1 - p)" if getattr(self, "margin_offline", 0.0) else ""
 
     @property
     def makes_triples(self) -> bool:
         """Return whether companions are anchors."""
         return getattr(self, "companions", None) is not None
+
+    def problems(self) -> Iterator[str]:
+        if self.makes_triples and not self.mask_positives:
+            yield 'companions = "anchors" needs mask_positives: several triples of a batch often hold the same pair'
+        if self.makes_triples and not self.draws_offline:
+            yield 'companions = "anchors" is about offline negatives; leave offline_columns out'
 
     @classmethod
     def kind(cls, name: str) -> type[LossSection]:
@@ -93,24 +105,10 @@ class OnlineLoss(LossSection):
     """Margin by which a positive should score above a negative."""
 
 
-class SumLoss(OnlineLoss):
-    """The loss on all in-batch negatives, which has no hardness."""
-
-    takes_pace = False
-
-
 class WithCompanions(LossSection):
     companions: Literal["anchors"] | None = None
     """Batches of `batch_size` true pairs, a third drawn, the others their negatives and companions; all are anchors
     (pipeline/losses/companions.py). By default `batch_size` pairs are drawn, and companions only make derived pairs."""
-
-    @model_validator(mode="after")
-    def _triples_may_meet(self) -> WithCompanions:
-        if self.companions is not None and not self.mask_positives:
-            raise ValueError(
-                'companions = "anchors" needs mask_positives: several triples of a batch often hold the same pair'
-            )
-        return self
 
 
 class TwoMargins(LossSection):
@@ -124,12 +122,6 @@ class OfflineLoss(TwoMargins, WithCompanions):
     """A loss on offline negatives without other numbers."""
 
 
-class OnlyOfflineLoss(OfflineLoss):
-    """The loss on offline negatives alone, without in-batch ones."""
-
-    takes_pace = False
-
-
 class AdaptiveLoss(OfflineLoss):
     alpha: PositiveFloat = 0.3
     """Difference in similarity over which an online negative's weight falls by 1, AOQ eq. (5)."""
@@ -140,8 +132,6 @@ class AdaptiveLoss(OfflineLoss):
 class LogitLoss(WithCompanions):
     """A loss on logits, similarities over a temperature: all negatives count, harder ones more."""
 
-    stands_alone = True
-    takes_pace = False
     learning = frozenset({"learn_temperature"})
     temperature: PositiveFloat | Literal["pair"] = 0.07
     """Similarities are divided by it; "pair" takes that of the pretrained pair (and SigLIP's bias)."""
@@ -149,20 +139,6 @@ class LogitLoss(WithCompanions):
     """Learn the temperature with the model, starting at this one; otherwise it stays fixed."""
     offline_columns: bool = True
     """Add each anchor's offline negatives as columns; without them a table only shapes the batches."""
-
-    @model_validator(mode="after")
-    def _triples_are_of_offline_negatives(self) -> LogitLoss:
-        if self.makes_triples and not self.offline_columns:
-            raise ValueError('companions = "anchors" is about offline negatives; leave offline_columns out')
-        return self
-
-    @property
-    def draws_offline(self) -> bool:
-        return self.offline_columns
-
-    @property
-    def softens(self) -> str:
-        return "offline negatives weigh 1 - p"
 
     @property
     def learnt(self) -> dict[str, float]:
@@ -177,18 +153,16 @@ class InfoNCELoss(LogitLoss):
     hardness_weight: NonNegativeFloat = 0.0
     """LLaVE's alpha: a negative of similarity s has weight e^(alpha s). The paper's is 9; 0 gives equal weights."""
 
-    @model_validator(mode="after")
-    def _begins_within_its_bound(self) -> InfoNCELoss:
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
         if self.temperature != "pair" and self.learn_temperature and self.temperature * self.max_scale < 1:
-            raise ValueError(
+            yield (
                 f"temperature = {self.temperature} scales by more than max_scale = {self.max_scale}; raise one of "
                 "them, or set learn_temperature = false"
             )
-        return self
 
 
 class AdaptiveInfoNCELoss(InfoNCELoss):
-    stands_alone = False
     offline_columns: Literal[True] = True
     """Always on: the weights compare with offline negatives."""
     alpha: PositiveFloat = 0.3
@@ -206,13 +180,13 @@ class SigmoidLoss(LogitLoss):
 
 Loss = SerializeAsAny[LossSection]
 SECTIONS: dict[str, type[LossSection]] = {
-    "sum": SumLoss,
+    "sum": OnlineLoss,
     "online": OnlineLoss,
     "offtri": OfflineLoss,
     "adapofftri": AdaptiveLoss,
     "offquin": OfflineLoss,
     "adapoffquin": AdaptiveLoss,
-    "onlyoffline": OnlyOfflineLoss,
+    "onlyoffline": OfflineLoss,
     "onlinequin": TwoMargins,
     "adapposquin": AdaptiveLoss,
     "squaredoffquin": OfflineLoss,

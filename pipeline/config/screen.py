@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveInt, model_validator
+from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveInt
 
 from aoq.pipeline.config.section import Section
 
@@ -70,24 +71,22 @@ class Screen(Section):
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
-    @model_validator(mode="after")
-    def _makes_sense(self) -> Screen:
+    def problems(self) -> Iterator[str]:
         if not self.rules and self.match_prior is None:
-            raise ValueError(f"no rule is set; set at least one of {[*RULES, 'match_prior']}")
-        if (self.doubtful_pair is None) != (self.pair_probabilities is None):
-            raise ValueError("`doubtful_pair` and `pair_probabilities` belong together: give both, or neither")
-        if self.judgements is None and (idle := sorted({"judged_match", "judged_grades"} & self.model_fields_set)):
-            raise ValueError(f"{idle} say how `judgements` are read; give these as well, or leave them out")
+            yield f"no rule is set; set at least one of {[*RULES, 'match_prior']}"
+        if len(self.set_among(("doubtful_pair", "pair_probabilities"))) == 1:
+            yield "`doubtful_pair` and `pair_probabilities` belong together: give both, or neither"
+        if self.judgements is None and (idle := sorted({*OF_JUDGEMENTS} & self.model_fields_set)):
+            yield f"{idle} say how `judgements` are read; give these as well, or leave them out"
         if self.judged_grades is not None and not self.judged_grades[0] < self.judged_grades[1]:
-            raise ValueError(f"judged_grades = {list(self.judged_grades)} should be the lowest grade and a higher one")
+            yield f"judged_grades = {list(self.judged_grades)} should be the lowest grade and a higher one"
         if self.range_max is not None and self.range_max <= (self.range_min or 0):
-            raise ValueError(f"range_max = {self.range_max} leaves nothing after range_min = {self.range_min}")
-        return self
+            yield f"range_max = {self.range_max} leaves nothing after range_min = {self.range_min}"
 
     @property
     def rules(self) -> tuple[str, ...]:
         """Rules that are set, in the order in which they are applied."""
-        return tuple(name for name in RULES if getattr(self, name) is not None and getattr(self, name) is not False)
+        return tuple(name for name in self.set_among(RULES) if getattr(self, name) is not False)
 
     @property
     def suspecting(self) -> tuple[str, ...]:
@@ -97,23 +96,23 @@ class Screen(Section):
     @property
     def recipe(self) -> dict[str, Any]:
         """Everything that shapes a view of a table, with files by name; the treatment of suspects does not."""
-        of_judge = {"judged_match", "judged_grades"} if self.judgements is not None else set()
-        shaping = {*self.rules, "pair_probabilities", "match_prior", *of_judge}
+        shaping = {*self.rules, "pair_probabilities", "match_prior", *(OF_JUDGEMENTS if self.judgements else ())}
         return self.model_dump(mode="json", include=shaping, exclude_none=True)
 
     @property
     def files(self) -> dict[str, str]:
         """Files that are named, by option."""
-        named = {option: getattr(self, option) for option in ("positives", "pair_probabilities", "judgements")}
-        return {option: file for option, file in named.items() if file is not None}
+        return {file: getattr(self, file) for file in self.set_among(("positives", "pair_probabilities", "judgements"))}
 
     @property
     def needs_vectors(self) -> bool:
         """Return whether it needs the teacher's embeddings."""
-        return any(getattr(self, rule) is not None for rule in OF_VECTORS)
+        return bool(self.set_among(OF_VECTORS))
 
 
-OPTIONS = ("pair_probabilities", "judged_match", "judged_grades", "match_prior", "suspected")
+OF_JUDGEMENTS = ("judged_match", "judged_grades")
+"""How `judgements` are read."""
+OPTIONS = ("pair_probabilities", *OF_JUDGEMENTS, "match_prior", "suspected")
 """Options that are not rules with a flag."""
 RULES = tuple(name for name in Screen.model_fields if name not in OPTIONS)
 """New rules are added last: views name the rules of their flags, and older views are still read."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from abc import abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
@@ -16,9 +15,23 @@ MarginRange = Annotated[float, Field(ge=0.0, le=2.0)]
 
 
 class Section(BaseModel):
-    """A TOML section: frozen; unknown keys, types and ranges are refused."""
+    """A TOML section: frozen; unknown keys, types, ranges, and options that do not fit together are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with options that are valid one by one; the first is the error."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _options_fit(self) -> Section:
+        if (problem := next(self.problems(), None)) is not None:
+            raise ValueError(problem)
+        return self
+
+    def set_among(self, options: Iterable[str]) -> list[str]:
+        """Return those of the options that have a value."""
+        return [option for option in options if getattr(self, option) is not None]
 
 
 class Runs(Section):
@@ -45,10 +58,8 @@ class NamedSection(Section):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the content: another process derives the class of a derived section again."""
-        (named, *_) = (
-            base for base in type(self).__mro__ if getattr(sys.modules[base.__module__], base.__name__, 0) is base
-        )
-        return named.model_validate, (self.model_dump(),)
+        family = next(base for base in NamedSection.__subclasses__() if isinstance(self, base))
+        return family.model_validate, (self.model_dump(),)
 
 
 def check_registered(what: str, name: str, registry: Collection[str]) -> None:
@@ -73,12 +84,11 @@ def explain_refusal(kind: type[BaseModel], error: ValidationError, content: Mapp
     unknown: dict[tuple[str, ...], list[str]] = {}
     sentences = []
     problems = [(tuple(map(str, problem["loc"])), problem) for problem in error.errors()]
+    with_wrong_items = {place[:-1] for place, _ in problems}  # reported as too short as well
     for place, problem in problems:
         if problem["type"] == "extra_forbidden":
             unknown.setdefault(place[:-1], []).append(place[-1])
-        elif problem["type"] != "too_short" or not any(
-            other != place and other[: len(place)] == place for other, _ in problems
-        ):  # a list with a wrong item is also reported as too short: only the valid items count
+        elif problem["type"] != "too_short" or place not in with_wrong_items:
             written = f"{'.'.join(place)}: " if place else ""  # problems of several sections name them themselves
             value = "" if isinstance(problem["input"], dict) else f" (got {problem['input']!r})"
             message = problem["msg"].removeprefix("Value error, ").replace("valid tuple", "valid array")  # TOML's term

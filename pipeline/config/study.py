@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, NonNegativeInt, model_validator
+from pydantic import Field, NonNegativeInt
 
 from aoq.pipeline.config.load import CONFIGS, read_named
 from aoq.pipeline.config.section import Section, TomlArray, validated
@@ -51,22 +52,20 @@ class Study(Section):
     columns: _Names = DEFAULT_COLUMNS
     """Metrics of the evaluation in the table; a model without one leaves it empty."""
 
-    @model_validator(mode="after")
-    def _fits(self) -> Study:
+    def problems(self) -> Iterator[str]:
         if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"a seed appears twice in {list(self.seeds)}; the same run is no second sample")
+            yield f"a seed appears twice in {list(self.seeds)}; the same run is no second sample"
         if unknown := [column for column in self.columns if column not in STUDY_METRICS]:
-            raise ValueError(f"columns: there are no metrics {unknown}; known are {', '.join(STUDY_METRICS)}")
+            yield f"columns: there are no metrics {unknown}; known are {', '.join(STUDY_METRICS)}"
         if self.baseline not in self.arms:
-            raise ValueError(f"baseline {self.baseline!r} is not an arm; [arms] has {list(self.arms)}")
+            yield f"baseline {self.baseline!r} is not an arm; [arms] has {list(self.arms)}"
         for name, arm in self.arms.items():
             if unknown := [model for model in (*(arm.models or ()), *arm.change_for) if model not in self.models]:
-                raise ValueError(f"[arms.{name}] names the models {unknown}; [models] has {list(self.models)}")
+                yield f"[arms.{name}] names the models {unknown}; [models] has {list(self.models)}"
             if any("seed" in change for change in (arm.change, *arm.change_for.values())):
-                raise ValueError(f"[arms.{name}] changes the seed, which is what `seeds` are for")
+                yield f"[arms.{name}] changes the seed, which is what `seeds` are for"
         if without := [model for model in self.models if self.baseline not in self.arms_of(model)]:
-            raise ValueError(f"baseline {self.baseline!r} runs on all models but {without}, which then have none")
-        return self
+            yield f"baseline {self.baseline!r} runs on all models but {without}, which then have none"
 
     def arms_of(self, model: str) -> list[str]:
         """Arms that the model runs, the baseline first."""

@@ -3,34 +3,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from aoq.pipeline.config.dataset import Evaluation
 from aoq.pipeline.config.section import Runs, Section, TomlArray
 
-EXACT = ("auto", "onepass", "faiss-flat")
-"""Built-in exact searches, listed here because the registry loads torch."""
-INDEXED = ("ivf", "hnsw")
-"""Built-in approximate searches."""
+IS_EXACT = {"auto": True, "onepass": True, "faiss-flat": True, "ivf": False, "hnsw": False}
+"""Built-in searches, listed here because the registry loads torch."""
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
-def _is_approximate(search: str) -> bool:
-    """Return whether a search is approximate; the registry refuses an unknown name."""
-    if search in EXACT:
-        return False
-    if search in INDEXED or (search.startswith("faiss:") and search != "faiss:"):
-        return True
+def _is_exact(search: str) -> bool:
+    """Return whether a search finds the true lists; the registry refuses an unknown name."""
+    if search in IS_EXACT or (search.startswith("faiss:") and search != "faiss:"):
+        return IS_EXACT.get(search, False)
     from aoq.pipeline.search.backends import choose_backend
 
-    return not choose_backend(search).is_exact
+    return choose_backend(search).is_exact
 
 
-def _known(search: str) -> str:
-    _is_approximate(search)
+def _check_search(search: str) -> str:
+    _is_exact(search)
     return search
 
 
@@ -46,14 +42,14 @@ class Lengths(Section):
 class Mining(Lengths):
     """Length of the table's lists per image (captions) and per caption (images), and the search."""
 
-    search: Annotated[str, AfterValidator(_known)] = "auto"
+    search: Annotated[str, AfterValidator(_check_search)] = "auto"
     """A backend (`aoq.pipeline.search.backends`); all exact ones find the same lists."""
     recall_floor: Annotated[float, Field(gt=0.0, le=1.0)] = 0.95
     """Fraction of the true lists that an approximate search must find, on sampled anchors."""
 
     @property
-    def is_approximate(self) -> bool:
-        return _is_approximate(self.search)
+    def is_exact(self) -> bool:
+        return _is_exact(self.search)
 
 
 class Members(Section):
@@ -64,13 +60,11 @@ class Members(Section):
     weights: TomlArray[PositiveFloat] | None = None
     """Weight of each member; by default all are equal."""
 
-    @model_validator(mode="after")
-    def _weights_fit(self) -> Members:
+    def problems(self) -> Iterator[str]:
         if self.weights is not None and len(self.weights) != len(self.members):
-            raise ValueError(f"{len(self.weights)} weights for {len(self.members)} members; give one each, or none")
+            yield f"{len(self.weights)} weights for {len(self.members)} members; give one each, or none"
         if len(set(self.members)) < len(self.members):
-            raise ValueError(f"a member appears twice in {list(self.members)}; give it a larger weight instead")
-        return self
+            yield f"a member appears twice in {list(self.members)}; give it a larger weight instead"
 
 
 class Ensemble(Runs):
@@ -89,20 +83,8 @@ class Rerank(Lengths):
     """Experiment whose second round (or imported `weights`) scores them, with an optional override too."""
     h_captions: PositiveInt = 100
     h_images: PositiveInt = 20
-    depth_captions: PositiveInt | None = None
-    """Candidates of each shortlist to score; by default all."""
-    depth_images: PositiveInt | None = None
-    """Likewise, of images."""
     checked_anchors: Annotated[int, Field(ge=1, le=512)] = 32
     """Anchors of each direction that the teacher searches in full, to estimate the shortlist's recall."""
-
-    @model_validator(mode="after")
-    def _deep_enough(self) -> Rerank:
-        depths = ("captions", self.h_captions, self.depth_captions), ("images", self.h_images, self.depth_images)
-        for side, h, depth in depths:
-            if depth is not None and depth < h:
-                raise ValueError(f"depth_{side} = {depth} gives no list of h_{side} = {h}; rescore at least as many")
-        return self
 
 
 class Fusion(Members, Lengths):
@@ -168,24 +150,20 @@ class Sampling(Section):
     """Leave out in-batch negatives that the teacher scores above the anchor's own pair less this margin, GISTEmbed
     (`aoq.guided_matches`)."""
 
-    @model_validator(mode="after")
-    def _fits(self) -> Sampling:
+    def problems(self) -> Iterator[str]:
         if {self.gap is not None, self.sharpness is not None} != {self.strategy == "weighted"}:
-            raise ValueError('`gap` and `sharpness` belong to strategy = "weighted", which needs both')
-        batch_options = ("batch_ranks", "community")
-        if self.batches is None and (idle := [name for name in batch_options if getattr(self, name) is not None]):
-            raise ValueError(f'{idle} belong to batches = "mined"; set it, or leave them out')
-        heads = [name for name in ("h_captions", "h_images", "windows") if getattr(self, name) is not None]
-        if self.hardness is not None and heads:
-            raise ValueError(f"`hardness` decides where lists are cut; take out {heads}")
+            yield '`gap` and `sharpness` belong to strategy = "weighted", which needs both'
+        if self.batches is None and (idle := self.set_among(("batch_ranks", "community"))):
+            yield f'{idle} belong to batches = "mined"; set it, or leave them out'
+        if self.hardness is not None and (heads := self.set_among(("h_captions", "h_images", "windows"))):
+            yield f"`hardness` decides where lists are cut; take out {heads}"
         if self.hardest is not None:
             if self.hardness is None or self.hardness == "auto":
-                raise ValueError("`hardest` needs a `hardness` that is a number; give both, or `hardness` alone")
-            if self.hardest <= self.hardness:
-                raise ValueError(f"hardest = {self.hardest} leaves nothing of hardness = {self.hardness}; raise it")
+                yield "`hardest` needs a `hardness` that is a number; give both, or `hardness` alone"
+            elif self.hardest <= self.hardness:
+                yield f"hardest = {self.hardest} leaves nothing of hardness = {self.hardness}; raise it"
         if self.windows is not None:
             check_windows(self.windows)
-        return self
 
 
 def check_windows(windows: Sequence[Sequence[float]]) -> None:

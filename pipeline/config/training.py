@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
 from aoq.pipeline.config.losses import Loss, OnlineLoss, WarmUp, control_version
 from aoq.pipeline.config.section import MarginRange, Section, TomlArray
@@ -31,18 +32,14 @@ class Constraints(Section):
     ccs: Constraint | None = None
     """Pull a fragment's attended content closer to it than to another fragment of its item."""
 
-    @model_validator(mode="after")
-    def _one_at_least(self) -> Constraints:
+    def problems(self) -> Iterator[str]:
         if not self.names:
-            raise ValueError(
-                "no constraint is set; give `ccr`, `ccs` or both, such as ccr = {weight = 0.1, margin = 0.1}"
-            )
-        return self
+            yield "no constraint is set; give `ccr`, `ccs` or both, such as ccr = {weight = 0.1, margin = 0.1}"
 
     @property
     def names(self) -> tuple[str, ...]:
         """Constraints that are set."""
-        return tuple(name for name in ("ccr", "ccs") if getattr(self, name) is not None)
+        return tuple(self.set_among(("ccr", "ccs")))
 
 
 class LoRA(Section):
@@ -107,14 +104,12 @@ class Distillation(Section):
         """Number of negatives that are drawn for `lists`."""
         return 0 if self.kind == "batch" else self.negatives
 
-    @model_validator(mode="after")
-    def _options_are_used(self) -> Distillation:
+    def problems(self) -> Iterator[str]:
         idle = {"batch": ("negatives", "list_loss"), "lists": ("teachers", "average", "positives"), "both": ()}
         if unused := [name for name in idle[self.kind] if name in self.model_fields_set]:
-            raise ValueError(f'kind = "{self.kind}" does not use {unused}; leave them out, or choose "both"')
+            yield f'kind = "{self.kind}" does not use {unused}; leave them out, or choose "both"'
         if len(set(map(str, self.teachers))) < len(self.teachers):
-            raise ValueError("a teacher appears twice; name each once")
-        return self
+            yield "a teacher appears twice; name each once"
 
 
 class Schedule(Section):
@@ -159,13 +154,11 @@ class Schedule(Section):
     precision: Precision = "float32"
     """Precision of encoding and comparing. It is not an engine setting, since another one gives other weights."""
 
-    @model_validator(mode="after")
-    def _options_are_used(self) -> Schedule:
+    def problems(self) -> Iterator[str]:
         if self.schedule is not None and self.decay_epochs:
-            raise ValueError('schedule = "cosine" replaces `decay_epochs`; leave one of them out')
+            yield 'schedule = "cosine" replaces `decay_epochs`; leave one of them out'
         if self.decay_biases is False and self.weight_decay is None:
-            raise ValueError("decay_biases = false needs a decay; set `weight_decay` as well")
-        return self
+            yield "decay_biases = false needs a decay; set `weight_decay` as well"
 
 
 class Training(Schedule):
@@ -196,21 +189,20 @@ class Training(Schedule):
         """Return whether `start_up` is set and a loss of the round uses it."""
         return self.start_up is not None and (self.loss.takes_pace or "online" in self.warmup)
 
-    @model_validator(mode="after")
-    def _loss_fits(self) -> Training:
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
         if len(self.warmup) >= self.epochs:
-            raise ValueError(f"{len(self.warmup)} warm-up epochs leave none of {self.epochs} for {self.loss.name!r}")
+            yield f"{len(self.warmup)} warm-up epochs leave none of {self.epochs} for {self.loss.name!r}"
         if self.loss.makes_triples and self.batch_size < 6:
-            raise ValueError(
+            yield (
                 f'companions = "anchors" makes triples, and batch_size = {self.batch_size} has no two of them, so no '
                 "online negative; give at least 6"
             )
         if self.is_paced and self.loss.online_margin == 0:
-            raise ValueError(
+            yield (
                 'start_up = "auto" measures hardness by the margin of online negatives, and that of '
                 f"{self.loss.name!r} is 0; give it one, or leave start_up out"
             )
-        return self
 
 
 class SecondRound(Training):
@@ -225,11 +217,10 @@ class SecondRound(Training):
         """The schedule that is used: fine-tuning has no warm-up and no start-up, which are for fresh weights."""
         return self if self.start is None else self.model_copy(update={"warmup": (), "start_up": None})
 
-    @model_validator(mode="after")
-    def _start_is_used(self) -> SecondRound:
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
         if self.start is not None and not self.loss.draws_offline:
-            raise ValueError(f"`start` belongs to a loss on offline negatives; with {self.loss.name!r} leave it out")
-        return self
+            yield f"`start` belongs to a loss on offline negatives; with {self.loss.name!r} leave it out"
 
 
 class CoTeaching(Schedule):

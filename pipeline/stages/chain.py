@@ -6,16 +6,18 @@ import re
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.config.dataset import TRAINING_DATA
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.load import override_text, split_member
-from aoq.pipeline.config.tables import Fusion, Mining, Refresh, Rerank
+from aoq.pipeline.config.tables import Fusion, Lengths, Refresh, Rerank, Sampling
 from aoq.pipeline.console import did_you_mean
 from aoq.pipeline.files import digest, file_sha256, known_sha256
 
+Depths = Mapping[str, int]
+"""Lengths of lists by option: `h_captions` of each image's list, `h_images` of each caption's."""
 MARKS = r"""[A-Za-z0-9_.=,\-\s"'{}\[\]@:]+"""
 """Characters of an override that a folder's name keeps or can do without."""
 LONGEST_NAME = 200
@@ -165,34 +167,20 @@ class Cell(Member):
         return self.chain["second_round"].exists() and self.chain["evaluation"].exists()
 
 
-class Depths(NamedTuple):
-    """Length of images' lists (captions kept), and of captions' lists (images kept)."""
-
-    captions: int
-    images: int
-
-    @classmethod
-    def of(cls, section: Mining | Rerank | Fusion | Refresh) -> Depths:
-        return cls(section.h_captions, section.h_images)
-
-    def named(self, option: str) -> dict[str, int]:
-        """Return the depths as options: {"h_captions": 300, "h_images": 60} for `h`."""
-        return {f"{option}_{side}": depth for side, depth in self._asdict().items()}
-
-    def check_within(self, there: Depths, where: str, keeps: str, remedy: str = "", *, option: str = "h") -> None:
-        """Refuse lists longer than those that are `there`, as kept by `keeps`."""
-        for side, depth, most in zip(self._fields, self, there, strict=True):
-            if depth > most:
-                remedy = remedy or f"lower it, or raise h_{side} where it is made"
-                raise ValueError(f"{where} {option}_{side} = {depth}, and {keeps} {most}; {remedy}.")
-
-
 def table_depths(chain: Chain) -> Depths:
-    """Return the depths of the table that the chain has or trains on."""
+    """Return the lengths of the lists of the table that the chain has or trains on, as options of its recipe."""
     owner = chain.owner("hard_negatives")
     recipe = owner.table or owner.experiment.mining
     assert recipe is not None  # nothing else makes a table
-    return Depths.of(recipe)
+    return {"h_captions": recipe.h_captions, "h_images": recipe.h_images}
+
+
+def check_depths(asked: Lengths | Sampling, there: Depths, where: str, keeps: str, remedy: str = "") -> None:
+    """Refuse lists longer than those that are `there`, as kept by `keeps`."""
+    for option, most in there.items():
+        if (depth := getattr(asked, option)) is not None and depth > most:
+            remedy = remedy or f"lower it, or raise {option} where it is made"
+            raise ValueError(f"{where} {option} = {depth}, and {keeps} {most}; {remedy}.")
 
 
 def table_owner(chain: Chain) -> Chain | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,17 +62,13 @@ def plan_data(chain: Chain) -> None:
 
 
 def _plan_words(chain: Chain) -> dict[str, Any]:
-    """Return what the tokenised captions depend on: a tokeniser, a file, or the splits whose words are collected."""
+    """Return what the tokenised captions depend on: a tokeniser, a file, or the words of both splits."""
     data = chain.experiment.dataset
     if data.tokeniser is not None:
         return pretrained(data.tokeniser)
     if data.vocabulary is not None:
         return {"sha256": chain.sha256("[dataset] vocabulary", data.vocabulary)}
-    words: dict[str, Any] = {"splits": list(data.splits_of_words), "min_count": data.min_count}
-    further = [name for name in data.splits_of_words if name not in (data.train, data.dev)]
-    if data.folder is not None and further:  # the key knows the others
-        words["content"] = {name: split_fingerprint(chain.folder, name) for name in further}
-    return words
+    return {"splits": [data.train, data.dev], "min_count": data.min_count}
 
 
 def make_world(chain: Chain, build: Build, engine: Engine) -> None:
@@ -107,12 +103,12 @@ def make_dataset(chain: Chain, build: Build, engine: Engine) -> None:
 
     build.clear()
     config, folder = chain.experiment.dataset, chain.folder
-    used = sorted({config.train, config.dev, *config.splits_of_words})
+    used = sorted({config.train, config.dev})
     folder_sha256 = {file: sha256 for name in used for file, sha256 in take_in_split(chain, name).items()}
     _check_files(folder, used)
     train, dev = open_true_train_split(chain), open_checked(chain, config.dev)
     check_feature_size(chain, dev, train.features.shape[2])
-    vocabulary, splits = _open_vocabulary(chain, {config.train: train, config.dev: dev}), {"train": train, "dev": dev}
+    vocabulary, splits = _open_vocabulary(chain, train, dev), {"train": train, "dev": dev}
     vocabulary.save(build.directory / (SUBWORDS if isinstance(vocabulary, Pieces) else VOCABULARY))
     for role, split in splits.items():
         tokens = tokenised(split.captions, vocabulary)
@@ -174,8 +170,8 @@ def check_feature_size(chain: Chain, split: Split, expected: int) -> None:
         )
 
 
-def _open_vocabulary(chain: Chain, opened: Mapping[str, Split]) -> Vocabulary | Pieces:
-    """Open the named tokeniser or file, or collect the words of the named splits, some of which are open already."""
+def _open_vocabulary(chain: Chain, train: Split, dev: Split) -> Vocabulary | Pieces:
+    """Open the named tokeniser or file, or collect the words of both splits."""
     config = chain.experiment.dataset
     if config.tokeniser is not None:
         from aoq.pipeline.prepare.pieces import Pieces
@@ -184,11 +180,10 @@ def _open_vocabulary(chain: Chain, opened: Mapping[str, Split]) -> Vocabulary | 
         return Pieces.open(config.tokeniser)
     if config.vocabulary is not None:
         return Vocabulary.load(_planned(chain, config.vocabulary, "vocabulary"))
-    chosen = [opened.get(name) or open_checked(chain, name) for name in config.splits_of_words]
     try:
-        return Vocabulary.build([caption for split in chosen for caption in split.captions], min_count=config.min_count)
+        return Vocabulary.build([*train.captions, *dev.captions], min_count=config.min_count)
     except ValueError as error:
-        raise ValueError(f"{chain.folder}, captions of {' and '.join(config.splits_of_words)}: {error}") from error
+        raise ValueError(f"{chain.folder}, captions of {config.train} and {config.dev}: {error}") from error
 
 
 def check_pretrained(chain: Chain) -> None:

@@ -7,24 +7,21 @@ import shutil
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aoq.pipeline.build import UNITS, Build, planned_file
 from aoq.pipeline.config.screen import Screen
-from aoq.pipeline.config.tables import Fusion, Mining, Refresh, Rerank
+from aoq.pipeline.config.tables import Fusion, Lengths, Mining, Refresh, Rerank
 from aoq.pipeline.console import show_progress
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.noise import read_clean_pairs
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.files import known_sha256
 from aoq.pipeline.mining.sizes import fit_depths
-from aoq.pipeline.search.problem import Direction
-from aoq.pipeline.stages.chain import Chain, Depths, pretrained
+from aoq.pipeline.search.problem import DIRECTIONS, Direction
+from aoq.pipeline.stages.chain import Chain, pretrained
 from aoq.pipeline.stages.splits import fingerprint, open_pairs, open_train_split
 from aoq.pipeline.tables.files import read_lists, read_manifest, table_hashes
-
-if TYPE_CHECKING:
-    pass
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +41,7 @@ def plan_student_embeddings(chain: Chain) -> None:
 
 def plan_mined_table(chain: Chain, mining: Mining) -> None:
     """Plan a mined table; every exact search finds the same one."""
-    exact = {} if mining.is_approximate else {"search": "exact", "recall_floor": 1.0}
+    exact = {"search": "exact", "recall_floor": 1.0} if mining.is_exact else {}
     recipe = mining.model_dump(mode="json") | exact
     chain.add("hard_negatives", recipe, chain["embeddings"], reads=[chain["dataset"]], version=2)
 
@@ -96,10 +93,10 @@ def make_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
             teacher["model"] = chain.experiment.teacher_encoder
         provenance = _provenance(chain, teacher)
         how = {"search": mining.search, "recall_floor": mining.recall_floor}
-        _mine(chain, vectors, Depths.of(mining), build, engine, provenance=provenance, **how)
+        _mine(chain, vectors, mining, build, engine, provenance=provenance, **how)
 
 
-def _mine(chain: Chain, vectors: Path, depths: Depths, build: Build, engine: Engine, **how: Any) -> None:
+def _mine(chain: Chain, vectors: Path, depths: Lengths, build: Build, engine: Engine, **how: Any) -> None:
     from aoq.pipeline.embedding import EmbeddingStore
     from aoq.pipeline.mining.mine import mine
     from aoq.pipeline.on_ray import choose_runner, ship_problem
@@ -121,9 +118,10 @@ def _mine(chain: Chain, vectors: Path, depths: Depths, build: Build, engine: Eng
         )
 
 
-def shortened(split: Split, depths: Depths) -> dict[Direction, int]:
+def shortened(split: Split, depths: Lengths) -> dict[Direction, int]:
     """Shorten lists to the negatives that the data has, and log it."""
-    fitting, note = fit_depths(split.positives, split.image_count, split.caption_count, **depths.named("h"))
+    counts = split.image_count, split.caption_count
+    fitting, note = fit_depths(split.positives, *counts, h_captions=depths.h_captions, h_images=depths.h_images)
     if note:
         logger.warning("%s", note)
     return fitting
@@ -137,7 +135,7 @@ def _refresh(chain: Chain, options: Refresh, build: Build, engine: Engine) -> No
     vectors.mkdir(exist_ok=True)
     weights = embed_train_split(student, "second_round", vectors, engine)
     provenance = _provenance(chain, _teacher(student, weights))
-    _mine(chain, vectors, Depths.of(options), build, engine, provenance=provenance, search="auto")
+    _mine(chain, vectors, options, build, engine, provenance=provenance, search="auto")
     shutil.rmtree(vectors)
 
 
@@ -151,13 +149,12 @@ def _rerank(chain: Chain, options: Rerank, build: Build, engine: Engine) -> None
     pairs, weights = open_pairs(teacher, "train", engine.verify), _weights(teacher, "second_round")
     folder = shortlist["hard_negatives"].opened() / "table"
     manifest = read_manifest(folder, dataset=fingerprint(chain))
-    captions = read_lists(folder, "i2t", manifest).negative_ids[:, : options.depth_captions].copy()
-    images = read_lists(folder, "t2i", manifest).negative_ids[:, : options.depth_images].copy()
+    captions, images = (read_lists(folder, direction, manifest).negative_ids.copy() for direction in DIRECTIONS)
     depths = {"captions": captions.shape[1], "images": images.shape[1]}
     about = {"experiment": options.shortlist, "depths": depths, "tables": table_hashes(manifest)}
     provenance = _provenance(chain, _teacher(teacher, known_sha256(weights)), shortlist=about)
     listed = Shortlist(captions, images, pairs.split.positives)
-    lengths, model = shortened(pairs.split, Depths.of(options)), load_model(weights).to(device)
+    lengths, model = shortened(pairs.split, options), load_model(weights).to(device)
     with show_progress("rescoring") as report:
         rerank(
             Rescoring(model, pairs, listed, lengths, options.checked_anchors, device),
@@ -185,7 +182,7 @@ def _fuse(chain: Chain, options: Fusion, build: Build, engine: Engine) -> None:
         [member.run for member in chain.members],
         method=options.method,
         weights=options.weights,
-        depths=shortened(split, Depths.of(options)),
+        depths=shortened(split, options),
         provenance=_provenance(chain, {"experiment": chain.experiment.name, "fusion": how}),
         positives=split.positives,
         output=build.directory / "table",

@@ -22,7 +22,7 @@ from aoq.pipeline.config.training import Training, control_training
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.mining.sizes import TILES
 from aoq.pipeline.stages import data, evaluation, hard_negatives, training
-from aoq.pipeline.stages.chain import Chain, Depths, Member, check_same_data, table_depths
+from aoq.pipeline.stages.chain import Chain, Member, check_depths, check_same_data, table_depths
 
 MAKERS: dict[str, Callable[[Chain, Build, Engine], None]] = {
     "world": data.make_world,
@@ -167,7 +167,8 @@ class _Planner:
         change = merged(parse_override(override), {"refresh": {"rounds": refresh.rounds - 1}})
         before, title = f"{name}@{override_text(change)}", f"{experiment.name} refresh {refresh.rounds}"
         if not experiment.model.makes_embeddings:
-            rerank = Rerank(shortlist=str(experiment.teacher), teacher=before, **Depths.of(refresh).named("h"))
+            depths = {"h_captions": refresh.h_captions, "h_images": refresh.h_images}
+            rerank = Rerank(shortlist=str(experiment.teacher), teacher=before, **depths)
             return replace(self.reranked(title, rerank, "[refresh]"), asked="")
         student = self.member("student", before, "second_round")
         recipe = refresh.model_dump(mode="json", exclude={"rounds"}, exclude_none=True)
@@ -184,12 +185,10 @@ class _Planner:
                 "pairs; name an experiment with [second_round] or imported `weights`."
             )
         check_same_data(name, teacher.chain, shortlist.chain)
-        there, listed = table_depths(shortlist.chain), Depths.of(rerank)
-        scored = Depths(rerank.depth_captions or there.captions, rerank.depth_images or there.images)
-        where, keeps = f"{section} {name!r}:", f"the table of {rerank.shortlist!r} keeps"
-        listed.check_within(there, where, keeps)
-        scored.check_within(there, where, keeps, option="depth")
-        recipe = {**listed.named("h"), **scored.named("depth"), "checked_anchors": rerank.checked_anchors}
+        there = table_depths(shortlist.chain)
+        check_depths(rerank, there, f"{section} {name!r}:", f"the table of {rerank.shortlist!r} keeps")
+        recipe = rerank.model_dump(exclude={"shortlist", "teacher"})
+        recipe |= {"depth_captions": there["h_captions"], "depth_images": there["h_images"]}  # all are scored
         members = [shortlist, teacher]
         tables = [member.artifact for member in members]
         return self.combined(name, {"rerank": recipe | {"tiles": TILES}}, tables, teacher.chain, members, rerank)
@@ -205,8 +204,8 @@ class _Planner:
                 both = f"{other!r} and {member.asked!r}"
                 raise ValueError(f"fusion {name!r}: {both} have the same table; give it a larger weight instead.")
         depths = [table_depths(member.chain) for member in members]
-        there = Depths(sum(each.captions for each in depths), sum(each.images for each in depths))
-        Depths.of(fusion).check_within(there, f"fusion {name!r}:", "all members together keep", "lower it")
+        together = {option: sum(each[option] for each in depths) for option in depths[0]}
+        check_depths(fusion, together, f"fusion {name!r}:", "all members together keep", "lower it")
         recipe, tables = fusion.model_dump(mode="json", exclude={"members"}), [each.artifact for each in members]
         return self.combined(name, {"fusion": recipe}, tables, first, members, fusion)
 
@@ -264,14 +263,12 @@ def _data_and_words(chain: Chain) -> dict[str, Any]:
 def _check_table(chain: Chain) -> None:
     """Refuse a student whose table is of other data or too short, or comes from no vectors where some are needed."""
     experiment, owner = chain.experiment, chain.owner("hard_negatives")
-    sampling, there = experiment.sampling, table_depths(chain)
     check_same_data(experiment.name, chain, owner)
-    drawn = Depths(sampling.h_captions or there.captions, sampling.h_images or there.images)
-    drawn.check_within(there, "[sampling]", "the table keeps")
+    check_depths(experiment.sampling, table_depths(chain), "[sampling]", "the table keeps")
     if "embeddings" in owner.stages:
         return
     from_none = f"the teacher's vectors, and the table of {experiment.teacher or experiment.name} comes from none"
-    if sampling.guide_margin is not None:
+    if experiment.sampling.guide_margin is not None:
         raise ValueError(f"[sampling] guide_margin asks for {from_none}; leave it out.")
     if experiment.screen is not None and experiment.screen.needs_vectors:
         raise ValueError(f"[screen] {', '.join(OF_VECTORS)} ask for {from_none}; leave these rules out.")

@@ -27,7 +27,7 @@ from aoq.pipeline.engine import Engine, torchrun_rank
 from aoq.pipeline.evaluation.ranks import DEV_RANKS, chance_of, write_ranks
 from aoq.pipeline.evaluation.retrieval import ensemble, retrieval_ranks, summarise
 from aoq.pipeline.prepare.pixels import decoded_elsewhere
-from aoq.pipeline.stages.chain import Chain, Depths
+from aoq.pipeline.stages.chain import Chain
 from aoq.pipeline.stages.data import check_pretrained
 from aoq.pipeline.stages.draws import make_guide, make_sampler, make_teachers, mine_batches, open_student_table
 from aoq.pipeline.stages.hard_negatives import shortened
@@ -110,7 +110,7 @@ def _make_trainer(chain: Chain, stage: str, section: Training | CoTeaching, **co
     sampler = mined = guide = None
     on_table, split = stage == "second_round" and chain.trains_on_table, common["pairs"].split
     if stage == "first_round" and chain.experiment.mining is not None and common["run"].processes.leads:
-        shortened(split, Depths.of(chain.experiment.mining))  # logs it before the teacher trains
+        shortened(split, chain.experiment.mining)  # logs it before the teacher trains
     if on_table:
         table, view = open_student_table(chain)
         mined = mine_batches(chain, split, table, view)

@@ -139,7 +139,7 @@ def test_hardest_negatives_collapse_and_paced_ones_do_not():
     assert gap_after_training(0, Pace(MARGIN)) > 0.2
 
 
-PACED = [name for name in LOSSES if LossSection.kind(name).takes_pace]
+PACED = [name for name in LOSSES if LossSection.kind(name)(name=name).takes_pace]
 
 
 @pytest.mark.parametrize("name", PACED)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aoq.pipeline.stages.chain import Depths, run_name, table_depths, table_owner, teacher_of
+from aoq.pipeline.stages.chain import run_name, table_depths, table_owner, teacher_of
 from aoq.pipeline.stages.plan import plan
 
 TINY = str(Path(__file__).parent.parent / "tiny.toml")
@@ -43,7 +43,7 @@ def test_a_table_that_is_made_of_others_trains_nothing(tmp_path):
         ("tiny", "hard_negatives"),
         ("tiny@seed=1", "hard_negatives"),
     ]
-    assert table_depths(fused) == Depths(9, 7)
+    assert table_depths(fused) == {"h_captions": 9, "h_images": 7}
 
 
 def test_runs_have_a_folder_for_each_override():

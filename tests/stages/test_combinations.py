@@ -134,8 +134,6 @@ def test_keys_hold_what_shapes_a_derived_table(planned, write):
         override: planned("reranked", scored, override)["hard_negatives"].key
         for override in (
             "",
-            "rerank.depth_captions=20",  # all that the shortlist has
-            "rerank.depth_captions=19",
             "rerank.h_images=4",
             "rerank.checked_anchors=5",
             f'rerank.teacher="{slow}@seed=1"',
@@ -143,9 +141,8 @@ def test_keys_hold_what_shapes_a_derived_table(planned, write):
             f'rerank.shortlist="{TINY}@second_round.epochs=4"',  # its student has no part in it
         )
     }
-    same = {"", "rerank.depth_captions=20", f'rerank.shortlist="{TINY}@second_round.epochs=4"'}
-    assert len({keys[override] for override in same}) == 1
-    assert len(set(keys.values())) == len(keys) - 2
+    assert keys[""] == keys[f'rerank.shortlist="{TINY}@second_round.epochs=4"']
+    assert len(set(keys.values())) == len(keys) - 1
     fused = fusion_of(TINY, f"{TINY}@seed=1")
     overrides = ("", 'fusion.method="score"', "fusion.weights=[1.0, 2.0]", "fusion.h_images=7")
     assert len({planned("fused", fused, override)["hard_negatives"].key for override in overrides}) == 4
@@ -161,8 +158,6 @@ SCORED = RERANK.format(shortlist=TINY, teacher="SLOW")
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (SCORED + "depth_captions = 5", "depth_captions = 5 gives no list of h_c"),
-        (SCORED + "depth_images = 9", "depth_images = 9, and the table .* keeps 8"),
         (SCORED.replace(TINY, f"{TINY}@mining.h_images=2"), "h_images = 3, and the table of .* keeps 2"),
         (SCORED.replace(TINY, OTHER_DATA), "'slow' and 'tiny' are of different training data"),
         (SCORED.replace(TINY, "IMPORTED"), r"'imported' has stages .*, not 'hard_negatives'"),

@@ -127,15 +127,6 @@ def test_a_sampled_array_is_named_as_such(make, own_data, monkeypatch):
     assert list(chain["first_round"].problems()) == []
 
 
-def test_a_large_split_that_gave_words_is_evaluated_and_its_whole_hash_stays(make, own_data, monkeypatch):
-    monkeypatch.setattr(splits, "HASHED_WHOLE", 0)
-    copy_dev(own_data / "one", "other")
-    more = 'dataset.vocabulary_splits = ["train", "other"]\nevaluation.split = "other"'
-    chain = make("own", "mining", "second_round", "evaluation", more=more, root=own_data)
-    inputs = chain["evaluation"].manifest()["inputs"]
-    assert inputs["data/one/other_ims.npy"] == file_sha256(own_data / "one" / "other_ims.npy")
-
-
 def test_unfinished_work_goes_on_however_large_arrays_are_compared(make, own_data, monkeypatch):
     monkeypatch.setattr(splits, "HASHED_WHOLE", 0)
     chain = make("own", "dataset", root=own_data)
