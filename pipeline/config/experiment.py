@@ -54,14 +54,16 @@ class Experiment(Runs):
             raise ValueError(f"experiment {self.name!r} trains nothing: it has `weights` instead of [second_round].")
         return self.second_round
 
-    def trained_by(self, stage: str) -> Training | CoTeaching:
-        """Return the section that a stage trains by."""
-        if stage == "first_round":
+    def trained_by(self, use: str) -> Training | CoTeaching:
+        """Return the section of a training: of the first round, of the control, or of the second round."""
+        if use == "first_round":
             assert self.first_round is not None  # without it this stage does not train
             return self.first_round
-        if stage == "control":
-            return control_training(self.student)
-        return self.co_teaching or self.student.as_trained
+        if use == "second_round" and self.co_teaching is not None:
+            return self.co_teaching
+        student = self.student
+        is_control = student.loss.name == "online" and student.distillation is None and not self.uses_table
+        return control_training(student) if use == "control" or is_control else student.as_trained
 
     @property
     def uses_table(self) -> bool:

@@ -56,11 +56,9 @@ class LossSection(NamedSection):
         return float(getattr(self, "margin", getattr(self, "margin_online", MARGIN)))
 
     @property
-    def softens(self) -> str:
-        """The part that softens for an offline negative that matches with probability p; empty if none does."""
-        if isinstance(self, LogitLoss):
-            return "offline negatives weigh 1 - p"
-        return "offline margins are m2 (1 - p)" if getattr(self, "margin_offline", 0.0) else ""
+    def softens(self) -> bool:
+        """Return whether an offline negative that matches with probability p has a softer margin, or less weight."""
+        return isinstance(self, LogitLoss) or getattr(self, "margin_offline", 0.0) > 0
 
     @property
     def makes_triples(self) -> bool:

@@ -41,15 +41,11 @@ class Chain:
     stages: MutableMapping[str, Artifact]
     teacher: Chain | None = None
     """Chain with the table that the student trains on, unless it is the experiment's own."""
-    start: Artifact | None = None
-    """Training whose weights a fine-tuned student starts from."""
     members: tuple[Member, ...] = ()
     """Experiments that an ensemble, or a table that is not mined, is made of. `experiment` is then that of one member
     under another name."""
     table: Rerank | Fusion | Refresh | None = None
     """Recipe of the table from the members, instead of [mining]."""
-    weights: tuple[float, ...] | None = None
-    """Weight of each member of an ensemble; None means equal weights."""
     distilled: MutableMapping[str, tuple[Member, ...]] = field(default_factory=dict)
     """Experiments whose embeddings score the batches of a training, by stage."""
 
@@ -126,6 +122,12 @@ class Chain:
     @property
     def is_ensemble(self) -> bool:
         return bool(self.members) and self.table is None
+
+    @property
+    def start(self) -> Artifact | None:
+        """Training whose weights a fine-tuned student starts from."""
+        trained_on = self.stages["second_round"].upstream if "second_round" in self.stages else ()
+        return next((artifact for artifact in trained_on if artifact.stage in ("first_round", "second_round")), None)
 
     @property
     def trains_on_table(self) -> bool:

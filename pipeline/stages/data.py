@@ -20,6 +20,7 @@ from aoq.pipeline.data.noise import draw_noise, read_noise
 from aoq.pipeline.data.vocabulary import Vocabulary
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.files import digest, known_sha256
+from aoq.pipeline.prepare.photographs import photographs_fingerprint
 from aoq.pipeline.stages.chain import Chain, pretrained
 from aoq.pipeline.stages.splits import NOISE, SUBWORDS, VOCABULARY, open_checked, open_true_train_split, take_in_split
 
@@ -54,8 +55,6 @@ def plan_data(chain: Chain) -> None:
         sha256 = None if file is None else chain.sha256("[dataset.noise] file", file)
         ingredients["noise"] = drawn if sha256 is None else {"sha256": sha256}
     if data.folder is not None and chain.image_tower is not None:
-        from aoq.pipeline.prepare.photographs import photographs_fingerprint  # late: most experiments need none
-
         read = {name: photographs_fingerprint(chain.folder, name) for name in (data.train, data.dev)}
         ingredients["photographs"] = read
     chain.add("dataset", ingredients, *chain.stages.values())
@@ -103,9 +102,9 @@ def make_dataset(chain: Chain, build: Build, engine: Engine) -> None:
 
     build.clear()
     config, folder = chain.experiment.dataset, chain.folder
-    used = sorted({config.train, config.dev})
-    folder_sha256 = {file: sha256 for name in used for file, sha256 in take_in_split(chain, name).items()}
-    _check_files(folder, used)
+    names = sorted({config.train, config.dev})
+    folder_sha256 = {file: sha256 for name in names for file, sha256 in take_in_split(chain, name).items()}
+    _check_files(folder, names)
     train, dev = open_true_train_split(chain), open_checked(chain, config.dev)
     check_feature_size(chain, dev, train.features.shape[2])
     vocabulary, splits = _open_vocabulary(chain, train, dev), {"train": train, "dev": dev}
@@ -197,5 +196,4 @@ def check_pretrained(chain: Chain) -> None:
 
 
 def _planned(chain: Chain, file: str, ingredient: str) -> Path:
-    """Return a file that the dataset's key depends on."""
     return planned_file(chain.data_root, file, chain["dataset"].ingredients[ingredient]["sha256"])

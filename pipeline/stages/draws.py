@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Bool
 
 from aoq.pipeline.batches.lists import meeting_lists
 from aoq.pipeline.batches.order import COMMUNITY, MinedBatches
 from aoq.pipeline.build import planned_file
-from aoq.pipeline.config.experiment import Experiment
-from aoq.pipeline.config.training import Training
+from aoq.pipeline.config.screen import Screen
+from aoq.pipeline.config.training import TeacherVectors, Training
 from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.embedding import EmbeddingStore
@@ -58,24 +57,16 @@ def make_teachers(chain: Chain, stage: str, training: Training, split: Split, fo
     distillation = training.distillation
     if distillation is None or not distillation.scores_batch:
         return []
+    folder.mkdir(parents=True, exist_ok=True)
     stores = [EmbeddingStore.open(member.artifact.opened()) for member in chain.distilled[stage]]
-    for number, files in enumerate(distillation.files):
-        where, sides = f"[{stage}.distillation] teacher {number + 1} of files", {}
-        rows = {"images": split.image_count, "captions": split.caption_count}
-        folder.mkdir(parents=True, exist_ok=True)
-        planned = chain[stage].ingredients["training"]["distillation"]["files"][number]
+    hashes = chain[stage].ingredients["training"]["distillation"]["files"]
+    for number, (files, planned) in enumerate(zip(distillation.files, hashes, strict=True)):
         for name, (path, _) in files.parts.items():
             planned_file(chain.data_root, path, planned[name][0])
-        for side, count in rows.items():
-            file = str(chain.data_root / getattr(files, side))
-            sides[side] = open_vectors(file, folder / f"teacher{number}_{side}.npy", normalise=True).rows
-            if side == "images" and files.image_ids is not None:
-                sides[side] = sides[side][_rows_of_ids(chain.data_root / files.image_ids, split, where)]
-            if len(sides[side]) != count:
-                raise ValueError(f"{where}: {file} has {len(sides[side])} vectors, and the split has {count} {side}.")
-        if (sizes := [vectors.shape[1] for vectors in sides.values()])[0] != sizes[1]:
-            raise ValueError(f"{where}: images have {sizes[0]} dimensions and captions {sizes[1]}; give one model's.")
-        stores.append(EmbeddingStore(**sides))
+        try:
+            stores.append(_open_store(files, chain.data_root, split, folder / f"teacher{number}"))
+        except ValueError as error:
+            raise ValueError(f"[{stage}.distillation] teacher {number + 1} of files: {error}") from None
     rng = np.random.default_rng(0)
     probed = rng.integers(0, (split.image_count, split.caption_count), (PROBED, 2))
     for number, scores in enumerate(score_all(store, probed) for store in stores):
@@ -89,12 +80,26 @@ def make_teachers(chain: Chain, stage: str, training: Training, split: Split, fo
     return stores
 
 
-def _rows_of_ids(file: Path, split: Split, where: str) -> list[int]:
-    """Find the vectors of the split's images by the ids in a file, one a line."""
-    rows = rows_by_id(read_lines(file))
-    if absent := [name for name in split.ids if name not in rows]:
-        raise ValueError(f"{where}: {file} lacks {len(absent)} of the split's images, the first is {absent[0]!r}.")
-    return [rows[name] for name in split.ids]
+def _open_store(files: TeacherVectors, root: Path, split: Split, copies: Path) -> EmbeddingStore:
+    """Open files' vectors of the split's images, which may have ids, and captions."""
+    images, captions = (
+        open_vectors(str(root / file), copies.with_name(f"{copies.name}_{side}.npy"), normalise=True).rows
+        for side, file in (("images", files.images), ("captions", files.captions))
+    )
+    if files.image_ids is not None:
+        rows = rows_by_id(read_lines(root / files.image_ids))
+        if absent := [name for name in split.ids if name not in rows]:
+            lacks = f"{files.image_ids} lacks {len(absent)} of the split's images"
+            raise ValueError(f"{lacks}, the first is {absent[0]!r}.")
+        images = images[[rows[name] for name in split.ids]]
+    counts = {"images": split.image_count, "captions": split.caption_count}
+    for (side, count), vectors in zip(counts.items(), (images, captions), strict=True):
+        if len(vectors) != count:
+            raise ValueError(f"{getattr(files, side)} has {len(vectors)} vectors, and the split has {count} {side}.")
+    if images.shape[1] != captions.shape[1]:
+        both = f"images have {images.shape[1]} dimensions and captions {captions.shape[1]}"
+        raise ValueError(f"{both}; give one model's.")
+    return EmbeddingStore(images, captions)
 
 
 def mine_batches(chain: Chain, split: Split, table: NegativeTable, view: View | None) -> MinedBatches | None:
@@ -110,21 +115,17 @@ def mine_batches(chain: Chain, split: Split, table: NegativeTable, view: View | 
 
 def make_sampler(chain: Chain, split: Split, table: NegativeTable, view: View | None) -> Sampler:
     """Make the sampler of the table, narrowed by [sampling] and judged by [screen]."""
-    screen, sampling, distillation = (
-        chain.experiment.screen,
-        chain.experiment.sampling,
-        chain.experiment.student.distillation,
-    )
-    sizes = (split.image_count, split.caption_count)
+    screen, sampling = chain.experiment.screen, chain.experiment.sampling
+    distillation = chain.experiment.student.distillation
+    sizes, gaps = (split.image_count, split.caption_count), None
     for sentence in _describe_draws(chain, sizes, (table, view), {}):
         logger.info("%s", sentence)
-    suspected, gaps = screen.suspected if screen else "drop", None
     if sampling.gap is not None and sampling.sharpness is not None:
         gaps = (sampling.gap, sampling.sharpness)
     lists = {}
     for direction in DIRECTIONS:
         judged, listed = view[direction] if view else None, table[direction]
-        ranks = _ranks(chain, sizes, direction, listed.h, judged)
+        ranks, suspected = _ranks(chain, sizes, direction, listed.h, judged), screen.suspected if screen else "drop"
         drawn = lists[direction] = drawable(
             direction, listed, h=ranks.stop, after=ranks.start, judged=judged, suspected=suspected, gaps=gaps
         )
@@ -132,9 +133,6 @@ def make_sampler(chain: Chain, split: Split, table: NegativeTable, view: View | 
         if distillation is not None and shortest < distillation.listed:
             sentence = "%s: the shortest list has %d negatives, and distillation takes %d: short lists have fewer terms"
             logger.info(sentence, direction, shortest, distillation.listed)
-        if (probability := drawn.match_probability) is not None:
-            softer = chain.experiment.student.loss.softens
-            logger.info("%s: %s, with p %.3f on average", direction, softer, probability.mean())
     return Sampler(
         lists["i2t"],
         lists["t2i"],
@@ -168,11 +166,7 @@ def forecast(chain: Chain, sizes: tuple[int, int], depths: Mapping[Direction, in
 def _describe_draws(
     chain: Chain, sizes: tuple[int, int], opened: TableAndView | None, depths: Mapping[Direction, int]
 ) -> Iterator[str]:
-    """Describe the offline negatives' hardness, one sentence per direction.
-
-    With the table, each sentence has the fraction that the screen suspects or that the teacher scores at least as high
-    as the anchor's lowest own pair.
-    """
+    """Describe how hard the offline negatives are, one sentence per direction; with the table, how many may match."""
     if sizes[0] < (batch := chain.experiment.student.batch_size):
         yield f"{sizes[0]:,} images are fewer than a batch of {batch}, which holds most of them"
     for direction in DIRECTIONS:
@@ -181,22 +175,19 @@ def _describe_draws(
             continue
         lists, judged = opened[0][direction], opened[1][direction] if opened[1] else None
         ranks = _ranks(chain, sizes, direction, lists.h, judged)
-        yield f"{ranks}; {_describe_doubts(chain.experiment, lists, judged, ranks)}"
+        yield f"{ranks}; {_describe_doubts(lists, judged, ranks, chain.experiment.screen)}"
 
 
-def _describe_doubts(experiment: Experiment, lists: NegativeLists, judged: Judged | None, ranks: DrawnRanks) -> str:
+def _describe_doubts(lists: NegativeLists, judged: Judged | None, ranks: DrawnRanks, screen: Screen | None) -> str:
     """Say how many of the drawn negatives the screen doubts, or without a screen the teacher."""
     drawn = slice(ranks.start, ranks.stop)
     listed = lists.negative_ids[:, drawn] >= 0
+    doubtful = lists.scores >= lists.positive_score[:, None] if judged is None else judged.flags != 0
+    share = float((doubtful[:, drawn] & listed).sum() / max(1, listed.sum()))
     if judged is None:
-        share = _fraction(lists.scores[:, drawn] >= lists.positive_score[:, None], listed)
         sentence = f"the teacher scores {share:.1%} of them at least as high as the anchor's lowest own pair"
         return f"{sentence}: it is too weak to tell which match" if share > MANY else sentence
-    sentence = f"{_fraction(judged.flags[:, drawn] != 0, listed):.1%} of them are left out or suspected by the screen"
-    if experiment.screen is None or experiment.screen.match_prior is None:
+    sentence = f"{share:.1%} of them are left out or suspected by the screen"
+    if screen is None or screen.match_prior is None:
         return sentence
     return f"{sentence}, whose suspicion is {judged.suspicion[:, drawn][listed].mean():.1%} on average"
-
-
-def _fraction(chosen: Bool[np.ndarray, "anchors ranks"], listed: Bool[np.ndarray, "anchors ranks"]) -> float:
-    return float((chosen & listed).sum() / max(1, listed.sum()))

@@ -9,20 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.build import Build, planned_file
 from aoq.pipeline.data.annotations import annotation_files
 from aoq.pipeline.data.folder import Split, split_fingerprint
 from aoq.pipeline.data.phrases import annotation_path, find_phrases
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.files import file_sha256
+from aoq.pipeline.prepare.photographs import photographs_fingerprint
 from aoq.pipeline.stages.chain import Chain
 from aoq.pipeline.stages.data import check_feature_size
 from aoq.pipeline.stages.splits import open_checked, open_named_pairs, take_in_split
 
 
-def plan_evaluation(chain: Chain, scored: Sequence[Artifact], datasets: Sequence[Artifact], **mean: Any) -> None:
-    """Plan metrics of the trainings that are `scored`; `mean` says how the similarities of several are averaged."""
+def plan_evaluation(chain: Chain, **mean: Any) -> None:
+    """Plan metrics of a training, or of an ensemble's; `mean` says how the similarities of several are averaged."""
     data, evaluation = chain.experiment.dataset, chain.experiment.evaluation
     ingredients = {**evaluation.model_dump(mode="json"), "content": None, **mean}
     if data.demo is not None:
@@ -31,21 +31,24 @@ def plan_evaluation(chain: Chain, scored: Sequence[Artifact], datasets: Sequence
         if evaluation.split not in (data.train, data.dev):  # else the dataset's key knows the split
             ingredients["content"] = split_fingerprint(chain.folder, evaluation.split)
             if chain.image_tower is not None:
-                from aoq.pipeline.prepare.photographs import photographs_fingerprint  # late: most need none
-
                 ingredients["photographs"] = photographs_fingerprint(chain.folder, evaluation.split)
-        hashes = {name: file_sha256(path) for name, path in _annotations(chain, len(scored)).items()}
+        hashes = {name: file_sha256(path) for name, path in _annotations(chain).items()}
         if phrases := hashes.pop("phrases", None):
             ingredients["phrases"] = phrases
         if hashes:
             ingredients["annotations"] = hashes
+    scored, datasets = ([one[stage] for one in _evaluated(chain)] for stage in ("second_round", "dataset"))
     chain.add("evaluation", ingredients, *scored, reads=datasets)
 
 
-def _annotations(chain: Chain, count: int) -> dict[str, Path]:
+def _evaluated(chain: Chain) -> list[Chain]:
+    return [member.chain for member in chain.members] or [chain]
+
+
+def _annotations(chain: Chain) -> dict[str, Path]:
     """Return the files that annotate the split; that of phrases if there is one model and it attends."""
     split, files = chain.experiment.evaluation.split, annotation_files(chain.folder, chain.experiment.evaluation.split)
-    phrases = annotation_path(chain.folder, split) if count == 1 and chain.experiment.model.attends else None
+    phrases = annotation_path(chain.folder, split) if not chain.members and chain.experiment.model.attends else None
     return files if phrases is None else {**files, "phrases": phrases}
 
 
@@ -57,7 +60,7 @@ def make_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
     from aoq.pipeline.evaluation.retrieval import ensemble, evaluate_similarity
     from aoq.pipeline.training.checkpoint import load_model
 
-    def mean(scores: list[np.ndarray], weights: tuple[float, ...] | None, name: str) -> np.ndarray:
+    def mean(scores: list[np.ndarray], weights: Sequence[float] | None, name: str) -> np.ndarray:
         """Average matrices on disk into another on disk."""
         if len(scores) == 1:
             return scores[0]
@@ -70,7 +73,7 @@ def make_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
     truth = split.image_of, split.identity
     scores: list[np.ndarray] = []
     metrics: list[dict[str, float]] = []
-    for member in [member.chain for member in chain.members] or [chain]:
+    for member in _evaluated(chain):
         check_feature_size(member, split, member["dataset"].manifest()["feature_size"])
         pairs, place = open_named_pairs(member, split), str(len(scores))
         files = sorted(member["second_round"].opened().glob("*.safetensors"))  # two if they were co-taught
@@ -78,7 +81,7 @@ def make_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
         scored = [similarity_matrix(model, pairs, device, parts / f"{place}.{n}.npy") for n, model in enumerate(models)]
         scores.append(mean(scored, None, f"{place}.npy"))
         metrics.append(evaluate_similarity(scores[-1], *truth, folds=folds))
-    similarity = mean(scores, chain.weights, "mean.npy")
+    similarity = mean(scores, chain["evaluation"].ingredients.get("weights"), "mean.npy")
     build.notes["metrics"] = evaluate_similarity(similarity, *truth, folds=folds)
     build.notes |= measure_annotations(similarity, split, chain.folder, folds=folds)
     build.notes["member_metrics"] = metrics if chain.members else []
@@ -98,7 +101,7 @@ def _open(chain: Chain, build: Build, engine: Engine) -> Split:
         build.notes["folder_sha256"] = take_in_split(chain, name)
     if (below := chain.experiment.dataset.folder) is not None:
         hashes = planned.get("annotations", {}) | {kind: planned[kind] for kind in ("phrases",) if kind in planned}
-        files = _annotations(chain, len(chain.members) or 1)
+        files = _annotations(chain)
         if files.keys() != hashes.keys():
             raise ValueError(
                 f"{chain.folder}: annotations of {name!r} were added or removed after the run was planned; run again."

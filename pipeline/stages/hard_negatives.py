@@ -26,17 +26,12 @@ from aoq.pipeline.tables.files import read_lists, read_manifest, table_hashes
 logger = logging.getLogger(__name__)
 
 
-def plan_embeddings(chain: Chain) -> None:
-    """Plan the embeddings of the training split, by the first round or by a pretrained encoder."""
-    if (encoder := chain.experiment.teacher_encoder) is not None:
+def plan_embeddings(chain: Chain, model: str = "first_round", use: str = "embeddings") -> None:
+    """Plan the embeddings of the training split, by a trained model or by a pretrained encoder."""
+    if use == "embeddings" and (encoder := chain.experiment.teacher_encoder) is not None:
         chain.add("embeddings", pretrained(encoder), chain["dataset"])
     else:
-        chain.add("embeddings", {}, chain["first_round"], reads=[chain["dataset"]])
-
-
-def plan_student_embeddings(chain: Chain) -> None:
-    """Plan the embeddings of the training split by the student, which teach another one."""
-    chain.add("embeddings", {}, chain["second_round"], reads=[chain["dataset"]], use="student_embeddings")
+        chain.add("embeddings", {}, chain[model], reads=[chain["dataset"]], use=use)
 
 
 def plan_mined_table(chain: Chain, mining: Mining) -> None:
@@ -53,50 +48,49 @@ def plan_screen(chain: Chain, screen: Screen) -> None:
     chain.add("screen", screen.recipe | hashes, chain["hard_negatives"], reads=reads)
 
 
-def make_embeddings(chain: Chain, build: Build, engine: Engine) -> None:
-    """Write the vectors, with the hash of the weights that made them."""
+def make_embeddings(model: str, chain: Chain, build: Build, engine: Engine) -> None:
+    """Write the vectors of a trained model, or of the encoder that takes its place, with the hash of its weights."""
     from aoq.pipeline.embedding import finish_embeddings
     from aoq.pipeline.stages.encoding import embed_train_split, encode_train_split
 
-    if chain.experiment.teacher_encoder is None:
-        weights = embed_train_split(chain, "first_round", build.directory, engine)
+    if model == "first_round" and (encoder := chain.experiment.teacher_encoder) is not None:
+        weights = encode_train_split(chain, encoder, build.directory, engine)
     else:
-        weights = encode_train_split(chain, chain.experiment.teacher_encoder, build.directory, engine)
+        weights = embed_train_split(chain, model, build.directory, engine)
     build.notes["weights_sha256"] = weights
     finish_embeddings(build.directory)
 
 
-def make_student_embeddings(chain: Chain, build: Build, engine: Engine) -> None:
-    """Write the student's vectors, with the hash of its weights."""
-    from aoq.pipeline.embedding import finish_embeddings
+def make_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
+    """Write the table, as its recipe says."""
+    recipe = chain.table or chain.experiment.mining
+    ways = {Mining: _mine, Rerank: _rerank, Fusion: _fuse, Refresh: _refresh}
+    ways[type(recipe)](chain, recipe, build, engine)
+
+
+def _mine(chain: Chain, mining: Mining, build: Build, engine: Engine) -> None:
+    """Search the teacher's vectors."""
+    vectors, weights = chain["embeddings"].opened(), chain["embeddings"].manifest()["weights_sha256"]
+    teacher = _teacher(chain, weights)
+    if chain.experiment.teacher_encoder is not None:
+        teacher["model"] = chain.experiment.teacher_encoder
+    how = {"search": mining.search, "recall_floor": mining.recall_floor}
+    _search(chain, vectors, mining, build, engine, provenance=_provenance(chain, teacher), **how)
+
+
+def _refresh(chain: Chain, options: Refresh, build: Build, engine: Engine) -> None:
+    """Search the student's own vectors, which are not kept."""
     from aoq.pipeline.stages.encoding import embed_train_split
 
-    build.notes["weights_sha256"] = embed_train_split(chain, "second_round", build.directory, engine)
-    finish_embeddings(build.directory)
+    (student,), vectors = (member.chain for member in chain.members), build.directory / "vectors"
+    vectors.mkdir(exist_ok=True)
+    weights = embed_train_split(student, "second_round", vectors, engine)
+    provenance = _provenance(chain, _teacher(student, weights))
+    _search(chain, vectors, options, build, engine, provenance=provenance, search="auto")
+    shutil.rmtree(vectors)
 
 
-def make_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
-    """Write the table."""
-    if isinstance(chain.table, Rerank):
-        _rerank(chain, chain.table, build, engine)
-    elif isinstance(chain.table, Fusion):
-        _fuse(chain, chain.table, build, engine)
-    elif isinstance(chain.table, Refresh):
-        _refresh(chain, chain.table, build, engine)
-    else:
-        mining = chain.experiment.mining
-        assert mining is not None  # else the chain lacks this stage
-        vectors, manifest = chain["embeddings"].opened(), chain["embeddings"].manifest()
-        weights = manifest.get("weights_sha256") or known_sha256(_weights(chain, "first_round"))
-        teacher = _teacher(chain, weights)
-        if chain.experiment.teacher_encoder is not None:
-            teacher["model"] = chain.experiment.teacher_encoder
-        provenance = _provenance(chain, teacher)
-        how = {"search": mining.search, "recall_floor": mining.recall_floor}
-        _mine(chain, vectors, mining, build, engine, provenance=provenance, **how)
-
-
-def _mine(chain: Chain, vectors: Path, depths: Lengths, build: Build, engine: Engine, **how: Any) -> None:
+def _search(chain: Chain, vectors: Path, depths: Lengths, build: Build, engine: Engine, **how: Any) -> None:
     from aoq.pipeline.embedding import EmbeddingStore
     from aoq.pipeline.mining.mine import mine
     from aoq.pipeline.on_ray import choose_runner, ship_problem
@@ -125,18 +119,6 @@ def shortened(split: Split, depths: Lengths) -> dict[Direction, int]:
     if note:
         logger.warning("%s", note)
     return fitting
-
-
-def _refresh(chain: Chain, options: Refresh, build: Build, engine: Engine) -> None:
-    """Search the student's own vectors, which are not kept."""
-    from aoq.pipeline.stages.encoding import embed_train_split
-
-    (student,), vectors = (member.chain for member in chain.members), build.directory / "vectors"
-    vectors.mkdir(exist_ok=True)
-    weights = embed_train_split(student, "second_round", vectors, engine)
-    provenance = _provenance(chain, _teacher(student, weights))
-    _mine(chain, vectors, options, build, engine, provenance=provenance, search="auto")
-    shutil.rmtree(vectors)
 
 
 def _rerank(chain: Chain, options: Rerank, build: Build, engine: Engine) -> None:

@@ -16,9 +16,8 @@ from aoq.pipeline.build import Build
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.load import Combination, load_experiment, merged, override_text, parse_override, split_member
 from aoq.pipeline.config.losses import control_version
-from aoq.pipeline.config.screen import OF_VECTORS
 from aoq.pipeline.config.tables import Ensemble, Fusing, Fusion, Refresh, Rerank, Reranking
-from aoq.pipeline.config.training import Training, control_training
+from aoq.pipeline.config.training import Training
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.mining.sizes import TILES
 from aoq.pipeline.stages import data, evaluation, hard_negatives, training
@@ -29,13 +28,13 @@ MAKERS: dict[str, Callable[[Chain, Build, Engine], None]] = {
     "prepared": data.make_prepared,
     "dataset": data.make_dataset,
     "first_round": partial(training.make_training, "first_round"),
-    "embeddings": hard_negatives.make_embeddings,
+    "embeddings": partial(hard_negatives.make_embeddings, "first_round"),
     "hard_negatives": hard_negatives.make_hard_negatives,
     "screen": hard_negatives.make_screen,
     "control": partial(training.make_training, "control"),
     "second_round": partial(training.make_training, "second_round"),
     "evaluation": evaluation.make_evaluation,
-    "student_embeddings": hard_negatives.make_student_embeddings,
+    "student_embeddings": partial(hard_negatives.make_embeddings, "second_round"),
 }
 """What makes each stage of an experiment."""
 
@@ -95,45 +94,31 @@ class _Planner:
             raise FileNotFoundError(f"{role} {name!r}: {error}") from None
 
     def trained(self, experiment: Experiment) -> Chain:
-        """Plan the data, the training, and the evaluation of its model."""
+        """Plan the data, the trainings, and the evaluation of the student."""
         chain = Chain(self.asked[-1], experiment, self.data_root, self.artifact_root, {}, self.teacher(experiment))
         data.plan_data(chain)
-        self.add_teachers(chain, "first_round", experiment.first_round)
         if experiment.mining is not None and chain.teacher is None:
-            if experiment.first_round is not None:
-                training.plan_training(chain, "first_round", experiment.first_round)
-            elif experiment.teacher_weights is not None:
-                training.plan_import(chain, "first_round", "teacher_weights")
+            if experiment.teacher_encoder is None:
+                self.add_teachers(chain, "first_round", experiment.first_round)
+                training.plan_training(chain, "first_round")
             hard_negatives.plan_embeddings(chain)
             hard_negatives.plan_mined_table(chain, experiment.mining)
-        start = None
-        if experiment.weights is not None:
-            training.plan_import(chain, "second_round", "weights")
-        else:
-            training.plan_training(chain, "control", control_training(experiment.student))
-            if experiment.co_teaching is None:
-                self.add_teachers(chain, "second_round", experiment.student)
-            if experiment.co_teaching is not None:
-                training.plan_co_teaching(chain, experiment.co_teaching)
-            elif experiment.uses_table:
-                _check_table(chain)
-                start = _start(chain)
+        if experiment.weights is None:
+            training.plan_training(chain, "control")
+            self.add_teachers(chain, "second_round", experiment.second_round)
+            if experiment.uses_table:
+                training.check_table(chain)
                 if experiment.screen is not None:
                     hard_negatives.plan_screen(chain, experiment.screen)
-                training.plan_student(chain, start)
-            elif experiment.student.loss.name != "online" or experiment.student.distillation is not None:
-                training.plan_training(chain, "second_round", experiment.student)
-            else:
-                chain.stages["second_round"] = chain["control"]
-        evaluation.plan_evaluation(chain, [chain["second_round"]], [chain["dataset"]])
+        training.plan_training(chain, "second_round")
+        evaluation.plan_evaluation(chain)
         if "embeddings" not in chain.stages and experiment.model.makes_embeddings and experiment.co_teaching is None:
-            hard_negatives.plan_student_embeddings(chain)
-        return replace(chain, start=start)
+            hard_negatives.plan_embeddings(chain, "second_round", "student_embeddings")
+        return chain
 
     def add_teachers(self, chain: Chain, stage: str, section: Training | None) -> None:
         """Plan the experiments whose embeddings score a training's batches; by default the table's teacher."""
-        distillation = None if section is None else section.distillation
-        if distillation is None or not distillation.scores_batch:
+        if section is None or (distillation := section.distillation) is None or not distillation.scores_batch:
             return
         names = [teacher for teacher in distillation.teachers if isinstance(teacher, str)]
         own = [] if distillation.files else [Member("", chain, "embeddings")]
@@ -172,8 +157,7 @@ class _Planner:
             return replace(self.reranked(title, rerank, "[refresh]"), asked="")
         student = self.member("student", before, "second_round")
         recipe = refresh.model_dump(mode="json", exclude={"rounds"}, exclude_none=True)
-        combined = self.combined(title, {"refresh": recipe}, [student.artifact], student.chain, [student], refresh)
-        return replace(combined, asked="")
+        return replace(self.combined(title, {"refresh": recipe}, student.chain, [student], refresh), asked="")
 
     def reranked(self, name: str, rerank: Rerank, section: str = "[rerank]") -> Chain:
         """Plan the shortlist's candidates in the order of the teacher's scores, as `section` configures them."""
@@ -189,9 +173,8 @@ class _Planner:
         check_depths(rerank, there, f"{section} {name!r}:", f"the table of {rerank.shortlist!r} keeps")
         recipe = rerank.model_dump(exclude={"shortlist", "teacher"})
         recipe |= {"depth_captions": there["h_captions"], "depth_images": there["h_images"]}  # all are scored
-        members = [shortlist, teacher]
-        tables = [member.artifact for member in members]
-        return self.combined(name, {"rerank": recipe | {"tiles": TILES}}, tables, teacher.chain, members, rerank)
+        recipe |= {"tiles": TILES}
+        return self.combined(name, {"rerank": recipe}, teacher.chain, [shortlist, teacher], rerank)
 
     def fused(self, name: str, fusion: Fusion) -> Chain:
         """Plan one table from the lists of several."""
@@ -206,21 +189,20 @@ class _Planner:
         depths = [table_depths(member.chain) for member in members]
         together = {option: sum(each[option] for each in depths) for option in depths[0]}
         check_depths(fusion, together, f"fusion {name!r}:", "all members together keep", "lower it")
-        recipe, tables = fusion.model_dump(mode="json", exclude={"members"}), [each.artifact for each in members]
-        return self.combined(name, {"fusion": recipe}, tables, first, members, fusion)
+        recipe = fusion.model_dump(mode="json", exclude={"members"})
+        return self.combined(name, {"fusion": recipe}, first, members, fusion)
 
     def combined(
         self,
         name: str,
         recipe: dict[str, Any],
-        made_of: list[Artifact],
         source: Chain,
         members: list[Member],
         table: Rerank | Fusion | Refresh,
     ) -> Chain:
         """Plan a table that is made of others, on the data of `source`."""
         chain = replace(self.on_data_of(source, name, members), table=table)
-        chain.add("hard_negatives", recipe, *made_of, reads=[source["dataset"]])
+        chain.add("hard_negatives", recipe, *(each.artifact for each in members), reads=[source["dataset"]])
         return chain
 
     def ensemble(self, config: Ensemble) -> Chain:
@@ -238,11 +220,8 @@ class _Planner:
                     )
         chain = self.on_data_of(first, config.name, members)
         experiment = chain.experiment.model_copy(update={"evaluation": config.evaluation})
-        chain = replace(chain, experiment=experiment, weights=config.ensemble.weights)
-        scored, datasets = ([member.chain[stage] for member in members] for stage in ("second_round", "dataset"))
-        evaluation.plan_evaluation(
-            chain, scored, datasets, **config.ensemble.model_dump(mode="json", include={"weights"})
-        )
+        chain = replace(chain, experiment=experiment)
+        evaluation.plan_evaluation(chain, **config.ensemble.model_dump(mode="json", include={"weights"}))
         return chain
 
     def on_data_of(self, source: Chain, name: str, members: Sequence[Member]) -> Chain:
@@ -258,39 +237,3 @@ def _data_and_words(chain: Chain) -> dict[str, Any]:
     dataset = chain["dataset"]
     worlds = {world.stage: world.key for world in dataset.upstream}
     return {"data": {**dataset.ingredients["splits"], **worlds}, "vocabularies": dataset.ingredients["vocabulary"]}
-
-
-def _check_table(chain: Chain) -> None:
-    """Refuse a student whose table is of other data or too short, or comes from no vectors where some are needed."""
-    experiment, owner = chain.experiment, chain.owner("hard_negatives")
-    check_same_data(experiment.name, chain, owner)
-    check_depths(experiment.sampling, table_depths(chain), "[sampling]", "the table keeps")
-    if "embeddings" in owner.stages:
-        return
-    from_none = f"the teacher's vectors, and the table of {experiment.teacher or experiment.name} comes from none"
-    if experiment.sampling.guide_margin is not None:
-        raise ValueError(f"[sampling] guide_margin asks for {from_none}; leave it out.")
-    if experiment.screen is not None and experiment.screen.needs_vectors:
-        raise ValueError(f"[screen] {', '.join(OF_VECTORS)} ask for {from_none}; leave these rules out.")
-
-
-def _start(chain: Chain) -> Artifact | None:
-    """Return the training whose weights a fine-tuned student starts from; None for fresh weights."""
-    experiment, owner = chain.experiment, chain.owner("hard_negatives")
-    if experiment.student.start != "teacher":
-        return chain["control"] if experiment.student.start == "control" else None
-    if experiment.refresh is not None and experiment.refresh.rounds:
-        return owner.members[-1].artifact
-    remedy = 'start = "control" takes the student\'s own weights after the online loss.'
-    if "first_round" not in owner.stages:
-        raise ValueError(
-            f'[second_round] start = "teacher", and the table of {owner.experiment.name!r} is made by an encoder or of '
-            f"other tables, and not by a first round; {remedy}"
-        )
-    ours, theirs = (one["dataset"].ingredients["vocabulary"] for one in (chain, owner))
-    if owner.experiment.model != experiment.model or ours != theirs:
-        raise ValueError(
-            f'[second_round] start = "teacher", and {experiment.teacher!r} has another [model] or vocabulary '
-            f"({owner.experiment.model.name!r}, here {experiment.model.name!r}), so its weights do not fit; {remedy}"
-        )
-    return owner["first_round"]

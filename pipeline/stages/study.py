@@ -9,7 +9,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -21,15 +20,13 @@ from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.load import load_experiment, merged, override_text, parse_override, split_member
 from aoq.pipeline.config.losses import LossSection
 from aoq.pipeline.config.study import Change, Study, load_study
+from aoq.pipeline.data.folder import Split
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.evaluation.retrieval import Ranks, folded_ranks, open_similarity
-from aoq.pipeline.evaluation.significance import rsum_intervals
+from aoq.pipeline.evaluation.significance import Interval, rsum_intervals
 from aoq.pipeline.stages.chain import Cell, same_queries
 from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.stages.splits import open_checked
-
-if TYPE_CHECKING:
-    from aoq.pipeline.report.study import Row
 
 logger = logging.getLogger(__name__)
 
@@ -136,50 +133,48 @@ def make_study(planned: PlannedStudy, build: Build, engine: Engine) -> None:
 
     build.clear()
     study, rows = planned.study, [read_cell(cell) for cell in planned.cells]
-    _write(build.directory / "results.parquet", rows)
-    ranks = [_ranks(cell) for cell in planned.cells]
-    with pq.ParquetWriter(build.directory / "ranks.parquet", RANKS, compression="zstd") as writer:
-        for cell, both in zip(planned.cells, ranks, strict=True):
-            for direction, values in (("i2t", both.i2t), ("t2i", both.t2i)):
-                about = ([value] * len(values) for value in (cell.model, cell.arm, cell.seed, direction))
-                writer.write_table(pa.table([*about, np.arange(len(values)), values], schema=RANKS))
+    _write(build.directory / "results.parquet", [pa.Table.from_pylist([row]) for row in rows])
+    ranks = [(cell, _ranks(cell)) for cell in planned.cells]
+    _write(build.directory / "ranks.parquet", [table for cell, both in ranks for table in _ranks_tables(cell, both)])
     summary = summarise_study(study, rows)
     for model in study.models:
-        _add_intervals(study.baseline, model, planned.cells, ranks, summary)
-    _write(build.directory / "summary.parquet", summary)
+        gains = _intervals([(cell, both) for cell, both in ranks if cell.model == model], study.baseline)
+        for line in summary:
+            if line["model"] == model:
+                line["rsum_gain_low"], line["rsum_gain_high"] = gains.get(line["arm"], (None, None))
+    _write(build.directory / "summary.parquet", [pa.Table.from_pylist([line]) for line in summary])
     (build.directory / "table.md").write_text(markdown(study, summary), encoding="utf-8")
     build.notes |= {"study": study.name, "cells": len(rows)}
 
 
 def _ranks(cell: Cell) -> Ranks:
-    evaluation = cell.chain.experiment.evaluation
-    split = open_checked(cell.chain, evaluation.split)
+    split, evaluation = _split(cell), cell.chain.experiment.evaluation
     similarity = open_similarity(cell.artifact.opened() / "similarity.npy", split.image_count, split.caption_count)
     return folded_ranks(similarity, split.image_of, split.identity, folds=evaluation.folds)
 
 
-def _add_intervals(
-    baseline: str, model: str, cells: Sequence[Cell], ranks: Sequence[Ranks], summary: Sequence[Row]
-) -> None:
-    """Add intervals of the rsum's gains over the baseline to the model's lines."""
+def _split(cell: Cell) -> Split:
+    return open_checked(cell.chain, cell.chain.experiment.evaluation.split)
+
+
+def _ranks_tables(cell: Cell, both: Ranks) -> Iterator[pa.Table]:
+    for direction, ranks in (("i2t", both.i2t), ("t2i", both.t2i)):
+        about = {"model": cell.model, "arm": cell.arm, "seed": cell.seed, "direction": direction}
+        columns = {name: [value] * len(ranks) for name, value in about.items()}
+        yield pa.table({**columns, "query": np.arange(len(ranks)), "rank": ranks}, schema=RANKS)
+
+
+def _intervals(ranks: Sequence[tuple[Cell, Ranks]], baseline: str) -> dict[str, Interval]:
+    """Return the interval of each arm's rsum gain over the baseline, of one model."""
     by_arm: dict[str, list[Ranks]] = {}
-    for cell, both in zip(cells, ranks, strict=True):
-        if cell.model == model:
-            by_arm.setdefault(cell.arm, []).append(both)
-    first = next(cell for cell in cells if cell.model == model)
-    image_of = open_checked(first.chain, first.chain.experiment.evaluation.split).image_of
+    for cell, both in ranks:
+        by_arm.setdefault(cell.arm, []).append(both)
     compared = by_arm.pop(baseline)
-    intervals = rsum_intervals(by_arm, compared, image_of, rng=np.random.default_rng(0))
-    for line in summary:
-        if line["model"] == model:
-            line["rsum_gain_low"], line["rsum_gain_high"] = intervals.get(line["arm"], (None, None))
+    return rsum_intervals(by_arm, compared, _split(ranks[0][0]).image_of, rng=np.random.default_rng(0))
 
 
-def _write(path: Path, rows: Sequence[Row]) -> None:
-    """Write rows with the columns of all of them; a column without any value is numeric."""
-    columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
-    arrays = {
-        name: pa.array(values, pa.float64() if values.count(None) == len(values) else None)
-        for name, values in columns.items()
-    }
-    pq.write_table(pa.table(arrays), path, compression="zstd", write_page_checksum=True)
+def _write(path: Path, tables: Sequence[pa.Table]) -> None:
+    """Write the tables below each other, with the columns of all of them."""
+    pq.write_table(
+        pa.concat_tables(tables, promote_options="permissive"), path, compression="zstd", write_page_checksum=True
+    )

@@ -94,9 +94,8 @@ def train(chain: Chain, stage: str, build: Build, engine: Engine, processes: Pro
 
 def _check_batches(experiment: Experiment, captions: int) -> None:
     """Refuse a batch larger than the training data in any round, before the first one trains."""
-    for name in ("first_round", "second_round", "co_teaching"):
-        section = getattr(experiment, name)
-        if section is not None and section.batch_size > captions:
+    for name, section in experiment.trainings.items():
+        if section.batch_size > captions:
             there = f"the training split has {captions} captions"
             raise ValueError(f"[{name}] batch_size is {section.batch_size}, and {there}; lower it.")
 
@@ -169,18 +168,15 @@ def import_weights(chain: Chain, stage: str, file: str, build: Build, engine: En
     """Take weights of `aoq import-checkpoint` that fit the experiment's model and data, with their dev recalls."""
     path = planned_file(chain.data_root, file, chain[stage].ingredients["weights_sha256"])
     description, weights = read_weights(path)
-    dev, expected, name = open_pairs(chain, "dev", engine.verify), model_options(chain), chain.experiment.model.name
-    wrong = {
-        option: (description["options"].get(option), value)
-        for option, value in expected.items()
-        if description["options"].get(option) != value and not option.startswith("caption_")
-    }  # VSRN's captioner does not shape its similarities, and official VSRN checkpoints come without one
-    if description["name"] != name or wrong:
-        differences = "; ".join(
-            f"{option} is {theirs} there and {ours} here" for option, (theirs, ours) in wrong.items()
-        )
+    dev, name, theirs = open_pairs(chain, "dev", engine.verify), chain.experiment.model.name, description["options"]
+    differences = [
+        f"{option} is {theirs.get(option)} there and {ours} here"
+        for option, ours in model_options(chain).items()
+        if theirs.get(option) != ours and not option.startswith("caption_")
+    ]  # VSRN's captioner does not shape its similarities, and official VSRN checkpoints come without one
+    if description["name"] != name or differences:
         raise ValueError(
-            f"{path} holds a {description['name']!r}, the experiment a {name!r}; {differences}. "
+            f"{path} holds a {description['name']!r}, the experiment a {name!r}; {'; '.join(differences)}. "
             "Set [model] to the file's options, and [dataset] vocabulary to the one it was trained with."
         )
     save_model(build.directory / "model.safetensors", weights, description)

@@ -6,68 +6,97 @@ from typing import Any
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.build import Build
+from aoq.pipeline.config.experiment import Experiment
+from aoq.pipeline.config.screen import OF_VECTORS
 from aoq.pipeline.config.training import CoTeaching, Schedule, Training
-from aoq.pipeline.data.noise import CLEAN_PAIRS, read_clean_pairs
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.stages.chain import Chain, pretrained
-from aoq.pipeline.stages.splits import open_train_split, open_true_train_split
+from aoq.pipeline.stages.chain import Chain, check_depths, check_same_data, pretrained, table_depths
+
+WEIGHTS = {"first_round": "teacher_weights", "second_round": "weights"}
+"""Options of imported weights that replace a training, by its use."""
 
 
-def plan_training(chain: Chain, use: str, training: Training) -> None:
-    """Plan a training on in-batch negatives alone: of a teacher, a control, or a student without a table."""
-    options, teachers = _options(chain, use, training)
-    ingredients = {**_model(chain), "seed": chain.experiment.seed, "training": options}
-    chain.add("first_round", ingredients, chain["dataset"], *teachers, use=use)
-
-
-def plan_import(chain: Chain, use: str, option: str) -> None:
-    """Plan imported weights, which replace a training."""
-    weights = {"weights_sha256": chain.sha256(option, getattr(chain.experiment, option))}
-    chain.add("first_round", {**_model(chain), **weights}, chain["dataset"], use=use)
-
-
-def plan_student(chain: Chain, start: Artifact | None) -> None:
-    """Plan a second round on the dataset and the table, or its screen; from the weights of `start`, if given."""
-    experiment, sampling = chain.experiment, chain.experiment.sampling
-    training = experiment.student.as_trained
-    options, teachers = _options(chain, "second_round", training)
+def plan_training(chain: Chain, use: str) -> None:
+    """Plan the training of a teacher, of a control or of a student; or imported weights in its place."""
+    experiment, data, model = chain.experiment, chain["dataset"], _model(chain)
+    if (weights := _weights(experiment, use)) is not None:
+        chain.add("first_round", {**model, "weights_sha256": chain.sha256(WEIGHTS[use], weights)}, data, use=use)
+        return
+    section, ingredients = experiment.trained_by(use), {**model, "seed": experiment.seed}
+    if isinstance(section, CoTeaching):
+        options = section.model_dump(mode="json", exclude=_unused(section))
+        chain.add("second_round", {**ingredients, "co_teaching": options}, data)
+        return
+    ingredients["training"] = _options(chain, use, section)
+    teachers = [member.artifact for member in chain.distilled.get(use, ())]
+    if use != "second_round" or not experiment.uses_table:
+        chain.add("first_round", ingredients, data, *teachers, use=use)
+        return
+    table, reads, sampling = chain["hard_negatives"], [], experiment.sampling
     depths = {"h_captions": sampling.h_captions, "h_images": sampling.h_images}  # other options came later
-    ingredients = {
-        **_model(chain),
-        "seed": experiment.seed,
-        "training": options,
-        "sampling": depths | sampling.model_dump(mode="json", exclude_none=True),
-    }
-    table, reads = chain["hard_negatives"], []
+    ingredients["sampling"] = depths | sampling.model_dump(mode="json", exclude_none=True)
     if experiment.screen is not None:
         ingredients["suspected"] = experiment.screen.suspected
         table, reads = chain["screen"], [table]
     if sampling.guide_margin is not None:
         reads.append(chain["embeddings"])
-    others = [*([] if start is None else [start]), *teachers]
-    chain.add("second_round", ingredients, chain["dataset"], table, *others, reads=reads)
+    chain.add("second_round", ingredients, data, table, *_start(chain), *teachers, reads=reads)
 
 
-def plan_co_teaching(chain: Chain, section: CoTeaching) -> None:
-    """Plan two co-taught networks."""
-    options = section.model_dump(mode="json", exclude=_unused(section))
-    ingredients = {**_model(chain), "seed": chain.experiment.seed, "co_teaching": options}
-    chain.add("second_round", ingredients, chain["dataset"])
+def check_table(chain: Chain) -> None:
+    """Refuse a table that is of other data or too short, or that comes from no vectors where some are needed."""
+    experiment, owner = chain.experiment, chain.owner("hard_negatives")
+    check_same_data(experiment.name, chain, owner)
+    check_depths(experiment.sampling, table_depths(chain), "[sampling]", "the table keeps")
+    if "embeddings" in owner.stages:
+        return
+    from_none = f"the teacher's vectors, and the table of {experiment.teacher or experiment.name} comes from none"
+    if experiment.sampling.guide_margin is not None:
+        raise ValueError(f"[sampling] guide_margin asks for {from_none}; leave it out.")
+    if experiment.screen is not None and experiment.screen.needs_vectors:
+        raise ValueError(f"[screen] {', '.join(OF_VECTORS)} ask for {from_none}; leave these rules out.")
 
 
-def _options(chain: Chain, stage: str, training: Training) -> tuple[dict[str, Any], list[Artifact]]:
-    """Return the options that determine a training, and its teachers' embeddings; files count by their hashes."""
+def _start(chain: Chain) -> list[Artifact]:
+    """Return the training whose weights a fine-tuned student starts from; none for fresh weights."""
+    experiment, owner = chain.experiment, chain.owner("hard_negatives")
+    if experiment.student.start != "teacher":
+        return [chain["control"]] if experiment.student.start == "control" else []
+    if experiment.refresh is not None and experiment.refresh.rounds:
+        return [owner.members[-1].artifact]
+    remedy = 'start = "control" takes the student\'s own weights after the online loss.'
+    if "first_round" not in owner.stages:
+        raise ValueError(
+            f'[second_round] start = "teacher", and the table of {owner.experiment.name!r} is made by an encoder or of '
+            f"other tables, and not by a first round; {remedy}"
+        )
+    ours, theirs = (one["dataset"].ingredients["vocabulary"] for one in (chain, owner))
+    if owner.experiment.model != experiment.model or ours != theirs:
+        raise ValueError(
+            f'[second_round] start = "teacher", and {experiment.teacher!r} has another [model] or vocabulary '
+            f"({owner.experiment.model.name!r}, here {experiment.model.name!r}), so its weights do not fit; {remedy}"
+        )
+    return [owner["first_round"]]
+
+
+def _weights(experiment: Experiment, use: str) -> str | None:
+    """Name the file of imported weights that replaces the training."""
+    return {"first_round": experiment.teacher_weights, "second_round": experiment.weights}.get(use)
+
+
+def _options(chain: Chain, use: str, training: Training) -> dict[str, Any]:
+    """Return the options that determine a training; files of teachers count by their hashes."""
     exclude: dict[str, Any] = dict.fromkeys(_unused(training), True)
     if training.distillation is None:
-        return training.model_dump(mode="json", exclude_none=True, exclude=exclude), []
+        return training.model_dump(mode="json", exclude_none=True, exclude=exclude)
     exclude["distillation"] = {"teachers"}
     options = training.model_dump(mode="json", exclude_none=True, exclude=exclude)
-    option = f"[{stage}.distillation] teachers"
+    option = f"[{use}.distillation] teachers"
     options["distillation"]["files"] = [
         {name: [chain.sha256(option, path), part] for name, (path, part) in files.parts.items()}
         for files in training.distillation.files
     ]
-    return options, [member.artifact for member in chain.distilled.get(stage, ())]
+    return options
 
 
 def _model(chain: Chain) -> dict[str, Any]:
@@ -92,21 +121,7 @@ def make_training(stage: str, chain: Chain, build: Build, engine: Engine) -> Non
     """Train the stage's model, or two that are co-taught; or import weights that fit the data."""
     from aoq.pipeline.stages.train import import_weights, train
 
-    experiment = chain.experiment
-    weights = {"first_round": experiment.teacher_weights, "second_round": experiment.weights}.get(stage)
-    if weights is not None:
+    if (weights := _weights(chain.experiment, stage)) is not None:
         import_weights(chain, stage, weights, build, engine)
-        return
-    build.notes |= train(chain, stage, build, engine)
-    if stage == "second_round" and experiment.co_teaching is not None:
-        _note_suspected(chain, experiment.co_teaching, build, engine)
-
-
-def _note_suspected(chain: Chain, section: CoTeaching, build: Build, engine: Engine) -> None:
-    """Note which fraction of the wrong pairs was suspected, if they are known."""
-    seen, true = (opened(chain, engine.verify).image_of for opened in (open_train_split, open_true_train_split))
-    wrong = seen != true
-    if wrong.any():
-        suspected = read_clean_pairs(build.directory / CLEAN_PAIRS, len(seen)) <= section.threshold
-        pairs = {"of_wrong_pairs": wrong, "of_right_pairs": ~wrong}
-        build.notes["suspected"] = {name: float(suspected[some].mean()) for name, some in pairs.items() if some.any()}
+    else:
+        build.notes |= train(chain, stage, build, engine)

@@ -52,14 +52,6 @@ def test_lists_teach_the_tables_scores_without_an_offline_loss(make):
     assert all(value > 0 for value in figures(chain))
 
 
-def test_short_lists_teach_fewer_pairs_and_the_log_says_so(make, caplog):
-    caplog.set_level("INFO")
-    make("own", "mining", "second_round", second_round=TAUGHT.format('kind = "lists", negatives = 6'))
-    assert (
-        "t2i: the shortest list has 4 negatives, and distillation takes 6: short lists have fewer terms" in caplog.text
-    )
-
-
 def test_missing_teachers_are_needed_and_count_in_the_key(make, taught_by):
     make("own")
     teachers = f'teachers = ["{taught_by("own")[11:-1]}", "{taught_by("own")[11:-1]}@seed=1"]'

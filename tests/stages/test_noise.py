@@ -31,22 +31,6 @@ def test_training_sees_wrong_pairs_and_dev_does_not(make, data_root):
     assert again["dataset"].manifest()["fingerprint"] == manifest["fingerprint"]
 
 
-def test_where_all_pairs_are_wrong_nothing_is_said_of_right_ones(make, data_root):
-    pytest.importorskip("sklearn")
-    np.save(data_root / "all.npy", (open_split(data_root / "one", "train").image_of + 1) % 40)
-    chain = make(
-        "all",
-        "dataset",
-        "second_round",
-        text="""
-        dataset = {{folder = "one", noise.file = "all.npy"}}
-        model = {{name = "vsepp", embedding_size = 16, word_size = 8}}
-        co_teaching = {{warmup_epochs = 1, epochs = 1, batch_size = 16}}
-        """,
-    )
-    assert chain["second_round"].manifest()["suspected"].keys() == {"of_wrong_pairs"}
-
-
 def test_a_wrong_noise_file_stops_at_the_dataset(make, data_root, tmp_path):
     np.save(data_root / "short.npy", np.arange(7))
     with pytest.raises(ValueError, match=r"short.npy: a noise file has .* this array has \(7,\)"):

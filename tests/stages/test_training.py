@@ -112,17 +112,16 @@ SOFT = 'epochs = 1, batch_size = 40, loss = {name = "LOSS", margin_offline = 0.2
 
 
 @pytest.mark.parametrize(
-    ("suspected", "rounds", "softer"),
+    ("suspected", "rounds"),
     [
-        ("drop", SOFT, ""),
-        ("downweight", SOFT, ""),
-        ("soft_margin", SOFT, "offline margins are m2 (1 - p)"),
-        ("soft_margin", SHORT.replace("LOSS", "infonce"), "offline negatives weigh 1 - p"),
+        ("drop", SOFT),
+        ("downweight", SOFT),
+        ("soft_margin", SOFT),
+        ("soft_margin", SHORT.replace("LOSS", "infonce")),
     ],
 )
-def test_a_student_trains_on_what_a_judge_says(make, data_root, caplog, suspected, rounds, softer):
+def test_a_student_trains_on_what_a_judge_says(make, data_root, suspected, rounds):
     """The judge knows the world's truth about the first five captions listed for each image."""
-    caplog.set_level("INFO")
     chain = make("own", "mining")
     table = read_table(chain["hard_negatives"].path / "table")
     scenes = read_scenes(chain.folder, "train")
@@ -144,8 +143,7 @@ def test_a_student_trains_on_what_a_judge_says(make, data_root, caplog, suspecte
     notes = chain["second_round"].manifest()
     assert chain["second_round"].ingredients["suspected"] == suspected
     soft = notes.get("offline_match_probability_by_epoch")
-    assert (soft is not None) == (", with p 0." in caplog.text) == (suspected == "soft_margin")
-    assert softer in caplog.text
+    assert (soft is not None) == (suspected == "soft_margin")
     if soft is not None:
         assert 0.01 < soft[0] < 0.5
 

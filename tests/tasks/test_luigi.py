@@ -153,7 +153,6 @@ def test_two_networks_are_taught_killed_and_evaluated_together(command, luigi, t
     assert set(manifests(whole)) == {"world", "dataset", "second_round", "evaluation"}
     about = manifests(whole)["second_round"]
     assert manifests(whole)["evaluation"]["metrics"] == about["metrics"]
-    assert 0 <= about["suspected"]["of_right_pairs"] <= 1
     assert luigi("Control", experiment=NOISY, root=whole).returncode == 0
     shown = CliRunner().invoke(main, ["results", str(NOISY), "--artifact-root", str(whole)])
     assert [line.split()[0] for line in shown.stdout.splitlines()[1:3]] == ["control", "co-taught"]
