@@ -206,18 +206,15 @@ class _Planner:
         return chain
 
     def ensemble(self, config: Ensemble) -> Chain:
-        """Plan the evaluation of several experiments together; they must see the same captions in the same way."""
+        """Plan the evaluation of several experiments together; they must be of the same data."""
         members = [self.member("member", member, "second_round") for member in config.ensemble.members]
         first, *others = (member.chain for member in members)
         for other in others:
-            mine, theirs = _data_and_words(first), _data_and_words(other)
-            for what in mine:
-                if mine[what] != theirs[what]:
-                    raise ValueError(
-                        f"ensemble {config.name!r}: {first.experiment.name!r} and {other.experiment.name!r} are of "
-                        f"different {what} ([dataset] gives {mine[what]} and {theirs[what]}); similarities can only "
-                        "be averaged between models of one."
-                    )
+            if (mine := _data(first)) != (theirs := _data(other)):
+                raise ValueError(
+                    f"ensemble {config.name!r}: {first.experiment.name!r} and {other.experiment.name!r} are of "
+                    f"different data ([dataset] gives {mine} and {theirs}); give members of the same pairs."
+                )
         chain = self.on_data_of(first, config.name, members)
         experiment = chain.experiment.model_copy(update={"evaluation": config.evaluation})
         chain = replace(chain, experiment=experiment)
@@ -232,8 +229,5 @@ class _Planner:
         return replace(chain, members=tuple(members))
 
 
-def _data_and_words(chain: Chain) -> dict[str, Any]:
-    """Return what models must share before their similarities are averaged."""
-    dataset = chain["dataset"]
-    worlds = {world.stage: world.key for world in dataset.upstream}
-    return {"data": {**dataset.ingredients["splits"], **worlds}, "vocabularies": dataset.ingredients["vocabulary"]}
+def _data(chain: Chain) -> dict[str, str]:
+    return {**chain["dataset"].ingredients["splits"], **{each.stage: each.key for each in chain["dataset"].upstream}}

@@ -29,13 +29,8 @@ dataset.demo = {{images = 60, dev_images = 20}}
 model = {{name = "scan", embedding_size = 16, word_size = 8, bidirectional = false}}
 second_round = {{epochs = 1, batch_size = 64, loss.name = "{loss}"}}
 """
-IMPORTED = """
-weights = "slow.safetensors"
-dataset.demo = {images = 60, dev_images = 20}
-model = {name = "scan", embedding_size = 16, word_size = 8, bidirectional = false}
-"""
-WORLD = ["world", "dataset"]
-MINING = [*WORLD, "first_round", "embeddings", "hard_negatives"]
+IMPORTED = "\n".join(['weights = "slow.safetensors"', *STUDENT.format(teacher="", loss="").splitlines()[2:4]])
+MINING = ["world", "dataset", "first_round", "embeddings", "hard_negatives"]
 
 
 def fusion_of(*members, method="rank", depth=(20, 8)):
@@ -150,8 +145,6 @@ def test_keys_hold_what_shapes_a_derived_table(planned, write):
 
 OTHER_DATA = f"{TINY}@dataset.demo.seed=1"
 SEEDS = [f"{TINY}@seed={seed}" for seed in range(9)]
-
-
 SCORED = RERANK.format(shortlist=TINY, teacher="SLOW")
 
 

@@ -10,6 +10,8 @@ import pytest
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.evaluation.retrieval import evaluate_similarity
 
+TINY = Path(__file__).parent.parent / "tiny.toml"
+
 
 def ensemble_of(*members, weights=None):
     return f"[ensemble]\nmembers = {[str(member) for member in members]}\n" + (
@@ -18,16 +20,16 @@ def ensemble_of(*members, weights=None):
 
 
 def test_an_ensemble_averages_the_members_similarities(make, tmp_path):
+    """Members may have vocabularies of their own."""
     stages = ["mining", "second_round", "evaluation"]
-    one = make("one_seed", *stages)
-    two = make("two_seed", *stages, more="seed = 1")
-    members = tmp_path / "one_seed.toml", f"{tmp_path / 'one_seed.toml'}@seed=1"
+    one = make("one", *stages)
+    two = make("two", *stages, more="dataset.min_count = 1")
+    members = tmp_path / "one.toml", f"{tmp_path / 'one.toml'}@dataset.min_count=1"
     both = make("both", "evaluation", text=ensemble_of(*members, weights=[1.0, 3.0]))
     assert [member.chain["evaluation"].key for member in both.members] == [one["evaluation"].key, two["evaluation"].key]
     scores = [np.load(chain["evaluation"].path / "similarity.npy") for chain in (one, two, both)]
     np.testing.assert_allclose(scores[2], (scores[0] + 3 * scores[1]) / 4, atol=1e-6)
-    image_of = open_split(both.folder, "dev").image_of
-    manifest = both["evaluation"].manifest()
+    manifest, image_of = both["evaluation"].manifest(), open_split(both.folder, "dev").image_of
     assert manifest["metrics"] == evaluate_similarity(scores[2], image_of)
     assert manifest["member_metrics"] == [chain["evaluation"].manifest()["metrics"] for chain in (one, two)]
     assert make("equal", text=ensemble_of(*members))["evaluation"].key != both["evaluation"].key
@@ -36,23 +38,16 @@ def test_an_ensemble_averages_the_members_similarities(make, tmp_path):
 def test_an_ensemble_that_cannot_be_is_refused(make, taught_by, tmp_path):
     make("own")
     make("elsewhere", folder="two")
-    make("worded", more="dataset.min_count = 1")
-    own = tmp_path / "own.toml"
+    own, elsewhere, itself = (tmp_path / f"{name}.toml" for name in ("own", "elsewhere", "both"))
     both = make("both", text=ensemble_of(own, f"{own}@seed=1"))
     with pytest.raises(ValueError, match=r"ensemble 'both' has stages .*'evaluation'\], not 'second_round'"):
         both["second_round"]
-    for name, message in (
-        ("elsewhere", "'own' and 'elsewhere' are of different data"),
-        ("worded", "'own' and 'worded' are of different vocabularies"),
-        ("both", "member '.*both.toml' is an ensemble, which mines no table and trains nothing"),
+    for members, message in (
+        ((own, elsewhere), "'own' and 'elsewhere' are of different data"),
+        ((TINY, f"{TINY}@dataset.demo.seed=1"), r"are of different data .*'world'"),
+        ((own, itself), "member '.*both.toml' is an ensemble, which mines no table and trains nothing"),
     ):
         with pytest.raises(ValueError, match=message):
-            make("wrong", text=ensemble_of(own, tmp_path / f"{name}.toml"))
+            make("wrong", text=ensemble_of(*members))
     with pytest.raises(ValueError, match=r"both.toml' is an ensemble, which mines no table"):
         make("student", teacher=taught_by("both"))
-
-
-def test_models_of_two_demo_worlds_are_no_ensemble(make):
-    tiny = Path(__file__).parent.parent / "tiny.toml"
-    with pytest.raises(ValueError, match=r"are of different data .*'world'"):
-        make("both", text=ensemble_of(tiny, f"{tiny}@dataset.demo.seed=1"))

@@ -11,22 +11,41 @@ import tasks
 from aoq.pipeline.stages.plan import plan
 
 TINY = str(Path(__file__).parent.parent / "tiny.toml")
+TEXT = Path(TINY).read_text()
+ROUNDS = TEXT[TEXT.index("[first_round]") : TEXT.index("[second_round]")]
+CO_TAUGHT = """
+dataset = {demo = {images = 60, dev_images = 20}, noise = {ratio = 0.2}}
+model.name = "vsepp"
+co_teaching = {warmup_epochs = 2, epochs = 4, decay_epochs = [3]}
+"""
 
 
-def chain_of(override="", name=TINY):
-    return plan(name, data_root=Path("/nowhere"), artifact_root=Path("/nowhere"), override=override)
+@pytest.fixture
+def write(tmp_path):
+    """(text) -> the path of an experiment's file."""
+
+    def file(text, name="student"):
+        path = tmp_path / f"{name}.toml"
+        path.write_text(text)
+        return str(path)
+
+    return file
 
 
-def keys(override="", name=TINY):
-    return {stage: artifact.key for stage, artifact in chain_of(override, name).stages.items()}
+def chain_of(override="", name=TINY, root=Path("/nowhere")):
+    return plan(name, data_root=root, artifact_root=root, override=override)
 
 
-def changed(override):
-    before, after = keys(), keys(override)
-    return {stage for stage in before if before[stage] != after[stage]}
+def keys(override="", name=TINY, root=Path("/nowhere")):
+    return {stage: artifact.key for stage, artifact in chain_of(override, name, root).stages.items()}
 
 
-def test_keys_are_pinned():
+def changed(override, before="", name=TINY):
+    one, other = keys(before, name), keys(override, name)
+    return {stage for stage in one if one[stage] != other[stage]}
+
+
+def test_keys_are_pinned(write):
     """A key that moves without being meant to orphans everybody's artefacts; raise the stage's version if it is."""
     assert keys() == {
         "world": "c4df4f632be70931",
@@ -37,6 +56,15 @@ def test_keys_are_pinned():
         "control": "ca686e98bbe0c924",
         "second_round": "c36e7e508f0dec4d",
         "evaluation": "92808e74fdc60abf",
+    }
+    screened = keys("screen={mutual_rank=3}")
+    assert (screened["screen"], screened["second_round"]) == ("49eb3df80a5b2e2d", "33a9736b5340d163")
+    assert keys(name=write(CO_TAUGHT)) == {
+        "world": "c4df4f632be70931",
+        "dataset": "17212e73b34cb7db",
+        "control": "316ce1f43af854ab",
+        "second_round": "932d3459d3912079",
+        "evaluation": "4958eb9bcdfa92d6",
     }
 
 
@@ -55,6 +83,7 @@ SHAPED = [
     (STUDENT, [f'second_round.start="{start}"' for start in ("teacher", "control")]),
     (STUDENT, ['sampling.strategy="normal"', "sampling.windows=[[0.5, 1.0]]", "sampling.guide_margin=0.0"]),
     (STUDENT, ['sampling.batches="mined"', 'sampling={strategy="weighted", gap=0.1, sharpness=50.0}']),
+    (STUDENT, ["screen={mutual_rank=3}"]),
     (MINED, ["first_round.epochs=5"]),
     ({"control", *MINED}, ["seed=1"]),
     ({"dataset", "control", *MINED}, ["dataset.noise.ratio=0.2"]),
@@ -70,77 +99,45 @@ def test_only_what_shapes_a_stage_changes_its_key(override, stages):
 
 def test_constraints_shape_what_trains_under_them():
     chosen = "second_round.constraints.ccr={weight=0.1, margin=0.2}"
-    without, one = keys(name="demo"), keys(chosen, name="demo")
-    assert {stage for stage in without if without[stage] != one[stage]} == {"control", "second_round", "evaluation"}
-    assert keys(chosen.replace("0.1", "1.0"), name="demo")["second_round"] != one["second_round"]
+    assert changed(chosen, name="demo") == BOTH
+    assert changed(chosen.replace("0.1", "1.0"), chosen, name="demo") == BOTH
 
 
 def test_a_screen_is_a_stage_between_table_and_student():
-    without, one = keys(), keys("screen={mutual_rank=3}")
-    assert one.keys() - without.keys() == {"screen"}
-    assert {stage for stage in without if without[stage] != one[stage]} == {"second_round", "evaluation"}
-    other, kept = keys("screen={mutual_rank=4}"), keys('screen={mutual_rank=3, suspected="keep"}')
-    assert other["screen"] != one["screen"]
-    assert kept["screen"] == one["screen"]  # what becomes of suspects is the sampler's affair
-    assert len({made["second_round"] for made in (without, one, other, kept)}) == 4
-    assert keys('screen={mutual_rank=3}, second_round.loss.name="online"').keys() == without.keys()
-    assert (one["screen"], one["second_round"]) == ("49eb3df80a5b2e2d", "33a9736b5340d163")  # pinned
+    one, screen = keys("screen={mutual_rank=3}"), "screen={mutual_rank=%s}"
+    assert one.keys() - keys().keys() == {"screen"}
+    assert changed(screen % 4, screen % 3) == {"screen", *STUDENT}
+    assert changed(screen % '3, suspected="keep"', screen % 3) == STUDENT  # the sampler treats suspects
+    assert "screen" not in keys('screen={mutual_rank=3}, second_round.loss.name="online"')
 
 
 def test_a_judges_file_shapes_a_screen_by_its_content_and_by_how_it_is_read(tmp_path):
+    for name, probability in (("one", 0.5), ("same", 0.5), ("other", 0.6)):
+        (tmp_path / f"{name}.csv").write_text(f"caption_id,image_id,probability\n1,2,{probability}\n")
+
     def made(options):
-        chain = plan(TINY, data_root=tmp_path, artifact_root=tmp_path, override=f"screen={{{options}}}")
-        return chain["screen"].key
+        return keys(f"screen={{judgements={options}}}", root=tmp_path)["screen"]
 
-    (tmp_path / "one.csv").write_text("caption_id,image_id,probability\n1,2,0.5\n")
-    (tmp_path / "same.csv").write_text("caption_id,image_id,probability\n1,2,0.5\n")
-    (tmp_path / "other.csv").write_text("caption_id,image_id,probability\n1,2,0.6\n")
-    assert (
-        made('judgements="one.csv"') == made('judgements="same.csv"') == made('judgements="one.csv", judged_match=0.5')
-    )
-    others = [
-        '"other.csv"',
-        '"one.csv", judged_match=0.7',
-        '"one.csv", judged_grades=[1, 5]',
-        '"one.csv", match_prior=0.1',
-    ]
-    assert len({made(f"judgements={options}") for options in ('"one.csv"', *others)}) == 5
+    assert made('"one.csv"') == made('"same.csv"') == made('"one.csv", judged_match=0.5')
+    ways = ['"one.csv", judged_match=0.7', '"one.csv", judged_grades=[1, 5]', '"one.csv", match_prior=0.1']
+    assert len(set(map(made, ['"one.csv"', '"other.csv"', *ways]))) == 5
     with pytest.raises(FileNotFoundError, match=r"\[screen\] judgements: .*none\.csv does not exist"):
-        made('judgements="none.csv"')
+        made('"none.csv"')
 
 
-CO_TAUGHT = """
-dataset = {demo = {images = 60, dev_images = 20}, noise = {ratio = 0.2}}
-model.name = "vsepp"
-co_teaching = {warmup_epochs = 2, epochs = 4, decay_epochs = [3]}
-"""
-
-
-def test_co_teaching_needs_the_dataset_only(tmp_path):
-    path = student(tmp_path, CO_TAUGHT)
-    made = keys(name=path)
-    assert made == {
-        "world": "c4df4f632be70931",
-        "dataset": "17212e73b34cb7db",
-        "control": "316ce1f43af854ab",
-        "second_round": "932d3459d3912079",
-        "evaluation": "4958eb9bcdfa92d6",
-    }
-    chain = plan(path, data_root=tmp_path, artifact_root=tmp_path)
-    assert [upstream.stage for upstream in chain["second_round"].upstream] == ["dataset"]
-    changes = {"weight_decay=0.01": BOTH, 'precision="bfloat16"': BOTH, "epochs=5": BOTH, "threshold=0.6": STUDENT}
-    for change, stages in changes.items():
-        other = keys(f"co_teaching.{change}", path)
-        assert {stage for stage in made if made[stage] != other[stage]} == stages
+def test_co_teaching_needs_the_dataset_only(write):
+    path = write(CO_TAUGHT)
+    assert [upstream.stage for upstream in chain_of(name=path)["second_round"].upstream] == ["dataset"]
+    for change in ("weight_decay=0.01", 'precision="bfloat16"', "epochs=5"):
+        assert changed(f"co_teaching.{change}", name=path) == BOTH
+    assert changed("co_teaching.threshold=0.6", name=path) == STUDENT
 
 
 def test_a_guide_needs_the_teachers_vectors():
     roots = {"data_root": "/nowhere", "artifact_root": "/nowhere"}
     for override, asks in (("", False), ("sampling.guide_margin=0.0", True)):
-        needed = {
-            type(task).__name__ for task in tasks.SecondRound(experiment=TINY, override=override, **roots).requires()
-        }
-        assert ("Embeddings" in needed) == asks
+        needed = tasks.SecondRound(experiment=TINY, override=override, **roots).requires()
+        assert ("embeddings" in {task.stage for task in needed}) == asks
 
 
 def test_each_noise_is_another_dataset():
@@ -154,64 +151,57 @@ def test_a_teacher_with_the_controls_schedule_is_the_control():
     same = "second_round={epochs=3, batch_size=16, learning_rate=1e-2, warmup=['sum', 'online'], loss={name='offtri'}}"
     made = keys(same + ", first_round.epochs=3")
     assert made["control"] == made["first_round"]
+    plain = keys(same.replace("offtri", "online"))
+    assert plain["second_round"] == plain["control"] == keys(same)["control"]
 
 
-def test_a_student_starts_from_weights_that_fit(tmp_path):
-    started = {start: keys(f'second_round.start="{start}"')["second_round"] for start in ("teacher", "control")}
-    assert len({keys()["second_round"], *started.values()}) == 3
-    text = Path(TINY).read_text()
-    text = text[: text.index("[first_round]")] + text[text.index("[second_round]") :]
-    scan = tmp_path / "scan.toml"
-    scan.write_text(f'teacher = "{TINY}"\n{text.replace("vsepp", "scan")}')
-    assert "control" in keys('second_round.start="control"', str(scan))
-    with pytest.raises(
-        ValueError, match=r"another \[model\] or vocabulary \('vsepp', here 'scan'\).* \"control\" takes"
+def test_a_student_starts_from_weights_that_fit(write):
+    scan = write(f'teacher = "{TINY}"\n{TEXT.replace(ROUNDS, "").replace("vsepp", "scan")}')
+    assert "control" in keys('second_round.start="control"', scan)
+    fusion = f'[fusion]\nmembers = ["{TINY}", "{TINY}@seed=1"]\nmethod = "rank"\nh_captions=9\nh_images=9'
+    fused = write(fusion, "fused")
+    for name, override, message in (
+        (scan, 'second_round.start="teacher"', r"another \[model\] or vocabulary \('vsepp', here 'scan'\).* takes"),
+        (scan, f'second_round.start="teacher", teacher="{fused}"', "of other tables, and not by a first round"),
+        (scan, f'sampling.guide_margin=0.1, teacher="{fused}"', "guide_margin asks for .*comes from none; leave it"),
+        (TINY, 'second_round.start="control", second_round.loss.name="online"', "with 'online' leave it out"),
+        (TINY, "sampling.h_images=9", r"\[sampling\] h_images = 9, and the table keeps 8"),
     ):
-        keys('second_round.start="teacher"', str(scan))
-    fused = tmp_path / "fused.toml"
-    fused.write_text(f'[fusion]\nmembers = ["{TINY}", "{TINY}@seed=1"]\nmethod = "rank"\nh_captions=9\nh_images=9')
-    with pytest.raises(ValueError, match="by an encoder or of other tables, and not by a first round"):
-        keys(f'second_round.start="teacher", teacher="{fused}"', str(scan))
-    with pytest.raises(ValueError, match=r"guide_margin asks for the teacher's vectors, .* comes from none; leave it"):
-        keys(f'sampling.guide_margin=0.1, teacher="{fused}"', str(scan))
-    with pytest.raises(ValueError, match="with 'online' leave it out"):
-        keys('second_round.start="control", second_round.loss.name="online"')
+        with pytest.raises(ValueError, match=message):
+            keys(override, name)
+    assert keys("sampling.h_images=8")
 
 
 def test_the_control_of_a_loss_on_logits_is_that_loss_without_a_table():
-    nce, adaptive = (keys(f'second_round.loss.name="{name}"') for name in ("infonce", "adapinfonce"))
-    assert nce["control"] == adaptive["control"] != keys()["control"]
-    assert nce["second_round"] != adaptive["second_round"]
-    triples = keys('second_round.loss={name="infonce", companions="anchors"}')
-    assert (triples["control"] == nce["control"], triples["second_round"] == nce["second_round"]) == (True, False)
+    named = "second_round.loss={name='%s'%s}"
+    nce = named % ("infonce", "")
+    assert changed(nce) == BOTH
+    for offline in (("adapinfonce", ""), ("infonce", ", companions='anchors'")):
+        assert changed(named % offline, nce) == STUDENT
     for number in ("temperature=0.1", "learn_temperature=false", "max_scale=50.0", "hardness_weight=9.0"):
-        other = keys(f'second_round.loss={{name="infonce", {number}}}')
-        assert {stage for stage in nce if nce[stage] != other[stage]} == {"control", "second_round", "evaluation"}
-    made = chain_of('second_round.loss={name="adapinfonce", temperature=0.1}')
-    loss = made["control"].ingredients["training"]["loss"]
+        assert changed(named % ("infonce", f", {number}"), nce) == BOTH
+    loss = chain_of(named % ("adapinfonce", ", temperature=0.1"))["control"].ingredients["training"]["loss"]
     assert (loss["name"], loss["temperature"], "alpha" in loss) == ("infonce", 0.1, False)
 
 
-def test_a_start_up_that_is_not_heeded_has_no_part_in_keys():
-    plain = 'second_round={epochs=3, loss={name="LOSS"}}, first_round={epochs=3, loss={name="infonce"}}'
-    round_two = {"second_round", "evaluation"}
-    for loss, warmup, changed in (
+@pytest.mark.parametrize(
+    ("loss", "warmup", "stages"),
+    [
         ("sigmoid", "", set()),
-        ("offtri", "", {"control", *round_two}),
+        ("offtri", "", BOTH),
         ("onlyoffline", "", {"control"}),
         ("onlyoffline", "warmup=['sum'], ", {"control"}),
-        ("onlyoffline", "warmup=['online'], ", {"control", *round_two}),
-    ):
-        chosen = plain.replace("LOSS", loss).replace("epochs=3", f"{warmup}epochs=3", 1)
-        started = chosen.replace("epochs=3", 'start_up="auto", epochs=3')
-        assert {stage for stage, key in keys(chosen).items() if keys(started)[stage] != key} == changed
-    same = plain.replace("LOSS", "infonce").replace("epochs=3,", "epochs=3, batch_size=16,")
-    assert keys(same)["control"] == keys(same)["first_round"]
+        ("onlyoffline", "warmup=['online'], ", BOTH),
+    ],
+)
+def test_a_start_up_that_is_not_heeded_has_no_part_in_keys(loss, warmup, stages):
+    plain = f'second_round={{{warmup}epochs=3, loss.name="{loss}"}}, first_round={{epochs=3, loss.name="infonce"}}'
+    assert changed(plain.replace("epochs=3", 'start_up="auto", epochs=3'), plain) == stages
 
 
 def test_fine_tuning_has_no_warm_up_and_its_control_keeps_it():
-    warm = "second_round={epochs=4, warmup=['sum', 'online'], start_up='auto', loss={name='offtri'}START}"
-    plain, tuned = (chain_of(warm.replace("START", start)) for start in ("", ", start='control'"))
+    warm = "second_round={epochs=4, warmup=['sum', 'online'], start_up='auto', loss={name='offtri'}%s}"
+    plain, tuned = (chain_of(warm % start) for start in ("", ", start='control'"))
     assert tuned["control"].key == plain["control"].key
     assert tuned["control"] in tuned["second_round"].upstream
     trained = [chain["second_round"].ingredients["training"] for chain in (plain, tuned)]
@@ -219,12 +209,6 @@ def test_fine_tuning_has_no_warm_up_and_its_control_keeps_it():
         (["sum", "online"], "auto"),
         ([], None),
     ]
-
-
-def test_a_student_draws_no_more_than_the_table_keeps():
-    assert keys("sampling.h_images=8")
-    with pytest.raises(ValueError, match=r"\[sampling\] h_images = 9, and the table keeps 8"):
-        keys("sampling.h_images=9")
 
 
 @pytest.fixture
@@ -237,63 +221,39 @@ def folder(tmp_path):
     return data
 
 
-def student(tmp_path, text):
-    path = tmp_path / "student.toml"
-    path.write_text(text)
-    return str(path)
-
-
 EXPERIMENT = """
 dataset.folder = "small"
 model.name = "vsepp"
 mining = {h_captions = 4, h_images = 2}
 second_round = {epochs = 2, loss.name = "adapoffquin"}
 """
+OWN = EXPERIMENT + 'first_round = {epochs = 2, loss.name = "online"}\n'
 
 
-def planned(tmp_path, text):
-    return plan(student(tmp_path, text), data_root=tmp_path / "data", artifact_root=tmp_path / "artifacts")
-
-
-def test_keys_follow_the_datas_content_not_its_place(folder, tmp_path):
-    text = EXPERIMENT + 'first_round = {epochs = 2, loss.name = "online"}'
-    before = planned(tmp_path, text)["first_round"].key
-    moved = tmp_path / "elsewhere" / "data"
+def test_keys_follow_the_datas_content_not_its_place(folder, tmp_path, write):
+    path, moved = write(OWN), tmp_path / "elsewhere" / "data"
+    before = keys(name=path, root=folder.parent)
     moved.parent.mkdir()
     folder.parent.rename(moved)
-    after = plan(student(tmp_path, text), data_root=moved, artifact_root=tmp_path)["first_round"].key
-    assert after == before
+    assert keys(name=path, root=moved) == before
     (moved / "small" / "train_caps.txt").write_text("".join(f"a cat {n}\n" for n in range(8)))
-    assert plan(student(tmp_path, text), data_root=moved, artifact_root=tmp_path)["first_round"].key != before
+    assert keys(name=path, root=moved)["first_round"] != before["first_round"]
 
 
-def test_missing_files_are_named(folder, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"teacher_weights: .*none\.safetensors does not exist"):
-        planned(tmp_path, 'teacher_weights = "none.safetensors"' + EXPERIMENT)
-    with pytest.raises(FileNotFoundError, match=r"vocabulary: .*v\.json does not exist"):
-        planned(
-            tmp_path, EXPERIMENT + 'first_round = {epochs = 2, loss.name = "online"}\ndataset.vocabulary = "v.json"'
-        )
-    with pytest.raises(FileNotFoundError, match=r"\[screen\] positives: .*cxc\.csv does not exist"):
-        planned(tmp_path, EXPERIMENT + 'first_round = {epochs = 2, loss.name = "online"}\nscreen.positives = "cxc.csv"')
-    (folder / "dev_ims.npy").unlink()
-    with pytest.raises(FileNotFoundError, match=r"dev_ims\.npy"):
-        planned(tmp_path, EXPERIMENT + 'first_round = {epochs = 2, loss.name = "online"}')
-
-
-def test_teachers_in_a_circle_are_refused(folder, tmp_path):
-    path = tmp_path / "student.toml"
-    text = f'teacher = "{path}"\ndataset.folder = "small"\nmodel.name = "vsepp"\n'
-    with pytest.raises(ValueError, match="teachers in a circle"):
-        planned(tmp_path, text + 'second_round = {epochs = 2, loss.name = "adapoffquin"}')
+def test_missing_files_are_named(folder, write):
+    for text, message in (
+        ('teacher_weights = "none.safetensors"' + EXPERIMENT, r"teacher_weights: .*none\.safetensors does not exist"),
+        (OWN + 'dataset.vocabulary = "v.json"', r"vocabulary: .*v\.json does not exist"),
+        (OWN + 'screen.positives = "cxc.csv"', r"\[screen\] positives: .*cxc\.csv does not exist"),
+        (OWN + 'dataset.dev = "none"', r"none_ims\.npy"),
+    ):
+        with pytest.raises(FileNotFoundError, match=message):
+            keys(name=write(text), root=folder.parent)
 
 
 @pytest.mark.parametrize(("name", "known"), [("scan", False), ("vse_infinity", True), ("dual_encoder", True)])
-def test_towers_that_came_later_have_no_part_in_keys_while_there_are_none(tmp_path, name, known):
-    text = Path(TINY).read_text().replace("vsepp", name)
-    if name == "scan":
-        text = f'teacher = "{TINY}"\n' + text[: text.index("[first_round]")] + text[text.index("[second_round]") :]
-    (tmp_path / "one.toml").write_text(text)
-    model = chain_of(name=str(tmp_path / "one.toml"))["second_round"].ingredients["model"]
+def test_towers_that_came_later_have_no_part_in_keys_while_there_are_none(write, name, known):
+    text = TEXT if name != "scan" else f'teacher = "{TINY}"\n{TEXT.replace(ROUNDS, "")}'
+    model = chain_of(name=write(text.replace("vsepp", name)))["second_round"].ingredients["model"]
     assert "image_tower" not in model
     assert ("text_tower" in model) == known
