@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aoq.pipeline.config.load import load_experiment, names_in, split_member
+from aoq.pipeline.config.load import load_experiment, names_in, override_text, parse_override, split_member
 from aoq.pipeline.config.study import STUDIES, load_study
 from aoq.pipeline.config.training import control_training
 from aoq.pipeline.stages.plan import plan
@@ -52,7 +52,7 @@ def planned(tmp_path):
 def test_shipped_studies_are_of_known_experiments(name):
     study = load_study(name)
     for experiment in study.models.values():
-        assert load_experiment(experiment.partition("@")[0], experiment.partition("@")[2])
+        assert load_experiment(*split_member(experiment))
     assert study.baseline in study.arms
 
 
@@ -63,10 +63,6 @@ def test_the_noise_study_compares_ncr_with_the_same_schedule(model):
     assert ncr.model == plain.model
     assert ncr.dataset.max_regions == plain.dataset.max_regions
     assert control_training(ncr.student) == control_training(plain.student)
-
-
-def test_the_demo_study_can_be_planned(tmp_path):
-    assert len(plan_study("demo", data_root=tmp_path, artifact_root=tmp_path).cells) == 6
 
 
 def test_cells_go_seed_by_seed_and_share_what_is_common(planned):
@@ -101,8 +97,6 @@ def test_a_loss_keeps_the_numbers_of_the_one_whose_place_it_takes(planned):
 
 def test_any_change_is_a_line_of_toml():
     change = {"seed": 3, "a": {"b": {"c": 'x "y" é', "d": [0.5, True]}, "e": 1e-05}, "my val": {"a.b": 3}}
-    from aoq.pipeline.config.load import override_text, parse_override
-
     assert parse_override(override_text(change)) == change
 
 
@@ -121,7 +115,6 @@ SMALL, SHORT, ONLINE = f'small = "{TINY}"', "sampling.h_captions = 5", 'change.s
     [
         ('baseline = "online"', 'baseline = "onlin"', r"baseline 'onlin' is not an arm; \[arms\] has \['quin', 'onl"),
         ('models = ["small"]', 'models = ["smal"]', r"\[arms.short\] names the models \['smal'\]; .* has \['small'"),
-        ("change_for.large", "change_for.larg", r"\[arms.quintuplet\] names the models \['larg'\]"),
         (SMALL, 'small = "tinny"', r"\[models\] small: unknown experiment 'tinny'; known are \['coco"),
         (SMALL, 'small = "f8k_fusion"', r"\[models\] small: experiment 'f8k_fusion' trains nothing"),
         (SMALL, f'small = "{TINY}@seed=7"', r"\[models\] small sets a seed, which is what `seeds` are for"),
@@ -131,22 +124,17 @@ SMALL, SHORT, ONLINE = f'small = "{TINY}"', "sampling.h_captions = 5", 'change.s
         ("seeds =", 'columns = ["rsum", "map"]\nseeds =', r"columns: there are no metrics \['map'\]; known are"),
         ("[0, 1]", "[-1]", r"trial.toml: seeds.0: .*greater than or equal to 0 \(got -1\)$"),
         ("[0, 1]", "3", r"seeds: Input should be a valid array \(got 3\)"),
-        ('models = ["small"]', "models = []", r"arms.short.models: .*at least 1 item"),
         ("seeds", "sedes", r"the top level has unknown keys \['sedes'\]; allowed keys are \['arms', 'baseline'"),
         ("change.sampling.h_captions", "changes.sampling", r"unknown keys \['changes'\]; allowed keys are \['change'"),
         (SHORT, "sampling.h_captions = 50", r"model 'small' .* cannot run arm 'short': .* keeps 20; .* `models`"),
         ('name = "offquin"', 'name = "offquim"', r"model 'small' .* cannot run arm 'quintuplet': .*loss.*'offquim'"),
-        ('name = "offquin"', 'name = ["offquin"]', r"model 'small' .* cannot run arm 'quintuplet': .*loss.*offquin"),
         (SHORT, "seed = 5", r"\[arms.short\] changes the seed"),
         (SHORT, "evaluation.folds = 2", r"arm 'short' of model 'small' is evaluated on other data"),
         (ONLINE, 'models = ["small"]', r"baseline 'online' runs on all models but \['large'\]"),
         (ONLINE, 'change.second_round.loss = "online"', r"cannot run arm 'online': .*loss: .*got 'online'"),
-        (ONLINE, 'change.second_round = "control"', r"second_round: .*got 'control'"),
         ("[models]", "[models", "not a TOML file"),
         ("[models]", 'name = "../x"\n[models]', r"name: .*pattern"),
-        ("large.second_round.learning_rate = 5e-3", "large.seed = 5", r"\[arms.quintuplet\] changes"),
         (f"change.{SHORT}", "change.dataset.folder = 1979-05-27", r"folder = 1979-05-27 is no value that"),
-        ("h_captions = 5", "gap = inf", "sampling.gap = inf is no value that an experiment has"),
         (f"change.{SHORT}", "change.screen = {}", r"'short': .*no rule is set"),
         (SHORT, 'dataset.noise.file = "none.npy"', r"arm 'short': \[dataset.noise\] file: .*none.npy does not exist"),
     ],
@@ -159,13 +147,9 @@ def test_mistakes_are_named(planned, tmp_path, old, new, message):
     assert not (tmp_path / "artifacts").exists()
 
 
-@pytest.mark.parametrize(
-    ("section", "rest"),
-    [("models", "models = {}\narms.online = {}"), ("arms", f'models.small = "{TINY}"\narms = {{}}')],
-)
-def test_a_study_of_nothing_is_refused(planned, section, rest):
-    with pytest.raises(ValueError, match=f"{section}: .*at least 1 item"):
-        planned(f'baseline = "online"\nseeds = [0]\n{rest}')
+def test_a_study_of_nothing_is_refused(planned):
+    with pytest.raises(ValueError, match=r"models: .*at least 1 item.*; arms: .*at least 1 item"):
+        planned('baseline = "online"\nseeds = [0]\nmodels = {}\narms = {}')
 
 
 def test_arms_that_are_one_training_are_named(planned, caplog):

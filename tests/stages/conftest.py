@@ -11,6 +11,7 @@ from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.data.vocabulary import tokenise
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.stages.plan import MAKERS, plan
+from aoq.pipeline.training.metrics import read_metrics
 
 EXPERIMENT = """
 dataset.folder = "{folder}"
@@ -24,6 +25,11 @@ SHORT = 'epochs = 1, batch_size = 16, loss.name = "LOSS"'
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 MINING = ["dataset", "first_round", "embeddings", "hard_negatives"]
 ENGINE = Engine(device="cpu", threads=1)
+
+
+def lines_with(name, chain, stage="second_round"):
+    """The values of that name in the lines that a training logged."""
+    return [line[name] for line in read_metrics(chain[stage].path / "metrics.jsonl") if name in line]
 
 
 def make_stage(chain, stage, engine=ENGINE):
@@ -40,6 +46,13 @@ def data_root(tmp_path_factory):
     write_demo_world(root / "one", images=40, dev_images=12, seed=0)
     write_demo_world(root / "two", images=40, dev_images=12, seed=1)
     return root
+
+
+@pytest.fixture
+def own_root(data_root, tmp_path):
+    """A data root with a copy of world `one`, to be spoilt."""
+    shutil.copytree(data_root / "one", tmp_path / "spoilt" / "one")
+    return tmp_path / "spoilt"
 
 
 @pytest.fixture(scope="session")
@@ -90,9 +103,21 @@ def make(data_root, tmp_path, make_once):
 
 
 @pytest.fixture
-def taught_by(tmp_path):
+def file_of(tmp_path):
+    """(name) -> the path of an experiment made here, as a string."""
+    return lambda name: str(tmp_path / f"{name}.toml")
+
+
+@pytest.fixture
+def taught_by(file_of):
     """The line by which a student has the teacher and table of another experiment made here."""
-    return lambda name: f'teacher = "{tmp_path / name}.toml"'
+    return lambda name: f'teacher = "{file_of(name)}"'
+
+
+@pytest.fixture
+def places(data_root, tmp_path):
+    """Options by which a command finds what is made here."""
+    return ["--data-root", str(data_root), "--artifact-root", str(tmp_path / "artifacts")]
 
 
 @pytest.fixture(scope="module")

@@ -23,45 +23,45 @@ def make_scan(make, taught_by):
     )
 
 
-def test_it_is_measured_and_shown(make_scan, data_root, tmp_path):
+def test_it_is_measured_and_shown(make_scan, file_of, places):
     found = make_scan("demo", "dataset", "second_round", "evaluation")["evaluation"].manifest()["attention"]
     assert set(found) == {"precision", "recall", "f1", "threshold", "phrases", "left_out", "curve"}
     assert found["f1"] == max(found["curve"]["f1"])
     assert found["curve"]["recall"][0] == 100  # every weight is more than 0
     assert 0 < found["curve"]["precision"][0] < 100
-    roots = ["--data-root", str(data_root), "--artifact-root", str(tmp_path / "artifacts")]
-    shown = CliRunner().invoke(main, ["results", str(tmp_path / "demo.toml"), *roots]).stdout
+    shown = CliRunner().invoke(main, ["results", file_of("demo"), *places]).stdout
     assert f"attention: precision {found['precision']:.1f}  recall" in shown
     assert f"({found['phrases']} phrases of dev, weights over {found['threshold']:.2f})" in shown
 
 
-def test_annotations_are_of_the_evaluation_alone(make, make_scan, data_root):
-    """Without annotations attention is not measured; with them the student and the teacher's evaluation stay."""
-    folder = data_root / "annotated"
-    shutil.copytree(data_root / "one", folder)
+@pytest.fixture
+def folder(data_root, tmp_path):
+    """A copy of world `one` without phrases, named after the test."""
+    folder = shutil.copytree(data_root / "one", data_root / tmp_path.name)
     for path in folder.glob("*_labels.json"):
         path.unlink()
-    before = make_scan("plain", "dataset", "second_round", "evaluation", folder="annotated")
+    return folder
+
+
+def test_annotations_are_of_the_evaluation_alone(make, make_scan, folder):
+    """Without annotations attention is not measured; with them the student and the teacher's evaluation stay."""
+    before = make_scan("plain", "dataset", "second_round", "evaluation", folder=folder.name)
     assert "attention" not in before["evaluation"].manifest()
-    unattending = make("own", folder="annotated")["evaluation"].key
+    unattending = make("own", folder=folder.name)["evaluation"].key
     split = open_split(folder, "dev")
     first = [{"phrase": split.captions[0].split()[0], "start": 0, "boxes": [split.boxes[0, 3].tolist()]}]
     (folder / "dev_phrases.jsonl").write_text(json.dumps(first) + "\n" + "[]\n" * 59)
-    after = make_scan("plain", "evaluation", folder="annotated")
+    after = make_scan("plain", "evaluation", folder=folder.name)
     assert after["evaluation"].manifest()["attention"]["phrases"] == 1
     assert after["second_round"].key == before["second_round"].key
     (folder / "dev_phrases.jsonl").write_text("[]\n" * 59)
     with pytest.raises(ValueError, match="59 lines for 60 captions"):
-        make_scan("plain", "evaluation", folder="annotated")
-    assert make("own", folder="annotated")["evaluation"].key == unattending
+        make_scan("plain", "evaluation", folder=folder.name)
+    assert make("own", folder=folder.name)["evaluation"].key == unattending
 
 
 @pytest.mark.parametrize(("file", "change"), [("dev_phrases.jsonl", "removed"), ("dev_classes.npy", "added")])
-def test_annotations_that_came_or_went_after_the_run_was_planned_are_refused(make_scan, data_root, file, change):
-    folder = data_root / f"{change}_{file.partition('.')[0]}"
-    shutil.copytree(data_root / "one", folder)
-    for path in folder.glob("*_labels.json"):
-        path.unlink()
+def test_annotations_that_came_or_went_after_the_run_was_planned_are_refused(make_scan, folder, file, change):
     np.save(folder / "dev_classes.npy", np.eye(12, 5, dtype=np.bool_))
     (folder / "dev_phrases.jsonl").write_text("[]\n" * 60)
     here, elsewhere = folder / file, folder / "kept"
@@ -72,6 +72,5 @@ def test_annotations_that_came_or_went_after_the_run_was_planned_are_refused(mak
         elsewhere.rename(here)
     else:
         here.unlink()
-    refused = pytest.raises(ValueError, match="annotations of 'dev' were added or removed after the run was planned")
-    with refused:
+    with pytest.raises(ValueError, match="annotations of 'dev' were added or removed after the run was planned"):
         make_stage(chain, "evaluation")

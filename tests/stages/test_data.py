@@ -16,14 +16,6 @@ from aoq.pipeline.tables.files import read_manifest, read_positives
 from aoq.pipeline.tables.pairs import paired
 
 
-@pytest.fixture
-def own_root(data_root, tmp_path):
-    """A data root with a copy of world `one`, to be spoilt."""
-    root = tmp_path / "spoilt"
-    shutil.copytree(data_root / "one", root / "one")
-    return root
-
-
 def spoil_feature(folder: Path, value: float) -> None:
     features = np.load(folder / "train_ims.npy")
     features[5, 1, 2] = value

@@ -8,11 +8,9 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
-import aoq
 from aoq.pipeline.build import Build
 from aoq.pipeline.cli import main
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.search import scan
 from aoq.pipeline.settings import set_engine
 from aoq.pipeline.stages.plan import MAKERS
 from aoq.pipeline.tables.table import read_table
@@ -71,16 +69,11 @@ def test_trainings_and_evaluations_are_the_cpus(make, made_there, taught_by, mod
     assert notes["metrics"] == chain["evaluation"].manifest()["metrics"]
 
 
-@pytest.fixture
-def vectors():
-    rng = np.random.default_rng(0)
-    return [rng.normal(size=(count, 8)).astype(np.float32) for count in (40, 120)]
-
-
-def test_aoq_mine_searches_there(vectors, tmp_path, monkeypatch):
+def test_aoq_mine_searches_there(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for side, rows in zip(("images", "captions"), vectors, strict=True):
-        np.save(f"{side}.npy", rows)
+    rng = np.random.default_rng(0)
+    for side, rows in (("images", 40), ("captions", 120)):
+        np.save(f"{side}.npy", rng.normal(size=(rows, 8)).astype(np.float32))
     given = ["mine", "images.npy", "captions.npy"]
     options = ["--per-image", "3", "--h-captions", "20", "--h-images", "10"]
     set_engine(device="cpu")
@@ -97,15 +90,3 @@ def test_aoq_mine_searches_there(vectors, tmp_path, monkeypatch):
     assert refused.exit_code == 1
     assert "[engine] device is 'nowhere'; use auto, cpu, cuda, or cuda:0" in refused.output
     assert not (tmp_path / "elsewhere").exists()
-
-
-def test_hard_negatives_in_memory_are_searched_there(vectors, monkeypatch):
-    expected = aoq.hard_negatives(*vectors, np.arange(120) // 3, h=(20, 10))
-    devices = []
-    monkeypatch.setattr(scan, "find_device", lambda name: devices.append(name) or DEVICE)
-    with Simulated():
-        found = aoq.hard_negatives(*vectors, np.arange(120) // 3, h=(20, 10))
-    assert set(devices) == {"auto"}
-    for direction in ("i2t", "t2i"):
-        assert found[direction].negative_ids.tobytes() == expected[direction].negative_ids.tobytes()
-        assert found[direction].scores.tobytes() == expected[direction].scores.tobytes()

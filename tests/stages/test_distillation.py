@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -15,14 +13,13 @@ from aoq.pipeline.stages import draws
 from aoq.pipeline.stages.plan import plan, plan_parts
 from aoq.pipeline.stages.splits import open_train_split
 from aoq.pipeline.training.batches import score_all
-from tests.stages.conftest import make_stage
+from tests.stages.conftest import lines_with, make_stage
 
 TAUGHT = 'epochs = 1, batch_size = 16, loss.name = "LOSS", distillation = {{{}}}'
 
 
 def figures(chain, stage="second_round"):
-    lines = (chain[stage].path / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line)["distillation"] for line in lines if "distillation" in line]
+    return lines_with("distillation", chain, stage)
 
 
 def test_scores_follow_the_rows_of_a_batch():
@@ -52,9 +49,9 @@ def test_lists_teach_the_tables_scores_without_an_offline_loss(make):
     assert all(value > 0 for value in figures(chain))
 
 
-def test_missing_teachers_are_needed_and_count_in_the_key(make, taught_by):
+def test_missing_teachers_are_needed_and_count_in_the_key(make, taught_by, file_of):
     make("own")
-    teachers = f'teachers = ["{taught_by("own")[11:-1]}", "{taught_by("own")[11:-1]}@seed=1"]'
+    teachers = f'teachers = ["{file_of("own")}", "{file_of("own")}@seed=1"]'
     chain = make("student", loss="online", teacher=taught_by("own"), second_round=TAUGHT.format(teachers))
     needed = [stage for name, stage in chain.needed("second_round") if name.endswith((".toml", "seed=1"))]
     assert needed == ["embeddings", "embeddings"]
@@ -63,9 +60,9 @@ def test_missing_teachers_are_needed_and_count_in_the_key(make, taught_by):
     assert chain["second_round"].key != other["second_round"].key
 
 
-def test_a_first_round_may_be_taught(make, taught_by):
+def test_a_first_round_may_be_taught(make, file_of):
     make("own", "mining")
-    taught = f'epochs = 1, batch_size = 16, loss.name = "online", distillation.teachers = ["{taught_by("own")[11:-1]}"]'
+    taught = f'epochs = 1, batch_size = 16, loss.name = "online", distillation.teachers = ["{file_of("own")}"]'
     first = f"first_round = {{{taught}}}\nmining = {{h_captions = 9, h_images = 4}}"
     chain = make("next", "dataset", "first_round", teacher=first)
     assert figures(chain, "first_round")
@@ -89,52 +86,46 @@ def test_vectors_of_files_teach_in_the_order_of_their_ids(make, data_root):
         make_stage(chain, "second_round")
 
 
-def test_a_student_without_a_first_round_teaches_by_its_own_embeddings(make, taught_by):
+def test_a_student_without_a_first_round_teaches_by_its_own_embeddings(make, taught_by, file_of):
     make("own", "mining")
     teacher = make("second", "second_round", "student_embeddings", loss="squaredoffquin", teacher=taught_by("own"))
     model, weights = EmbeddingStore.open(teacher["student_embeddings"].path), teacher["second_round"].path
     assert teacher["student_embeddings"].manifest()["weights_sha256"] == file_sha256(weights / "model.safetensors")
-    third = TAUGHT.format(f'teachers = ["{taught_by("second")[11:-1]}"]')
+    third = TAUGHT.format(f'teachers = ["{file_of("second")}"]')
     chain = make("third", "second_round", loss="online", teacher=taught_by("own"), second_round=third)
     assert chain["second_round"].upstream[-1].key == teacher["student_embeddings"].key
     assert [stage for name, stage in chain.needed("second_round") if name] == ["student_embeddings"]
     assert not np.array_equal(model.images, EmbeddingStore.open(chain["embeddings"].path).images)
 
 
-def test_results_tell_the_table_and_the_teacher_apart(make, data_root, tmp_path):
+def test_results_tell_the_table_and_the_teacher_apart(make, data_root, tmp_path, file_of, places):
     chain = make("own", "mining", "second_round", "control", loss="offtri", second_round=TAUGHT.format(""))
-    command = ["results", str(tmp_path / "own.toml"), "--data-root", str(data_root)]
-    command += ["--artifact-root", str(tmp_path / "artifacts")]
+    command = ["results", file_of("own"), *places]
     shown = CliRunner().invoke(main, command).stdout
     assert "the table alone is not trained: aoq run" in shown
     assert shown.count("second_round.distillation=false") == 1
-    for part, (override, artifact) in plan_parts(str(tmp_path / "own.toml"), chain).items():
+    for part, (override, artifact) in plan_parts(file_of("own"), chain).items():
         roots = {"data_root": data_root, "artifact_root": tmp_path / "artifacts"}
-        make_stage(plan(str(tmp_path / "own.toml"), override=override, **roots), "second_round")
+        make_stage(plan(file_of("own"), override=override, **roots), "second_round")
         assert artifact.exists()
         assert f"\n{part} - control: " in CliRunner().invoke(main, command).stdout
 
 
-def broken(make, match, loss="online", more="", **given):
-    with pytest.raises(ValueError, match=match):
-        make("student", "second_round", loss=loss, second_round=TAUGHT.format(more), **given)
-
-
-def test_teachers_that_cannot_teach_are_refused(make, taught_by, data_root, monkeypatch):
+def test_teachers_that_cannot_teach_are_refused(make, taught_by, file_of, data_root, monkeypatch):
     make("own", "mining")
     make("two", folder="two")
-    path = taught_by("two")[11:-1]
-    broken(make, "are of different training data", more=f'teachers = ["{path}"]')
-    fragments = taught_by("own")
-    make("fragments", model="scan", teacher=fragments, loss="online")
-    attends = f'teachers = ["{taught_by("fragments")[11:-1]}"]'
-    broken(make, "has no embeddings, so it scores no batch", more=attends)
-    broken(make, "teachers in a circle", more=f'teachers = ["{taught_by("student")[11:-1]}"]')
-    broken(make, "a teacher appears twice", more=f'teachers = ["{path}", "{path}"]')
-    broken(make, r'kind = "batch" does not use ', more="negatives = 2")
-    broken(make, "weight: Input should be greater than 0", more="weight = 0.0")
+    make("fragments", model="scan", teacher=taught_by("own"), loss="online")
     np.save(data_root / "few.npy", np.ones((3, 2), np.float32))
-    files = 'teachers = [{images = "few.npy", captions = "few.npy"}]'
-    broken(make, "few.npy has 3 vectors, and the split has 40 images", more=files)
     monkeypatch.setattr(draws, "CONSTANT", 3.0)
-    broken(make, "gives all pairs nearly the same score, so there is nothing to learn", more="weight = 2.0")
+    for distillation, message in (
+        (f'teachers = ["{file_of("two")}"]', "are of different training data"),
+        (f'teachers = ["{file_of("fragments")}"]', "has no embeddings, so it scores no batch"),
+        (f'teachers = ["{file_of("student")}"]', "teachers in a circle"),
+        (f'teachers = ["{file_of("two")}", "{file_of("two")}"]', "a teacher appears twice"),
+        ("negatives = 2", r'kind = "batch" does not use '),
+        ("weight = 0.0", "weight: Input should be greater than 0"),
+        ('teachers = [{images = "few.npy", captions = "few.npy"}]', "few.npy has 3 vectors, and the split has 40 im"),
+        ("weight = 2.0", "gives all pairs nearly the same score, so there is nothing to learn"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make("student", "second_round", loss="online", second_round=TAUGHT.format(distillation))

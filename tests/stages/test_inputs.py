@@ -12,26 +12,18 @@ import torch
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.build import content_of, seal
 from aoq.pipeline.data.demo import write_demo_world
-from aoq.pipeline.engine import Engine
 from aoq.pipeline.files import file_sha256
 from aoq.pipeline.stages import splits
 from aoq.pipeline.stages.splits import open_checked
 from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.training.checkpoint import read_weights, save_model
-from tests.stages.conftest import make_stage
+from tests.stages.conftest import MINING, make_stage
 
 
 def flip(file, place=-1):
     content = bytearray(file.read_bytes())
     content[place] ^= 1
     file.write_bytes(content)
-
-
-@pytest.fixture
-def own_data(tmp_path, data_root):
-    root = tmp_path / "data"
-    shutil.copytree(data_root / "one", root / "one")
-    return root
 
 
 @pytest.mark.parametrize(
@@ -46,7 +38,7 @@ def own_data(tmp_path, data_root):
     ],
 )
 def test_a_damaged_file_is_refused_by_the_stage_that_reads_it(make, made, file, by):
-    order = ["dataset", "first_round", "embeddings", "hard_negatives", "second_round", "evaluation"]
+    order = [*MINING, "second_round", "evaluation"]
     chain = make("own", *order[: order.index(by)])
     flip(chain[made].path / file)
     with pytest.raises(ValueError, match=rf"{file} was changed after .*; delete .*{chain[made].key} and run again"):
@@ -90,21 +82,17 @@ def test_a_table_names_the_weights_that_were_loaded(make):
 
 
 @pytest.mark.parametrize("file", ["train_caps.txt", "train_ims.npy", "dev_ims.npy"])
-def test_a_data_folder_that_changed_since_is_refused(make, own_data, file):
-    chain = make("own", "dataset", root=own_data)
-    flip(own_data / "one" / file, -2)
+def test_a_data_folder_that_changed_since_is_refused(make, own_root, file):
+    chain = make("own", "dataset", root=own_root)
+    flip(own_root / "one" / file, -2)
     with pytest.raises(ValueError, match=rf"{file} is not the file that was read .*; put that one back, or"):
-        _train(chain)
+        make_stage(chain, "first_round")
 
 
-def _train(chain, verify="sampled"):
-    make_stage(chain, "first_round", Engine(device="cpu", threads=1, verify=verify))
-
-
-def test_large_arrays_are_sampled_or_read_wholly(make, own_data, monkeypatch):
-    features = own_data / "one" / "train_ims.npy"
-    write_demo_world(own_data / "one", images=1400, dev_images=12, seed=0)
-    chain = make("own", "dataset", root=own_data)
+def test_large_arrays_are_sampled_or_read_wholly(make, own_root, monkeypatch):
+    features = own_root / "one" / "train_ims.npy"
+    write_demo_world(own_root / "one", images=1400, dev_images=12, seed=0)
+    chain = make("own", "dataset", root=own_root)
     monkeypatch.setattr(splits, "HASHED_WHOLE", 0)
     first_gap = 4096 + 1  # between the first block of the fingerprint and the second
     assert features.stat().st_size > 2 * 256 * 4096
@@ -117,19 +105,19 @@ def test_large_arrays_are_sampled_or_read_wholly(make, own_data, monkeypatch):
         open_checked(chain, "train")
 
 
-def test_a_sampled_array_is_named_as_such(make, own_data, monkeypatch):
+def test_a_sampled_array_is_named_as_such(make, own_root, monkeypatch):
     monkeypatch.setattr(splits, "HASHED_WHOLE", 0)
-    chain = make("own", "dataset", root=own_data)
-    _train(chain)
+    chain = make("own", "dataset", root=own_root)
+    make_stage(chain, "first_round")
     recorded, inputs = chain["dataset"].manifest()["folder_sha256"], chain["first_round"].manifest()["inputs"]
     assert inputs["data/one/train_ims.npy"] == f"sampled:{recorded['train_ims.npy']}"
     assert inputs["data/one/train_caps.txt"] == recorded["train_caps.txt"]
     assert list(chain["first_round"].problems()) == []
 
 
-def test_unfinished_work_goes_on_however_large_arrays_are_compared(make, own_data, monkeypatch):
+def test_unfinished_work_goes_on_however_large_arrays_are_compared(make, own_root, monkeypatch):
     monkeypatch.setattr(splits, "HASHED_WHOLE", 0)
-    chain = make("own", "dataset", root=own_data)
+    chain = make("own", "dataset", root=own_root)
 
     def interrupted(verify):
         with chain["first_round"].building() as build:
@@ -148,19 +136,19 @@ def copy_dev(folder, name):
         shutil.copy(file, file.with_name(file.name.replace("dev_", f"{name}_")))
 
 
-def test_another_split_is_the_one_that_was_planned(make, own_data):
-    copy_dev(own_data / "one", "other")
+def test_another_split_is_the_one_that_was_planned(make, own_root):
+    copy_dev(own_root / "one", "other")
     stages, more = ("mining", "second_round"), 'evaluation.split = "other"'
-    chain = make("own", *stages, more=more, root=own_data)
-    original = np.load(own_data / "one" / "other_ims.npy")
-    np.save(own_data / "one" / "other_ims.npy", original[::-1].copy())
+    chain = make("own", *stages, more=more, root=own_root)
+    original = np.load(own_root / "one" / "other_ims.npy")
+    np.save(own_root / "one" / "other_ims.npy", original[::-1].copy())
 
     with pytest.raises(ValueError, match="split 'other' was changed after"):
         make_stage(chain, "evaluation")
-    np.save(own_data / "one" / "other_ims.npy", original)
-    make("own", "evaluation", more=more, root=own_data)
+    np.save(own_root / "one" / "other_ims.npy", original)
+    make("own", "evaluation", more=more, root=own_root)
     recorded = chain["evaluation"].manifest()["folder_sha256"]
-    assert recorded["other_ims.npy"] == file_sha256(own_data / "one" / "other_ims.npy")
+    assert recorded["other_ims.npy"] == file_sha256(own_root / "one" / "other_ims.npy")
 
 
 def test_noise_that_went_missing_is_not_training_without_noise(make):

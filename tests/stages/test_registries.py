@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Literal
 
 import pytest
@@ -18,7 +17,7 @@ from aoq.pipeline.config.models import ModelSection
 from aoq.pipeline.losses import LOSSES, LossKind
 from aoq.pipeline.losses.similarities import LossValue, Similarities
 from aoq.pipeline.training.checkpoint import load_model
-from tests.stages.conftest import OWN
+from tests.stages.conftest import OWN, lines_with
 
 TEXT = """
 dataset.folder = "{folder}"
@@ -83,18 +82,13 @@ def registered(monkeypatch):
     monkeypatch.setitem(LOSSES, "minedhinge", LossKind(mined_hinge, "anchors"))
 
 
-def trained_with(stage):
-    lines = map(json.loads, (stage.path / "metrics.jsonl").read_text().splitlines())
-    return {line["loss_name"] for line in lines if "loss_name" in line}
-
-
 def test_a_registered_model_and_a_registered_loss_train_on_the_table(make):
     short = 'epochs = 1, batch_size = 16, loss = {name = "minedhinge", power = 2, companions = "anchors"}'
     chain = make("toy", "mining", "second_round", "evaluation", model=TOY, text=TEXT, second_round=short)
     model = load_model(chain["second_round"].path / "model.safetensors")
     assert isinstance(model, Toy)
     assert (model.pooling, model.project.out_features) == ("max", 8)
-    assert trained_with(chain["second_round"]) == {"minedhinge"}
+    assert {*lines_with("loss_name", chain)} == {"minedhinge"}
     assert chain["evaluation"].manifest()["metrics"]["rsum"] > 0
     others = (TOY.replace("max", "mean"), short), (TOY, short.replace("2", "3"))
     keys = {make("toy", model=one, text=TEXT, second_round=rounds)["second_round"].key for one, rounds in others}
@@ -113,8 +107,8 @@ def test_a_registered_loss_that_needs_no_table_trains_both_rounds(make):
     own = OWN.replace('"online"', '"halfnce"')
     short = 'epochs = 1, batch_size = 16, loss = {name = "halfnce", temperature = 0.05}'
     chain = make("nce", "mining", "control", "second_round", model=VSEPP, text=TEXT, teacher=own, second_round=short)
-    assert trained_with(chain["first_round"]) == trained_with(chain["second_round"]) == {"halfnce"}
-    assert trained_with(chain["control"]) == {"online"}
+    for stage, loss in {"first_round": "halfnce", "second_round": "halfnce", "control": "online"}.items():
+        assert {*lines_with("loss_name", chain, stage)} == {loss}
 
 
 def test_sections_follow_the_constructor():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import time
 from pathlib import Path
 
@@ -58,6 +57,15 @@ def whole(file, tmp_path_factory):
     with plan.artifact.building() as build:
         make_study(plan, build, ENGINE)
     return plan
+
+
+def link(cell, root, other):
+    """Give another root what was made for a cell."""
+    for stage in STAGES:
+        place = other / cell.chain[stage].path.relative_to(root)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if not place.exists():
+            place.symlink_to(cell.chain[stage].path)
 
 
 def rows(plan, name):
@@ -132,17 +140,16 @@ def test_the_table_is_shown_and_filtered(whole, file):
     assert "--arm are for a --study" in shown("demo", "--arm", "x").stderr
 
 
-def test_an_unfinished_study_shows_what_is_there(file, tmp_path):
+def test_an_unfinished_study_shows_what_is_there(file, tmp_path, whole):
     plan = plan_study(str(file), data_root=Path(), artifact_root=tmp_path)
-    for stage in ("world", "dataset", "control", "second_round", "evaluation"):
-        make_stage(plan.cells[0].chain, stage)
+    link(whole.cells[0], whole.artifact.root, tmp_path)
     result = shown("--study", file, "--artifact-root", tmp_path)
     assert "1 of 6 trainings exist" in result.stdout
     assert "missing: tiny/tuned/0, tiny/online/1, tiny/tuned/1, tiny/online/2, tiny/tuned/2; the rest:" in result.stdout
     assert f"aoq study {file} --artifact-root {tmp_path}\n" in result.stdout
     assert "online" in result.stdout
     assert "Fine-tuned" not in result.stdout
-    shutil.rmtree(plan.cells[0].chain["second_round"].path)
+    plan.cells[0].chain["second_round"].path.unlink()
     result = shown("--study", file, "--artifact-root", tmp_path)
     assert "none of these trainings exists yet" in result.stdout
     assert "0 of 6 trainings exist" in result.stdout
@@ -173,14 +180,10 @@ def test_names_are_shown_as_they_are_written(whole, tmp_path):
 def test_luigi_is_asked_for_the_first_cell_first_and_for_what_its_rows_tell_of(file, tmp_path):
     """It takes up the last of what a task requires."""
     study = tasks.Ablation(study=str(file), artifact_root=str(tmp_path))
-    required = list(study.requires())
-    assert len(required) == 12
-    trained, evaluated = required[-2:]
-    first = study.source.cells[0]
-    assert (trained.artifact.key, evaluated.artifact.key) == (
-        first.chain["second_round"].key,
-        first.chain["evaluation"].key,
-    )
+    *others, trained, evaluated = study.requires()
+    first = study.source.cells[0].chain
+    assert len(others) == 10
+    assert (trained.artifact.key, evaluated.artifact.key) == (first["second_round"].key, first["evaluation"].key)
     assert trained.process_resources() == {"training": 1, trained.artifact.key: 1}
     assert evaluated.process_resources() == {evaluated.artifact.key: 1}
 
@@ -194,11 +197,7 @@ def test_killed_at_random_and_run_again_gives_the_same_tables(file, whole, tmp_p
     """A random part of the cells is there; Luigi makes the others, is killed once, and ends with the same tables."""
     plan = plan_study(str(file), data_root=Path(), artifact_root=tmp_path)
     for other in whole.cells[:5]:
-        for artifact in {other.chain[stage].path for stage in STAGES[:-1]} | {other.chain["evaluation"].path}:
-            place = plan.artifact.root / artifact.relative_to(whole.artifact.root)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            if not place.exists():
-                place.symlink_to(artifact)
+        link(other, whole.artifact.root, tmp_path)
     running = start(file, tmp_path)
     time.sleep(random.uniform(0.3, 2.0))
     running.kill()

@@ -11,14 +11,12 @@ import torch
 from aoq.models import build_model
 from aoq.models.base import Captions
 from aoq.pipeline.data.tokens import TokenisedCaptions
-from aoq.pipeline.engine import Engine
 from aoq.pipeline.evaluation.evaluate import evaluate
 from aoq.pipeline.prepare.pieces import Pieces
 from aoq.pipeline.stages.splits import open_named_pairs, open_pairs
 from aoq.pipeline.training.checkpoint import load_model
 from tests.stages.conftest import make_stage
 
-ENGINE = Engine("cpu", threads=1)
 TEXT = """
 dataset = {{folder = "{folder}", tokeniser = "{tower}"}}
 model = {{name = "{model}", embedding_size = 16{more}}}
@@ -33,9 +31,8 @@ def tower(bert):
 
 
 def build(tower, vocabulary_size, **options):
-    return build_model(
-        "vse_infinity", feature_size=5, vocabulary_size=vocabulary_size, embedding_size=8, text_tower=tower, **options
-    )
+    sizes = {"feature_size": 5, "vocabulary_size": vocabulary_size, "embedding_size": 8}
+    return build_model("vse_infinity", text_tower=tower, **sizes, **options)
 
 
 def test_captions_become_the_tokenisers_ids(bert, tower, tmp_path):
@@ -89,15 +86,8 @@ def test_mistakes_are_one_sentence(tower, bert):
 
 def test_an_experiment_trains_a_tower_in_both_rounds(make, bert, tower):
     text = TEXT.replace("{tower}", tower)
-    chain = make(
-        "tower",
-        "mining",
-        "second_round",
-        "evaluation",
-        model="vse_infinity",
-        text=text,
-        more=f', text_tower = "{tower}"',
-    )
+    stages, more = ["mining", "second_round", "evaluation"], f', text_tower = "{tower}"'
+    chain = make("tower", *stages, model="vse_infinity", text=text, more=more)
     dataset = chain["dataset"].manifest()
     assert dataset["vocabulary_size"] == len(bert[1])
     train, dev = (open_pairs(chain, role) for role in ("train", "dev"))
@@ -106,33 +96,26 @@ def test_an_experiment_trains_a_tower_in_both_rounds(make, bert, tower):
     assert np.array_equal(open_named_pairs(chain, "dev").tokens.words, dev.tokens.words)
     trained = load_model(chain["first_round"].path / "model.safetensors")
     pretrained = bert[0].state_dict()
-    moved = {
-        name: float((one - pretrained[name]).abs().max()) for name, one in trained.text.network.state_dict().items()
-    }
-    assert 0 < max(moved.values()) < 0.01  # a tenth of the learning rate, from the pretrained weights
+    moved = [float((one - pretrained[name]).abs().max()) for name, one in trained.text.network.state_dict().items()]
+    assert 0 < max(moved) < 0.01  # a tenth of the learning rate, from the pretrained weights
     measured = evaluate(trained, chain.folder, "dev", vocabulary=chain["dataset"].path / "tokeniser")
     assert measured["rsum"] == pytest.approx(chain["first_round"].manifest()["metrics"]["rsum"])
 
 
-def test_keys_follow_the_tokenisers_files(make, bert, tower, tmp_path):
-    def keys(folder):
+def test_keys_follow_the_tokenisers_files_and_a_change_after_the_plan_is_noticed(make, bert, tmp_path):
+    def planned(folder):
         name = f"transformers:{folder}"
-        chain = make("keys", text=TEXT.replace("{tower}", name), model="vse_infinity", more=f', text_tower = "{name}"')
+        return make("keys", text=TEXT.replace("{tower}", name), model="vse_infinity", more=f', text_tower = "{name}"')
+
+    def keys(chain):
         return {stage: artifact.key for stage, artifact in chain.stages.items()}
 
     moved = shutil.copytree(bert[2], tmp_path / "moved")
-    before = keys(bert[2])
-    assert keys(moved) == before
+    before = planned(moved)
+    assert keys(before) == keys(planned(bert[2]))
     (moved / "config.json").write_text((moved / "config.json").read_text() + "\n")
-    after = keys(moved)
-    assert {stage for stage in before if before[stage] != after[stage]} == before.keys()
-
-
-def test_a_tower_that_changed_after_the_plan_is_noticed(make, bert, tmp_path):
-    moved = shutil.copytree(bert[2], tmp_path / "moved")
-    name = f"transformers:{moved}"
-    chain = make("late", text=TEXT.replace("{tower}", name), model="vse_infinity", more=f', text_tower = "{name}"')
-    (moved / "config.json").write_text((moved / "config.json").read_text() + "\n")
+    after = keys(planned(moved))
+    assert all(after[stage] != key for stage, key in keys(before).items())
     for stage in ("dataset", "first_round"):
         with pytest.raises(ValueError, match="was changed after the run was planned"):
-            make_stage(chain, stage)
+            make_stage(before, stage)

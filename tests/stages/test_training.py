@@ -24,7 +24,7 @@ from aoq.pipeline.tables.screens.view import read_view
 from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.training import trainer
 from aoq.pipeline.training.checkpoint import read_weights
-from tests.stages.conftest import make_stage
+from tests.stages.conftest import OWN, lines_with, make_stage
 
 
 def test_every_stage_records_where_it_comes_from(make):
@@ -39,20 +39,18 @@ def test_every_stage_records_where_it_comes_from(make):
     assert scores.shape == (12, 60)
 
 
-def test_results_show_another_split_beside_dev(make, data_root, tmp_path):
-    shown = {}
+def test_results_show_another_split_beside_dev(make, file_of, places):
+    shown = []
     for split in ("dev", "train"):
         chain = make(split, "mining", "second_round", "evaluation", more=f'evaluation.split = "{split}"')
-        roots = ["--data-root", str(data_root), "--artifact-root", str(tmp_path / "artifacts")]
-        printed = CliRunner().invoke(main, ["results", str(tmp_path / f"{split}.toml"), *roots], env={"COLUMNS": "120"})
-        said = [line for line in printed.stdout.splitlines() if line.startswith("round two")]
-        shown[split] = [line for line in said if " - control: " not in line]
-    assert len(shown["dev"]) == 1
-    assert shown["train"][0].split() == shown["dev"][0].split()
-    assert shown["train"][1].startswith("round two, train ")
+        printed = CliRunner().invoke(main, ["results", file_of(split), *places], env={"COLUMNS": "120"})
+        rows = [line for line in printed.stdout.splitlines() if line.startswith("round two")]
+        shown += [line.split() for line in rows if " - control: " not in line]
+    dev, again, train = shown
+    assert dev == again
+    assert train[:3] == ["round", "two,", "train"]
     metrics = chain["evaluation"].manifest()["metrics"]
-    assert f" {metrics['i2t_r1']:.1f} " in shown["train"][1]
-    assert f" {metrics['rsum']:.1f} " in shown["train"][1]
+    assert {f"{metrics[name]:.1f}" for name in ("i2t_r1", "rsum")} <= {*train}
 
 
 def test_a_full_disk_ends_an_evaluation_with_a_remedy_and_not_the_process(make, monkeypatch):
@@ -174,8 +172,7 @@ def test_fine_tuning_goes_on_from_trained_weights(make, start, stage, epochs):
     assert all(torch.allclose(value, found[1][name], atol=1e-20) for name, value in found[0].items())
     assert chain[stage] in chain["second_round"].upstream
     assert f"Round two started after {epochs} epochs elsewhere, the control from scratch" in gain_on_control(chain)
-    lines = map(json.loads, (chain["second_round"].path / "metrics.jsonl").read_text().splitlines())
-    assert {line["loss_name"] for line in lines if "loss_name" in line} == {"offtri"}
+    assert {*lines_with("loss_name", chain)} == {"offtri"}
 
 
 NCE = 'epochs = 2, batch_size = 40, loss = {name = "LOSS", hardness_weight = 2.0}'
@@ -183,7 +180,7 @@ NCE = 'epochs = 2, batch_size = 40, loss = {name = "LOSS", hardness_weight = 2.0
 
 @pytest.mark.parametrize("loss", ["infonce", "adapinfonce"])
 def test_both_rounds_train_on_logits_and_any_model_can(make, taught_by, loss):
-    own = 'first_round = {epochs = 2, batch_size = 16, loss.name = "infonce"}\nmining = {h_captions = 9, h_images = 4}'
+    own = OWN.replace("epochs = 1", "epochs = 2").replace("online", "infonce")
     more = NCE.replace("LOSS", loss)
     teacher = make("own", "mining", "control", "second_round", "evaluation", teacher=own, second_round=more)
     chains, rounds = [teacher], ["dataset", "control", "second_round"]
@@ -214,8 +211,7 @@ def test_a_guide_is_the_teacher_whose_vectors_are_there(make, companions):
     for margin in (-2.0, 0.0, 2.0):
         rounds = f'epochs = 1, batch_size = 18, loss = {{name = "infonce"{companions}}}'
         chain = make("own", "mining", "second_round", second_round=rounds, more=f"sampling.guide_margin = {margin}")
-        lines = map(json.loads, (chain["second_round"].path / "metrics.jsonl").read_text().splitlines())
-        shares[margin] = [line["guided_share"] for line in lines if "loss" in line]
+        shares[margin] = lines_with("guided_share", chain)
     assert set(shares[-2.0]) == {0.0}
     assert set(shares[2.0]) == {1.0}
     assert all(0 < share < 1 for share in shares[0.0])
