@@ -115,10 +115,7 @@ class Dataset(Section):
         if self.tokeniser is not None and words:
             yield f"`tokeniser` has its own vocabulary; take out {words}"
         if len(self.set_among(WORLDS)) != 1:
-            yield (
-                "name one: either `folder` (a precomp folder below the data root), or a section [dataset.source] "
-                "(photographs and captions) or [dataset.demo]"
-            )
+            yield "name one: either `folder`, below the data root, or a section [dataset.source] or [dataset.demo]"
 
 
 class Evaluation(Section):

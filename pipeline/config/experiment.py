@@ -113,10 +113,8 @@ class Experiment(Runs):
         if tower not in (None, data.tokeniser):
             yield f"[model] text_tower = {tower!r} reads its own tokeniser's ids; set [dataset] tokeniser to it too"
         if data.tokeniser is not None and tower is None and self.model.attends:
-            yield (
-                f"[dataset] tokeniser cuts words into pieces, and [model] {self.model.name} attends to whole words; "
-                "leave it out, set `text_tower`, or choose a model that compares whole captions"
-            )
+            attends = f"[model] {self.model.name} attends to whole words"
+            yield f"{attends}, and [dataset] tokeniser cuts them into pieces; leave it out, or set `text_tower`"
         if "image" in self._towers and data.demo is not None and not data.demo.pictures:
             yield "[model] image_tower reads photographs; set [dataset.demo] pictures = true to have them drawn"
         if "image" in self._towers and data.max_regions is not None:
@@ -127,30 +125,19 @@ class Experiment(Runs):
         model, towers, frozen = self.model.name, self._towers, {*(section.freeze or ())}
         for option in section.set_among(TOWER_OPTIONS):
             if not towers & (needed := TOWER_OPTIONS[option]):
-                yield (
-                    f"[{name}] {option} belongs to a model with a pretrained tower, and [model] {model} has none; "
-                    f"leave it out, or set {' or '.join(f'`{side}_tower`' for side in sorted(needed))}"
-                )
+                missing = " or ".join(f"`{side}_tower`" for side in sorted(needed))
+                yield f"[{name}] {option} is for pretrained towers, and [model] {model} has none; set {missing}"
         if getattr(getattr(section, "loss", None), "temperature", None) == "pair" and not self._is_pair:
-            yield (
-                f'[{name}] loss.temperature = "pair" needs a pretrained pair; set `image_tower` and '
-                '`text_tower` to one pair, both poolings to "native" and `project` to false, or give a number'
-            )
+            pair = 'one pair as both towers, both poolings "native" and `project` false'
+            yield f'[{name}] loss.temperature = "pair" needs a pretrained pair: {pair}; or give a number'
         if not self.model.attends and getattr(section, "constraints", None) is not None:
-            yield (
-                f"[{name}.constraints] needs attention, and [model] {model} has none: it compares whole images and "
-                "captions. Leave the section out, or choose a model of fragments, such as scan"
-            )
+            yield f"[{name}.constraints] needs attention, and [model] {model} has none; choose one that has, as scan"
         if towers <= frozen and section.lora is not None:
-            yield (
-                f"[{name}] lora adapts towers that are not frozen, and `freeze` names every tower of [model] {model}; "
-                "leave lora out, or take a tower out of `freeze`"
-            )
+            frozen_all = f"`freeze` names every tower of [model] {model}"
+            yield f"[{name}] lora adapts towers that are not frozen, and {frozen_all}; take one out, or lora"
         if absent := sorted(frozen - towers):
-            yield (
-                f"[{name}] freeze names {absent[0]!r}, and [model] {model} has no `{absent[0]}_tower`; "
-                "take it out, or set one"
-            )
+            missing = f"[model] {model} has no `{absent[0]}_tower`"
+            yield f"[{name}] freeze names {absent[0]!r}, and {missing}; take it out, or set one"
 
     @property
     def _is_pair(self) -> bool:
@@ -161,10 +148,8 @@ class Experiment(Runs):
 
     def _check_table(self) -> Iterator[str]:
         if len(sources := self.set_among(TABLE_SOURCES)) != 1:
-            yield (
-                "give exactly one of [first_round] (train a teacher), `teacher_weights` (import one), [teacher] "
-                f"encoder (a pretrained one) and `teacher` (use that experiment's table), got {sources or 'none'}"
-            )
+            ways = "[first_round], `teacher_weights`, [teacher] encoder and `teacher`"
+            yield f"give exactly one of {ways}, which make a table or have one, got {sources or 'none'}"
         if (self.mining is None) != (self.teacher is not None):
             yield "[mining] belongs to an experiment that makes its own table, and to no other"
         if self.teacher is None and self.teacher_encoder is None and not self.model.makes_embeddings:
@@ -174,39 +159,24 @@ class Experiment(Runs):
 
     def _check_rounds(self, student: SecondRound) -> Iterator[str]:
         if self.first_round is not None and self.first_round.loss.needs_table:
-            yield (
-                f"[first_round.loss] {self.first_round.loss.name!r} draws from a table, and there is no table yet; "
-                "choose one that needs none, such as 'sum', 'online' or 'infonce'"
-            )
+            draws = f"{self.first_round.loss.name!r} draws from a table"
+            yield f"[first_round.loss] {draws}, and there is no table yet; choose 'sum', 'online' or 'infonce'"
         if student.loss.makes_triples and not self.sampling.resample:
-            yield (
-                'loss.companions = "anchors" needs [sampling] resample: where offline negatives correspond, a triple '
-                "holds one image twice"
-            )
+            yield 'loss.companions = "anchors" needs [sampling] resample: else a triple may hold one image twice'
         if self.first_round is not None and (distillation := self.first_round.distillation) is not None:
             if distillation.kind != "batch":
                 yield f'[first_round.distillation] kind = "{distillation.kind}" needs a table, and there is none yet'
             elif not distillation.teachers:
                 yield "[first_round.distillation] has no table to take its teacher from; name `teachers`"
         if student.loss.makes_triples and student.distillation is not None and student.distillation.listed:
-            yield (
-                f'[second_round.distillation] kind = "{student.distillation.kind}" draws lists of anchors, and with '
-                'companions = "anchors" most pairs of a triple are drawn themselves; choose "batch"'
-            )
+            drawn = 'with companions = "anchors" most pairs of a triple are drawn themselves'
+            yield f'[second_round.distillation] lists are drawn for each anchor, and {drawn}; choose kind = "batch"'
         if (screen := self.screen) is None or not student.loss.draws_offline:
             return
         if screen.suspected == "drop" and screen.match_prior is not None and not screen.suspecting:
-            yield (
-                '[screen] match_prior flags nothing, so suspected = "drop" drops nothing; choose "downweight" or '
-                '"soft_margin", or set a rule as well'
-            )
+            yield '[screen] match_prior sets no flag, so suspected = "drop" drops nothing; choose "downweight"'
         if screen.suspected == "soft_margin" and student.loss.makes_triples:
-            yield (
-                '[screen] suspected = "soft_margin" applies to offline negatives only, and with companions = "anchors" '
-                'most pairs of a triple are others; choose "drop" or "downweight"'
-            )
+            others = 'with companions = "anchors" most pairs of a triple are no offline negatives'
+            yield f'[screen] suspected = "soft_margin" softens offline negatives, and {others}; choose "downweight"'
         if screen.suspected == "soft_margin" and not student.loss.softens:
-            yield (
-                '[screen] suspected = "soft_margin" lowers margin_offline, which is 0; set loss.margin_offline, to 0.2 '
-                'for example, or choose "drop" or "downweight"'
-            )
+            yield '[screen] suspected = "soft_margin" lowers margin_offline, which is 0; set it, or choose "drop"'

@@ -93,10 +93,8 @@ def parse_override(override: str) -> dict[str, Any]:
     try:
         return dict(parse_toml(f"override = {{{override}}}")["override"])
     except ValueError as error:
-        raise ValueError(
-            f"override {override!r} is not the inside of a TOML inline table, "
-            f'such as `seed=1, second_round.loss.name="offtri"`: {error}'
-        ) from None
+        inline = 'the inside of a TOML inline table, such as `seed=1, second_round.loss.name="offtri"`'
+        raise ValueError(f"override {override!r} is not {inline}: {error}") from None
 
 
 def override_text(change: Mapping[str, Any]) -> str:

@@ -154,10 +154,8 @@ class InfoNCELoss(LogitLoss):
     def problems(self) -> Iterator[str]:
         yield from super().problems()
         if self.temperature != "pair" and self.learn_temperature and self.temperature * self.max_scale < 1:
-            yield (
-                f"temperature = {self.temperature} scales by more than max_scale = {self.max_scale}; raise one of "
-                "them, or set learn_temperature = false"
-            )
+            scales = f"temperature = {self.temperature} scales by more than max_scale = {self.max_scale}"
+            yield f"{scales}; raise one of them, or set learn_temperature = false"
 
 
 class AdaptiveInfoNCELoss(InfoNCELoss):

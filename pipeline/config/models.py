@@ -35,12 +35,8 @@ class ModelSection(NamedSection):
     @property
     def dimensions(self) -> int:
         """Length of the vectors that are searched."""
-        size = getattr(self, "embedding_size", None)
-        if size is None:
-            raise ValueError(
-                f"[model] {self.name} does not say how long its vectors are; call its constructor's keyword for that "
-                "`embedding_size`."
-            )
+        if (size := getattr(self, "embedding_size", None)) is None:
+            raise ValueError(f"[model] {self.name} does not say how long its vectors are, as `embedding_size`.")
         return int(size)
 
     @classmethod

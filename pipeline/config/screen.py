@@ -20,6 +20,7 @@ class Screen(Section):
     `range_*`, `*_score` and `max_uses` leave negatives out. The other rules mark suspected false negatives, and
     `suspected` decides their use in training: not drawn (`drop`), drawn less the more they are suspected
     (`downweight`), drawn with a smaller offline margin or weight (`soft_margin`), or drawn like any other (`keep`).
+    Files are below the data root in an experiment.
     """
 
     range_min: PositiveInt | None = None
@@ -31,8 +32,8 @@ class Screen(Section):
     max_score: float | None = None
     """Leave out negatives with a higher score."""
     positives: str | None = None
-    """A file of pairs that people judged to match: Parquet or CSV with the columns caption_id and image_id
-    (rows of the data), or json, {caption: [image, ...]}. In an experiment, below the data root."""
+    """A file of pairs that people judged to match: Parquet or CSV with the columns caption_id and image_id (rows of the
+    data), or json, {caption: [image, ...]}."""
     same_text: bool = False
     """Flag captions with the words of one of the image's own, whatever their case, full stops and typography."""
     near_text: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
@@ -53,11 +54,10 @@ class Screen(Section):
     """Flag negatives of a caption whose own pair is right with a lower probability: in an image's list the caption may
     be its own, and in the caption's list any image may."""
     pair_probabilities: str | None = None
-    """File for `doubtful_pair`: clean_pairs.parquet of an experiment with [co_teaching], columns caption_id and
-    probability. In an experiment, below the data root."""
+    """File for `doubtful_pair`, with columns caption_id and probability: clean_pairs.parquet of a [co_teaching]."""
     judgements: str | None = None
-    """File of a judge, such as an MLLM, that replaces weaker rules: the columns caption_id, image_id (rows of the data)
-    and probability, that they match; Parquet, CSV, TSV or JSON lines. In an experiment, below the data root."""
+    """File of a judge, such as an MLLM, that replaces weaker rules: columns caption_id, image_id (rows of the data) and
+    probability, that they match; Parquet, CSV, TSV or JSON lines."""
     judged_match: Probability = 0.5
     """Flag pairs that the judge gives at least this probability; pairs that it gives less are cleared."""
     judged_grades: Annotated[tuple[float, float], Field(strict=False)] | None = None

@@ -147,8 +147,7 @@ class Sampling(Section):
     community: Annotated[int, Field(ge=2)] | None = None
     """Number of pairs close to each other in `batches`; by default 32."""
     guide_margin: Annotated[float, Field(ge=-2.0, le=2.0)] | None = None
-    """Leave out in-batch negatives that the teacher scores above the anchor's own pair less this margin, GISTEmbed
-    (`aoq.guided_matches`)."""
+    """Leave out in-batch negatives that the teacher scores above the anchor's own pair less this margin (GISTEmbed)."""
 
     def problems(self) -> Iterator[str]:
         if {self.gap is not None, self.sharpness is not None} != {self.strategy == "weighted"}:

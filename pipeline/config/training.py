@@ -168,9 +168,8 @@ class Training(Schedule):
     warmup: TomlArray[WarmUp] = ()
     """Losses of the first epochs, one name each, instead of `loss`; their margin is the online one."""
     start_up: StartUp | None = None
-    """`auto`: self-paced hardness of online negatives (`aoq.pipeline.losses.pace`). By default they are the batch's
-    hardest from the first step on, which may collapse a training from scratch. Losses on logits, such as `infonce`,
-    do not use it, nor do `sum` and `onlyoffline`; a warm-up on `online` does."""
+    """`auto`: self-paced hardness of online negatives; by default they are the batch's hardest from the first step on,
+    which may collapse a training from scratch. Losses on logits, `sum` and `onlyoffline` do not use it."""
     constraints: Constraints | None = None
     """Constraints on the model's attention besides the ranking of pairs."""
     distillation: Distillation | None = None
@@ -194,15 +193,11 @@ class Training(Schedule):
         if len(self.warmup) >= self.epochs:
             yield f"{len(self.warmup)} warm-up epochs leave none of {self.epochs} for {self.loss.name!r}"
         if self.loss.makes_triples and self.batch_size < 6:
-            yield (
-                f'companions = "anchors" makes triples, and batch_size = {self.batch_size} has no two of them, so no '
-                "online negative; give at least 6"
-            )
+            few = f"batch_size = {self.batch_size} has no two of them, so no online negative"
+            yield f'companions = "anchors" makes triples, and {few}; give at least 6'
         if self.is_paced and self.loss.online_margin == 0:
-            yield (
-                'start_up = "auto" measures hardness by the margin of online negatives, and that of '
-                f"{self.loss.name!r} is 0; give it one, or leave start_up out"
-            )
+            margin = f"the margin of online negatives, and that of {self.loss.name!r} is 0"
+            yield f'start_up = "auto" measures hardness by {margin}; give it one, or leave start_up out'
 
 
 class SecondRound(Training):

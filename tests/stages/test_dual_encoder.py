@@ -143,7 +143,7 @@ def test_a_pair_starts_at_its_own_temperature(make, tmp_path):
     assert learnt == [{"temperature": pytest.approx(1 / 20, rel=1e-4)}]
     for change in ('image_pooling = "cls"', 'text_pooling = "mean"', "project = true"):
         (tmp_path / "no_pair.toml").write_text(re.sub(f"{change.split()[0]} = .*", change, text))
-        with pytest.raises(ValueError, match=r'\[first_round\] loss.temperature = "pair" needs a pretrained pair; set'):
+        with pytest.raises(ValueError, match=r'\[first_round\] loss.temperature = "pair" needs a pretrained pair: one'):
             plan(str(tmp_path / "no_pair.toml"), data_root=tmp_path, artifact_root=tmp_path / "artifacts")
 
 
