@@ -20,7 +20,7 @@ from torch.testing import assert_close
 
 from aoq.models.base import Code, MatchingModel, real_fragments
 from aoq.models.bfan import BFAN
-from aoq.models.imram import DIRECTIONS_BY_MODE, IMRAM
+from aoq.models.imram import IMRAM
 from aoq.models.naaf import NAAF
 from aoq.models.pfan import PFAN
 from aoq.models.scan import SCAN
@@ -152,10 +152,11 @@ def cosine(x: Float[Tensor, "*#axes D"], y: Float[Tensor, "*#axes D"]) -> Float[
 
 
 def scan(model: SCAN, pairs: Pairs) -> Float[Tensor, "*pairs"]:
-    weights = attention(pairs.products(), pairs, direction=model.direction, temperature=model.temperature)
-    cosines = cosine(pairs.queries(model.direction), pairs.attended(weights, model.direction))
+    (direction,) = model.directions
+    weights = attention(pairs.products(), pairs, direction=direction, temperature=model.temperature)
+    cosines = cosine(pairs.queries(direction), pairs.attended(weights, direction))
     scaled = (model.temperature_lse * cosines).unsqueeze(-1)
-    soft_maximum = pairs.masked(scaled, QUERY[model.direction], -torch.inf).squeeze(-1).logsumexp(-1)
+    soft_maximum = pairs.masked(scaled, QUERY[direction], -torch.inf).squeeze(-1).logsumexp(-1)
     return soft_maximum / model.temperature_lse
 
 
@@ -239,7 +240,7 @@ def saf(model: SAF, pairs: Pairs) -> Float[Tensor, "*pairs"]:
 
 def imram(model: IMRAM, pairs: Pairs) -> Float[Tensor, "*pairs"]:
     rounds = []
-    for direction in DIRECTIONS_BY_MODE[model.mode]:
+    for direction in model.directions:
         memory, original = model.memory[direction], pairs.queries(direction)
         weight = torch.cat([memory.own.weight, memory.seen.weight], dim=1)
         products, queries = pairs.products(), original

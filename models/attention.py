@@ -33,25 +33,20 @@ def attention(
 ) -> Float[Tensor, "C W I R"]:
     """Compute the weight of every context fragment for every query; weights sum to 1 over the real context.
 
-    a = softmax over the context of temperature * x, where x are the products normalised along the queries.
+    a = softmax over the context of temperature * x, where x are the products, clipped (LeakyReLU 0.1) or not and
+    normalised along the queries: SCAN's `raw_feature_norm`.
     """
-    products = normalise_products(block, direction=direction, normalisation=normalisation)
-    return masked_softmax(temperature * products, block.mask(CONTEXT_AXIS[direction]), CONTEXT_AXIS[direction])
-
-
-def normalise_products(
-    block: Block, *, direction: AttentionDirection, normalisation: Normalisation
-) -> Float[Tensor, "C W I R"]:
-    """Apply SCAN's `raw_feature_norm`: clip products (LeakyReLU 0.1), normalise them along the queries, or both."""
-    products, query = block.products, QUERY_AXIS[direction]
-    if normalisation == "softmax":
-        return masked_softmax(products, block.mask(query), query)
+    products, query, context = block.products, QUERY_AXIS[direction], CONTEXT_AXIS[direction]
     slope = SLOPE if normalisation.startswith("clipped") else 1.0
-    if normalisation.endswith("l2norm"):
+    if normalisation == "softmax":
+        products = masked_softmax(products, block.mask(query), query)
+    elif normalisation.endswith("l2norm"):
         # No epsilon: the products of a single query must be exactly 1 or -1, so that equal ones stay equal (BFAN).
-        return clipped_unit(products, query, slope)
-    products = products if slope == 1 else F.leaky_relu(products, slope)
-    return l1_normalise(products, query) if normalisation.endswith("l1norm") else products
+        products = clipped_unit(products, query, slope)
+    else:
+        products = products if slope == 1 else F.leaky_relu(products, slope)
+        products = l1_normalise(products, query) if normalisation.endswith("l1norm") else products
+    return masked_softmax(temperature * products, block.mask(context), context)
 
 
 def attended_cosine(
@@ -59,14 +54,8 @@ def attended_cosine(
 ) -> Float[Tensor, "C W I"] | Float[Tensor, "C I R"]:
     """Compute the cosine of each query and the weighted sum of its context; 0 where either is a zero vector."""
     context = CONTEXT_AXIS[direction]
-    numerator = (weights * block.products).sum(context)
     norm = block.word_norm.unsqueeze(2) if direction == "t2i" else block.regions.norm
-    return numerator * inverse_root(block.squared_norm(weights, context)) / norm
-
-
-def inverse_root(square: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
-    """Compute 1 / sqrt(x), and 0 for the squared norm of a zero vector."""
-    return square.masked_fill(square <= FLOOR, torch.inf).rsqrt()
+    return (weights * block.products).sum(context) * block.inverse_norm(weights, context) / norm
 
 
 def aggregate(
@@ -74,21 +63,24 @@ def aggregate(
     block: Block,
     *,
     direction: AttentionDirection,
-    aggregation: Aggregation,
+    aggregation: Aggregation = "Mean",
     temperature: float = 1.0,
 ) -> Float[Tensor, "C I"]:
     """Aggregate all queries of a pair: mean, sum, maximum, or log(sum exp(temperature * x)) / temperature."""
-    dim, mask = (1, block.word_mask) if direction == "t2i" else (2, block.regions.mask)
-    if mask is not None and direction == "t2i":
-        mask = mask.unsqueeze(2)
+    dim, mask = (1, block.mask(1)) if direction == "t2i" else (2, block.mask(3))
+    mask = None if mask is None else mask.squeeze(CONTEXT_AXIS[direction])
     if aggregation in ("Mean", "Sum"):
         total = values.sum(dim) if mask is None else values.masked_fill(~mask, 0).sum(dim)
         if aggregation == "Sum":
             return total
         return total / (values.shape[dim] if mask is None else mask.sum(dim).clamp_min(1))
-    if mask is not None:  # where nothing is real, the zero vectors are compared: -inf has no gradient
-        values = values.masked_fill(~mask & mask.any(dim, keepdim=True), -torch.inf)
+    values = real_or_lowest(values, mask, dim)
     return values.amax(dim) if aggregation == "Max" else (temperature * values).logsumexp(dim) / temperature
+
+
+def real_or_lowest(x: Float[Tensor, "*axes"], mask: Bool[Tensor, "*masks"] | None, dim: int) -> Float[Tensor, "*axes"]:
+    """Set x to -inf where the mask is False; where nothing along `dim` is real, leave it: -inf has no gradient."""
+    return x if mask is None else x.masked_fill(~mask & mask.any(dim, keepdim=True), -torch.inf)
 
 
 def masked_softmax(x: Float[Tensor, "*axes"], mask: Bool[Tensor, "*masks"] | None, dim: int) -> Float[Tensor, "*axes"]:
@@ -156,12 +148,18 @@ class Block:
             return None if self.word_mask is None else self.word_mask[:, :, None, None]
         return None if self.regions.mask is None else self.regions.mask.unsqueeze(1)
 
-    def squared_norm(self, weights: Float[Tensor, "C W I R"], axis: int) -> Float[Tensor, "C W_or_I I_or_R"]:
-        """Compute |.|^2 of weighted sums: of regions (axis 3) for each word, or of words (axis 1) for each region."""
+    def real_products(self, axis: int) -> Float[Tensor, "C W I R"]:
+        """Return the products, -inf at masked context (words: axis 1, regions: axis 3) beside a real one."""
+        return real_or_lowest(self.products, self.mask(axis), axis)
+
+    def inverse_norm(self, weights: Float[Tensor, "C W I R"], axis: int) -> Float[Tensor, "C W_or_I I_or_R"]:
+        """Compute 1 / |.| of weighted sums, of regions (axis 3) for each word, or of words (axis 1) for each region; 0
+        for a zero vector."""
         if axis == 1:
             through = torch.einsum("cvir,cvw->cwir", weights, self.word_gram)
         elif self.is_aligned:
             through = torch.einsum("cwis,cisr->cwir", weights, self.regions.gram)
         else:
             through = torch.einsum("cwis,isr->cwir", weights, self.regions.gram[0])
-        return (weights * through).sum(axis)
+        square = (weights * through).sum(axis)
+        return square.masked_fill(square <= FLOOR, torch.inf).rsqrt()

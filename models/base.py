@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from aoq.models.packing import ranks, sent
 from aoq.models.towers.preprocessing import Preprocessing
-from aoq.models.towers.tower import SideName, Tower
+from aoq.models.towers.tower import SideName, Tower, named_towers
 
 Size = Annotated[int, Gt(0)]
 StepCount = Annotated[int, Gt(0), Le(1000)]
@@ -228,7 +228,7 @@ class MatchingModel(nn.Module, ABC):
     @property
     def towers(self) -> dict[SideName, Tower]:
         """Pretrained encoders, by side."""
-        return {}
+        return named_towers(getattr(self, "image", None), getattr(self, "text", None))
 
     def load_pretrained(self) -> None:
         """Load the towers' published weights; called once on a fresh model before training."""

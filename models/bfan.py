@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from aoq.models.attention import CONTEXT_AXIS, Block, aggregate, attended_cosine, attention
+from aoq.models.attention import CONTEXT_AXIS, Block
 from aoq.models.base import AttentionDirection, PositiveNumber
 from aoq.models.fragments import FragmentModel
 
@@ -27,24 +27,15 @@ class BFAN(FragmentModel):
         temperature: Temperature of the attention.
     """
 
+    directions = "t2i", "i2t"
+
     def __init__(self, *, focal: Focal = "equal", temperature: PositiveNumber = 20.0, **encoders: Any) -> None:
         super().__init__(**encoders)
         self.focal, self.temperature = focal, temperature
 
-    def compare(self, block: Block) -> Float[Tensor, "C I"]:
-        return self.focused(block, "t2i") + self.focused(block, "i2t")
-
-    def attend(self, block: Block) -> dict[AttentionDirection, Float[Tensor, "C W I R"]]:
-        return {"t2i": self.focal_weights(block, "t2i"), "i2t": self.focal_weights(block, "i2t")}
-
-    def focused(self, block: Block, direction: AttentionDirection) -> Float[Tensor, "C I"]:
-        """Compute one direction's mean cosine."""
-        cosines = attended_cosine(block, self.focal_weights(block, direction), direction=direction)
-        return aggregate(cosines, block, direction=direction, aggregation="Mean")
-
-    def focal_weights(self, block: Block, direction: AttentionDirection) -> Float[Tensor, "C W I R"]:
-        weights = attention(block, direction=direction, temperature=self.temperature)
-        return focus(weights, block.mask(CONTEXT_AXIS[direction]), CONTEXT_AXIS[direction], self.focal)
+    def attend(self, block: Block, direction: AttentionDirection) -> Float[Tensor, "C W I R"]:
+        context = CONTEXT_AXIS[direction]
+        return focus(super().attend(block, direction), block.mask(context), context, self.focal)
 
 
 def focus(

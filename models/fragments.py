@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.utils import parametrizations
 
-from aoq.models.attention import Block, Regions
+from aoq.models.attention import Block, Regions, aggregate, attended_cosine, attention
 from aoq.models.base import (
+    Aggregation,
     AttentionDirection,
     Captions,
     Code,
     FragmentAttention,
     Images,
     MatchingModel,
+    Normalisation,
     Size,
     real_first,
     real_fragments,
@@ -27,14 +29,14 @@ from aoq.models.layers import Projection, TextEncoder, l2_normalise, zero_masked
 from aoq.models.packing import sent
 from aoq.models.towers.image_towers import open_image_tower
 from aoq.models.towers.text_towers import TextTower, open_text_tower
-from aoq.models.towers.tower import SideName, Tower, named_towers
 
 TILE_IMAGES, TILE_CAPTIONS = 64, 256
 
 
 class FragmentModel(MatchingModel):
-    """A model that compares every word with every region, by `compare` of a block of pairs.
+    """A model that compares every word with every region, block by block of pairs.
 
+    In each of its `directions` a query attends to its context; its similarity is the cosine with what it attends to.
     A region is l2(W v + b), a word the l2-normalised state of a GRU. With `text_tower` words are the word pieces of a
     pretrained encoder, through a linear layer.
 
@@ -44,6 +46,11 @@ class FragmentModel(MatchingModel):
     """
 
     attends = scores_alone = True
+    directions: tuple[AttentionDirection, ...] = ("t2i",)
+    temperature: float
+    normalisation: Normalisation = "clipped_l2norm"
+    aggregation: Aggregation = "Mean"
+    temperature_lse: float = 1.0
     block_words = 128
     """Largest number of words in a block of the similarity matrix: small enough for the cache."""
 
@@ -70,21 +77,12 @@ class FragmentModel(MatchingModel):
         if weight_norm:
             parametrizations.weight_norm(project, dim=None)  # type: ignore[arg-type]  # None: one norm for all of W
         self.project = project
+        sizes: dict[str, Any] = {"vocabulary_size": vocabulary_size, "embedding_size": embedding_size}
         self.text: TextEncoder | TextTower
         if text_tower is None:
-            self.text = TextEncoder(
-                vocabulary_size,
-                word_size=word_size,
-                embedding_size=embedding_size,
-                bidirectional=bidirectional,
-                dropout=word_dropout,
-            )
+            self.text = TextEncoder(**sizes, word_size=word_size, bidirectional=bidirectional, dropout=word_dropout)
         else:
-            self.text = open_text_tower(text_tower, vocabulary_size=vocabulary_size, embedding_size=embedding_size)
-
-    @property
-    def towers(self) -> dict[SideName, Tower]:
-        return named_towers(self.image, self.text)
+            self.text = open_text_tower(text_tower, **sizes)
 
     def encode_images(self, images: Images) -> Code:
         return self.encode_regions(images if self.image is None else self.image.regions(images))
@@ -98,13 +96,25 @@ class FragmentModel(MatchingModel):
         words, mask = self.text.states(captions)
         return Code(l2_normalise(words) if self.normalise_captions else words, mask, lengths=captions.lengths)
 
-    @abstractmethod
-    def compare(self, block: Block) -> Float[Tensor, "C I"]:
-        """Compute the similarity of each caption with each image of its block."""
+    def attend(self, block: Block, direction: AttentionDirection) -> Float[Tensor, "C W I R"]:
+        """Compute the weights that sum a query's context."""
+        return attention(block, direction=direction, temperature=self.temperature, normalisation=self.normalisation)
 
-    @abstractmethod
-    def attend(self, block: Block) -> dict[AttentionDirection, Float[Tensor, "C W I R"]]:
-        """Compute the weights that sum a query's context, in each direction that the model attends in."""
+    def compare(self, block: Block) -> Float[Tensor, "C I"]:
+        """Compute the similarity of each caption with each image of its block, the sum of all directions'."""
+        first, *others = (self.compare_in(block, direction) for direction in self.directions)
+        return sum(others, first)
+
+    def compare_in(self, block: Block, direction: AttentionDirection) -> Float[Tensor, "C I"]:
+        """Compute the similarity of one direction."""
+        weights = self.attend(block, direction)
+        return self.aggregate(attended_cosine(block, weights, direction=direction), block, direction)
+
+    def aggregate(
+        self, values: Float[Tensor, "C W_or_I I_or_R"], block: Block, direction: AttentionDirection
+    ) -> Float[Tensor, "C I"]:
+        how, temperature = self.aggregation, self.temperature_lse
+        return aggregate(values, block, direction=direction, aggregation=how, temperature=temperature)
 
     def similarity(self, images: Code, captions: Code) -> Float[Tensor, "images captions"]:
         """Score every image against every caption; without gradients in tiles, so that memory stays small."""
@@ -130,9 +140,10 @@ class FragmentModel(MatchingModel):
         block = self.pair_block(images, captions)
         words, regions = (block.words, real_fragments(captions)), (block.regions.vectors[:, 0], real_fragments(images))
         attentions = []
-        for direction, weights in self.attend(block).items():
+        for direction in self.directions:
             (queries, real), (keys, real_keys) = (words, regions) if direction == "t2i" else (regions, words)
-            weights = weights.squeeze(2) if direction == "t2i" else weights.squeeze(2).transpose(1, 2)
+            weights = self.attend(block, direction).squeeze(2)
+            weights = weights if direction == "t2i" else weights.transpose(1, 2)
             weights = weights.masked_fill(~real.unsqueeze(2), 0)
             attentions.append(FragmentAttention(direction, queries, keys, weights, real, real_keys))
         return tuple(attentions)

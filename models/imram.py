@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from aoq.models.attention import QUERY_AXIS, Block, aggregate, attended_cosine, attention
-from aoq.models.base import AttentionDirection, PositiveNumber, Size, StepCount
+from aoq.models.attention import QUERY_AXIS, Block, attended_cosine
+from aoq.models.base import AttentionDirection, PositiveNumber, StepCount
 from aoq.models.fragments import FragmentModel
 
 Mode = Literal["text", "image", "full"]
@@ -26,7 +26,7 @@ class IMRAM(FragmentModel):
     """Attention in `steps` rounds, each query refined by what it has seen; the rounds' similarities are added.
 
     In each round a query's similarity is the cosine of the *original* fragment and the refined one's attended vector,
-    averaged over the queries.
+    averaged over the queries. The attention that it reports is the first round's, whose queries are the fragments.
 
     Args:
         mode: Fragments that are the queries: words (`text`), regions (`image`), or both in turn (`full`).
@@ -40,27 +40,16 @@ class IMRAM(FragmentModel):
         mode: Mode = "full",
         steps: StepCount = 3,
         temperature: PositiveNumber = 9.0,
-        embedding_size: Size = 1024,
         **encoders: Any,
     ) -> None:
-        super().__init__(embedding_size=embedding_size, **encoders)
-        self.mode, self.steps, self.temperature = mode, steps, temperature
-        refined = DIRECTIONS_BY_MODE[mode] if steps > 1 else ()
-        self.memory = nn.ModuleDict({direction: GatedMemory(embedding_size) for direction in refined})
+        super().__init__(**encoders)
+        self.directions, self.steps, self.temperature = DIRECTIONS_BY_MODE[mode], steps, temperature
+        refined = self.directions if steps > 1 else ()
+        self.memory = nn.ModuleDict({direction: GatedMemory(self.project.out_features) for direction in refined})
 
-    def compare(self, block: Block) -> Float[Tensor, "C I"]:
-        return torch.stack([self._rounds(block, direction) for direction in DIRECTIONS_BY_MODE[self.mode]]).sum(0)
-
-    def attend(self, block: Block) -> dict[AttentionDirection, Float[Tensor, "C W I R"]]:
-        """Return the first round's weights, whose queries are the fragments themselves; later ones are refined."""
-        return {
-            direction: attention(block, direction=direction, temperature=self.temperature)
-            for direction in DIRECTIONS_BY_MODE[self.mode]
-        }
-
-    def _rounds(self, block: Block, direction: AttentionDirection) -> Float[Tensor, "C I"]:
+    def compare_in(self, block: Block, direction: AttentionDirection) -> Float[Tensor, "C I"]:
         if self.steps == 1:
-            return self._look(block, block.products, direction)[0]
+            return super().compare_in(block, direction)
         memory = self.memory[direction]
         assert isinstance(memory, GatedMemory)
         if direction == "t2i":
@@ -98,9 +87,8 @@ class IMRAM(FragmentModel):
         real = block.mask(QUERY_AXIS[direction])
         if real is not None:  # refined padding is no longer zero, and products are normalised over it
             products = products.masked_fill(~real, 0)
-        weights = attention(replace(block, products=products), direction=direction, temperature=self.temperature)
-        cosines = attended_cosine(block, weights, direction=direction)
-        return aggregate(cosines, block, direction=direction, aggregation="Mean"), weights
+        weights = self.attend(replace(block, products=products), direction)
+        return self.aggregate(attended_cosine(block, weights, direction=direction), block, direction), weights
 
 
 class GatedMemory(nn.Module):

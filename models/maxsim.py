@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from aoq.models.attention import CONTEXT_AXIS, Block, aggregate
+from aoq.models.attention import CONTEXT_AXIS, Block
 from aoq.models.base import AttentionDirection
 from aoq.models.fragments import FragmentModel
 
@@ -36,31 +36,19 @@ class MaxSim(FragmentModel):
         **encoders: Any,
     ) -> None:
         super().__init__(**encoders)
-        self.directions: list[AttentionDirection] = ["t2i", "i2t"] if direction == "both" else [direction]
+        self.directions = ("t2i", "i2t") if direction == "both" else (direction,)
         self.aggregation = aggregation
 
-    def attend(self, block: Block) -> dict[AttentionDirection, Float[Tensor, "C W I R"]]:
+    def attend(self, block: Block, direction: AttentionDirection) -> Float[Tensor, "C W I R"]:
         """Weigh the best match by 1, without gradient."""
-        weights_by_direction = {}
-        for direction in self.directions:
-            products, dim = _real_products(block, direction).detach(), CONTEXT_AXIS[direction]
-            weights = torch.zeros_like(products).scatter_(dim, products.argmax(dim, keepdim=True), 1)
-            mask = block.mask(dim)
-            weights_by_direction[direction] = weights if mask is None else weights.masked_fill(~mask, 0)
-        return weights_by_direction
+        context = CONTEXT_AXIS[direction]
+        products, mask = block.real_products(context).detach(), block.mask(context)
+        weights = torch.zeros_like(products).scatter_(context, products.argmax(context, keepdim=True), 1)
+        return weights if mask is None else weights.masked_fill(~mask, 0)
 
     def compare(self, block: Block) -> Float[Tensor, "C I"]:
-        scores = []
-        for direction in self.directions:
-            best = _real_products(block, direction).max(CONTEXT_AXIS[direction]).values
-            scores.append(aggregate(best, block, direction=direction, aggregation=self.aggregation))
-        return sum(scores[1:], scores[0]) / len(scores)
+        return super().compare(block) / len(self.directions)
 
-
-def _real_products(block: Block, direction: AttentionDirection) -> Float[Tensor, "C W I R"]:
-    """Set the products with masked context to -inf; where all is masked, zero vectors are compared."""
-    dim = CONTEXT_AXIS[direction]
-    mask = block.mask(dim)
-    if mask is None:
-        return block.products
-    return block.products.masked_fill(~mask & mask.any(dim, keepdim=True), -torch.inf)
+    def compare_in(self, block: Block, direction: AttentionDirection) -> Float[Tensor, "C I"]:
+        context = CONTEXT_AXIS[direction]
+        return self.aggregate(block.real_products(context).max(context).values, block, direction)

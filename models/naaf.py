@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from aoq.models.attention import CONTEXT_AXIS, Block, aggregate, attention, inverse_root, masked_softmax
+from aoq.models.attention import Block, masked_softmax
 from aoq.models.base import AttentionDirection, Code, PositiveNumber, real_fragments
 from aoq.models.fragments import FragmentModel
 
@@ -51,11 +51,10 @@ class NAAF(FragmentModel):
         self.alpha = nn.Buffer(torch.tensor(alpha))
         self.statistics = nn.Buffer(torch.zeros(4))  # mu+, sigma+, mu-, sigma-
 
-    def attend(self, block: Block) -> dict[AttentionDirection, Float[Tensor, "C W I R"]]:
+    def attend(self, block: Block, direction: AttentionDirection) -> Float[Tensor, "C W I R"]:
         """A word attends to regions above the threshold, and to nothing if there is none: its weights are 0."""
-        fitting, mask = block.products > self._threshold, block.mask(CONTEXT_AXIS["t2i"])
-        fitting = fitting if mask is None else fitting & mask
-        return {"t2i": masked_softmax(self.temperature * block.products, fitting, 3)}
+        fitting, mask = block.products > self._threshold, block.mask(3)
+        return masked_softmax(self.temperature * block.products, fitting if mask is None else fitting & mask, 3)
 
     @property
     def _threshold(self) -> Tensor:
@@ -63,16 +62,16 @@ class NAAF(FragmentModel):
 
     def compare(self, block: Block) -> Float[Tensor, "C I"]:
         similarity = block.products
-        margin = best_region(block) - self._threshold
+        margin = block.real_products(3).amax(3) - self._threshold
         decisive = margin
         if not self.training:  # propagated: averaged over the caption's words, like words weighing more
             mask = None if block.word_mask is None else block.word_mask.unsqueeze(1)
             decisive = torch.bmm(masked_softmax(PROPAGATION * block.word_gram, mask, 2), margin)
         negative = torch.where(decisive < 0, margin, 0)
-        weights = self.attend(block)["t2i"]
-        positive = (weights * similarity).sum(3) * inverse_root(block.squared_norm(weights, 3))
-        relevance = (attention(block, direction="t2i", temperature=self.temperature) * similarity).sum(3)
-        return aggregate(negative + positive + relevance, block, direction="t2i", aggregation="Mean")
+        weights = self.attend(block, "t2i")
+        positive = (weights * similarity).sum(3) * block.inverse_norm(weights, 3)
+        relevance = (super().attend(block, "t2i") * similarity).sum(3)
+        return self.aggregate(negative + positive + relevance, block, "t2i")
 
     @torch.no_grad()
     def observe(self, images: Code, captions: Code, similarity: Float[Tensor, "pairs pairs"]) -> None:
@@ -104,7 +103,7 @@ class NAAF(FragmentModel):
     def _best_regions(self, images: Code, captions: Code) -> Float[Tensor, " words"]:
         """Compute max_r s of every real word of aligned pairs."""
         block = self.pair_block(images, captions)
-        return best_region(block).squeeze(2)[real_fragments(captions)]
+        return block.real_products(3).amax((2, 3))[real_fragments(captions)]
 
 
 class Mismatch(NamedTuple):
@@ -156,11 +155,3 @@ class Mismatch(NamedTuple):
         alpha = self.sigma_other / self.sigma * math.exp(min(exponent, LARGEST_EXPONENT))
         boundary = self.boundary(alpha)
         return alpha if boundary is not None and self.safe >= 0 and abs(boundary - self.safe) < _SAME else None
-
-
-def best_region(block: Block) -> Float[Tensor, "C W I"]:
-    """max_r <word, region> over the real regions; 0 where there are none."""
-    mask = block.mask(CONTEXT_AXIS["t2i"])
-    if mask is None:
-        return block.products.amax(3)
-    return block.products.masked_fill(~mask, -torch.inf).amax(3).masked_fill(~mask.any(3), 0)

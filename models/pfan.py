@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from aoq.models.attention import Block, aggregate, attended_cosine
-from aoq.models.base import Aggregation, Code, Images, Size
+from aoq.models.attention import Block, attended_cosine
+from aoq.models.base import Aggregation, AttentionDirection, Code, Images, Size
 from aoq.models.layers import zero_masked
 from aoq.models.scan import SCAN
 
@@ -79,13 +79,12 @@ class PFAN(SCAN):
         spread = torch.zeros(*indices.shape[:2], self.grid**2 + 1, dtype=weights.dtype, device=weights.device)
         return spread.scatter_add(2, indices, weights) @ self.block_embedding.weight
 
-    def compare(self, block: Block) -> Float[Tensor, "C I"]:
-        if self.direction == "i2t":
-            return super().compare(block)
-        weights = self.attend(block)["t2i"]
-        how: dict[str, Any] = {"aggregation": self.aggregation, "temperature": self.temperature_lse}
-        cosines = aggregate(attended_cosine(block, weights, direction="t2i"), block, direction="t2i", **how)
-        return cosines + 0.5 * aggregate(weights.amax(3), block, direction="t2i", **how)
+    def compare_in(self, block: Block, direction: AttentionDirection) -> Float[Tensor, "C I"]:
+        if direction == "i2t":
+            return super().compare_in(block, direction)
+        weights = self.attend(block, direction)
+        cosines = self.aggregate(attended_cosine(block, weights, direction=direction), block, direction)
+        return cosines + 0.5 * self.aggregate(weights.amax(3), block, direction)
 
 
 def grid_blocks(

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxtyping import Float
-from torch import Tensor
-
-from aoq.models.attention import Block, aggregate, attended_cosine, attention
 from aoq.models.base import Aggregation, AttentionDirection, Normalisation, PositiveNumber
 from aoq.models.fragments import FragmentModel
 
@@ -36,22 +32,6 @@ class SCAN(FragmentModel):
         **encoders: Any,
     ) -> None:
         super().__init__(**encoders)
-        self.direction, self.aggregation, self.normalisation = direction, aggregation, normalisation
+        self.directions, self.normalisation = (direction,), normalisation
         self.temperature = _TEMPERATURE[direction] if temperature is None else temperature
-        self.temperature_lse = temperature_lse
-
-    def attend(self, block: Block) -> dict[AttentionDirection, Float[Tensor, "C W I R"]]:
-        weights = attention(
-            block, direction=self.direction, temperature=self.temperature, normalisation=self.normalisation
-        )
-        return {self.direction: weights}
-
-    def compare(self, block: Block) -> Float[Tensor, "C I"]:
-        weights = self.attend(block)[self.direction]
-        return aggregate(
-            attended_cosine(block, weights, direction=self.direction),
-            block,
-            direction=self.direction,
-            aggregation=self.aggregation,
-            temperature=self.temperature_lse,
-        )
+        self.aggregation, self.temperature_lse = aggregation, temperature_lse

@@ -14,8 +14,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from aoq.models.attention import Block, attention, inverse_root, masked_softmax
-from aoq.models.base import AttentionDirection, Captions, Code, Fraction, Images, Size, StepCount
+from aoq.models.attention import Block, masked_softmax
+from aoq.models.base import Captions, Code, Fraction, Images, Size, StepCount
 from aoq.models.fragments import FragmentModel
 from aoq.models.layers import (
     EPSILON,
@@ -28,8 +28,6 @@ from aoq.models.layers import (
     masked_mean,
     safe_norm,
 )
-
-_TEMPERATURE = 9.0
 
 
 class _SGRAF(FragmentModel):
@@ -46,17 +44,18 @@ class _SGRAF(FragmentModel):
     """
 
     takes_masks = False
+    temperature = 9.0
 
     def __init__(
         self,
         *,
         regions: int = 36,
-        embedding_size: Size = 1024,
         similarity_size: Size = 256,
         dropout: Fraction = 0.4,
         **encoders: Any,
     ) -> None:
-        super().__init__(embedding_size=embedding_size, word_dropout=dropout, **encoders)
+        super().__init__(word_dropout=dropout, **encoders)
+        embedding_size = self.project.out_features
         self.regions = regions if self.image is None else self.image.count_patches()
         self.pool_image = SummaryPooling(embedding_size, self.regions, dropout)
         self.pool_caption = SummaryPooling(embedding_size, None, dropout)
@@ -84,14 +83,10 @@ class _SGRAF(FragmentModel):
         code = super().encode_captions(captions)
         return replace(code, pooled=self.pool_caption(code.vectors, code.mask))
 
-    def attend(self, block: Block) -> dict[AttentionDirection, Float[Tensor, "C W I R"]]:
-        return {"t2i": attention(block, direction="t2i", temperature=_TEMPERATURE)}
-
     def local(self, block: Block) -> Float[Tensor, "I C W S"]:
         """Compute the similarity vectors of words, before normalisation."""
-        weights = self.attend(block)["t2i"]
-        norm_inverse = inverse_root(block.squared_norm(weights, 3))
-        weights = weights * norm_inverse.unsqueeze(3)  # what is attended to has norm 1 now
+        weights = self.attend(block, "t2i")
+        weights = weights * block.inverse_norm(weights, 3).unsqueeze(3)  # what is attended to has norm 1 now
         regions = block.regions.vectors
         if block.is_aligned:
             return self._differences(weights.squeeze(2), regions.squeeze(1), block.words).unsqueeze(0)
@@ -133,9 +128,9 @@ class SGR(_SGRAF):
         steps: Reasoning steps over the similarity graph.
     """
 
-    def __init__(self, *, steps: StepCount = 3, similarity_size: Size = 256, **options: Any) -> None:
-        super().__init__(similarity_size=similarity_size, **options)
-        self.reasoning = nn.ModuleList(Reasoning(similarity_size) for _ in range(steps))
+    def __init__(self, *, steps: StepCount = 3, **options: Any) -> None:
+        super().__init__(**options)
+        self.reasoning = nn.ModuleList(Reasoning(self.score.in_features) for _ in range(steps))
 
     def summary(self, block: Block, mask: Bool[Tensor, "C nodes"] | None) -> Float[Tensor, "I C S"]:
         nodes = clipped_unit(torch.cat([self.whole(block).unsqueeze(2), self.local(block)], dim=2), 3, slope=1.0)
@@ -154,9 +149,9 @@ class SAF(_SGRAF):
 
     scores_alone = False
 
-    def __init__(self, *, similarity_size: Size = 256, **options: Any) -> None:
-        super().__init__(similarity_size=similarity_size, **options)
-        self.gate = _linear(similarity_size, 1)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.gate = _linear(self.score.in_features, 1)
         self.norm = nn.BatchNorm1d(1)
         self.moments = Moments()
 

@@ -13,7 +13,6 @@ from aoq.models.layers import Fragments, Mask, Projection, TextEncoder, count, g
 from aoq.models.packing import ranks, run_over, sent, true_places
 from aoq.models.towers.image_towers import open_image_tower
 from aoq.models.towers.text_towers import TextTower, open_text_tower
-from aoq.models.towers.tower import SideName, Tower, named_towers
 
 MASKED, REPLACED = 0.5, 0.6
 """Cumulative fractions of chosen words that become <mask>, or any word, with `augment_words = "mask"`."""
@@ -84,10 +83,6 @@ class VSEInfinity(EmbeddingModel):
         if self.training:
             captions = self._augmented(captions)
         return Code(l2_normalise(self.pool_words(*self.text.states(captions))))
-
-    @property
-    def towers(self) -> dict[SideName, Tower]:
-        return named_towers(self.image, self.text)
 
     def _regions(self, features: Float[Tensor, "images regions features"], real: Mask) -> Fragments:
         """Compute W v + MLP(v) of the real regions, which a mask on the CPU marks, and zero elsewhere."""

@@ -57,7 +57,7 @@ def aggregated(values, model):
 
 def scan(loops, model, regions, words):
     """What each query attends to, their cosine, and one number of all cosines."""
-    queries, contexts = (words, regions) if model.direction == "t2i" else (regions, words)
+    queries, contexts = (words, regions) if model.directions == ("t2i",) else (regions, words)
     weights = loops.attention(queries, contexts, model.temperature, model.normalisation)
     cosines = [loops.cosine(q, weighted(row, contexts)) for q, row in zip(queries, weights, strict=True)]
     return aggregated(cosines, model)
@@ -66,7 +66,7 @@ def scan(loops, model, regions, words):
 def pfan(loops, model, regions, words):
     """SCAN's, and for t2i half the aggregate of each word's largest attention."""
     similarity = scan(loops, model, regions, words)
-    if model.direction == "t2i":
+    if model.directions == ("t2i",):
         similarity += 0.5 * aggregated([max(row) for row in loops.attention(words, regions, model.temperature)], model)
     return similarity
 
@@ -113,7 +113,7 @@ def naaf(loops, model, regions, words):
 def imram(loops, model, regions, words):
     """In each round every query looks; the similarity is that of the original fragment to what was seen."""
     total = 0.0
-    for direction in DIRECTIONS_BY_MODE[model.mode]:
+    for direction in model.directions:
         originals, contexts = (words, regions) if direction == "t2i" else (regions, words)
         queries = originals
         for step in range(model.steps):

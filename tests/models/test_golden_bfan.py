@@ -36,7 +36,7 @@ def test_scores(golden, official):
         pairs = bfan.model.pair_block(*bfan.pairs())
         for direction in ("t2i", "i2t"):
             expected = case[f"out/scores_{direction}/{kind}"]
-            case.check(f"out/scores_{direction}/{kind}", bfan.model.focused(pairs, direction).view_as(expected))
+            case.check(f"out/scores_{direction}/{kind}", bfan.model.compare_in(pairs, direction).view_as(expected))
         case.check(f"out/scores_eval/{kind}", bfan.double().matrix())
 
 
