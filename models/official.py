@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -94,7 +95,7 @@ def from_official(parts: Sequence[StateDict], options: Options, name: str | None
     origin: dict[str, str] = {}
     for part, kind in zip(parts, kinds, strict=False):
         weights |= our_weights(part, kind)
-        origin |= {_our_name(key, kind) or key: f"{key} ({kind})" for key in part}
+        origin |= {_our_name(key, kind): f"{key} ({kind})" for key in part}
     take = OfficialOptions(options)
     ours = our_options(recognised, weights, take)
     if recognised == "naaf":  # what it has learnt besides its weights: the official code keeps it among the options
@@ -112,28 +113,23 @@ def our_weights(part: StateDict, kind: str) -> dict[str, Tensor]:
     1x1 convolutions become matrices; BatchNorm's batch counter, which torch < 0.4.1 did not save, becomes 0.
     """
     names = {key: _our_name(key, kind) for key in part if not UNUSED.match(key)}
-    placeless = [key for key, name in names.items() if name is None]
-    if placeless:
+    if placeless := [key for key, name in names.items() if name == key]:
         raise ValueError(f"These official {kind} weights have no place in our models: {_listed(placeless)}.")
-    used = {str(name): part[key] for key, name in names.items()}
-    ours = {name: value.squeeze(-1) if value.ndim == 3 else value for name, value in used.items()}
-    for key in list(ours):
-        if key.endswith("running_mean"):
-            ours.setdefault(key.replace("running_mean", "num_batches_tracked"), torch.tensor(0))
-    return ours
+    ours = {name: part[key].squeeze(-1) if part[key].ndim == 3 else part[key] for key, name in names.items()}
+    means = [name for name in ours if name.endswith("running_mean")]
+    return {name.replace("running_mean", "num_batches_tracked"): torch.tensor(0) for name in means} | ours
 
 
-def _our_name(key: str, kind: str) -> str | None:
-    name = key
+def _our_name(key: str, kind: str) -> str:
     for pattern, replacement in RENAMES[kind]:
-        name = re.sub(f"^{pattern}$", replacement, name)
-    return None if name == key else name
+        key = re.sub(f"^{pattern}$", replacement, key)
+    return key
 
 
-def _check_weights(name: str, options: Mapping[str, object], weights: StateDict, origin: Mapping[str, str]) -> None:
+def _check_weights(name: str, options: Mapping[str, Any], weights: StateDict, origin: Mapping[str, str]) -> None:
     """Report all mismatches of a strict load at once; `origin` are the official names."""
     with torch.device("meta"):  # shapes are enough, and cost nothing
-        expected = build_model(name, **options).state_dict()  # type: ignore[arg-type]
+        expected = build_model(name, **options).state_dict()
     shapes = {key: (tuple(weights[key].shape), tuple(expected[key].shape)) for key in expected if key in weights}
     problems = {
         "missing (our names)": [key for key in expected if key not in weights],

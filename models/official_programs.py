@@ -15,28 +15,21 @@ from aoq.models.bfan import Focal
 StateDict = Mapping[str, Tensor]
 Options = Mapping[str, object]
 
-BFAN_TEMPERATURE = 20.0
-NORMED = "project.parametrizations.weight.original1"
-"""Our name of a weight-normalised projection."""
-_IMAGE, TEXT, THIRD = range(3)
+IMAGE, TEXT, THIRD = range(3)
+NO_CNN = "Its image encoder is a CNN on photographs; ours read precomputed regions"
 SIGNS: list[tuple[int, str, str, str]] = [
-    (
-        _IMAGE,
-        r"(module\.)?(cnn|backbone)\.",
-        "",
-        "Its image encoder is a CNN on photographs; ours read precomputed regions",
-    ),
+    (IMAGE, r"(module\.)?(cnn|backbone)\.", "", NO_CNN),
     (TEXT, r"bert\.", "", "Its text encoder is BERT; of VSE∞, checkpoints with a GRU are read"),
     (TEXT, r"\w*rnn\..*_l[1-9]", "", "Its text encoder has several GRU layers (--num_layers), and ours has one"),
-    (_IMAGE, "Rs_GCN_", "vsrn", "the image encoder has the graph layers Rs_GCN"),
-    (_IMAGE, r"mlp\.", "vse_infinity", "the image encoder has an mlp beside its linear layer"),
-    (_IMAGE, "position_embedding", "pfan", "the image encoder has a position_embedding"),
+    (IMAGE, "Rs_GCN_", "vsrn", "the image encoder has the graph layers Rs_GCN"),
+    (IMAGE, r"mlp\.", "vse_infinity", "the image encoder has an mlp beside its linear layer"),
+    (IMAGE, "position_embedding", "pfan", "the image encoder has a position_embedding"),
     (THIRD, "SGR_module", "sgr", "the similarity encoder has an SGR_module"),
     (THIRD, "SAF_module", "saf", "the similarity encoder has an SAF_module"),
     (THIRD, "", "", "Its third part has neither an SGR_module nor a SAF_module (AVE is no model of the paper)"),
     (TEXT, r"embed\.glove", "naaf", "the text encoder has GloVe's embed.glove"),
-    (_IMAGE, r"fc\.weight_v$", "scan bfan naaf", "the image encoder is one linear layer, weight-normalised"),
-    (_IMAGE, r"fc\.", "vsepp scan bfan naaf", "the image encoder is one linear layer, and there is no third part"),
+    (IMAGE, r"fc\.weight_v$", "scan bfan naaf", "the image encoder is one linear layer, weight-normalised"),
+    (IMAGE, r"fc\.", "vsepp scan bfan naaf", "the image encoder is one linear layer, and there is no third part"),
 ]
 """A part, a weight's prefix in it, and the models that have it, or why none of ours has; the first match decides."""
 TELLING = {
@@ -46,6 +39,45 @@ TELLING = {
     "naaf": ("thres_safe",),
 }
 """Options that distinguish programs whose weights have the same names and shapes."""
+
+EXPECTED: dict[str, dict[str, object]] = {
+    "vsepp": {"measure": "cosine", "use_abs": False, "no_imgnorm": False},
+    "vsrn": {"measure": "cosine", "rnn_type": "gru"},
+    "vse_infinity": {"precomp_enc_type": "basic", "no_imgnorm": False, "no_txtnorm": False},
+}
+"""Values that official options must have if they are there."""
+BFAN_TEMPERATURE = 20.0
+_SCAN: dict[str, tuple[Any, ...]] = {
+    "direction": ("cross_attn", "t2i", AttentionDirection),
+    "aggregation": ("agg_func", "LogSumExp", Aggregation),
+    "normalisation": ("raw_feature_norm", "clipped_l2norm", Normalisation),
+    "temperature": ("lambda_softmax", 9.0),
+    "temperature_lse": ("lambda_lse", 6.0),
+}
+TOLD: dict[str, dict[str, tuple[Any, ...]]] = {
+    "scan": _SCAN,
+    "pfan": _SCAN,
+    "bfan": {"focal": ("focal_type", "equal", Focal), "temperature": ("lambda_softmax", BFAN_TEMPERATURE)},
+    "naaf": {"temperature": ("lambda_softmax", 20.0), "alpha": ("alpha", 2.0)},
+    "vsrn": {"absolute": ("use_abs", False)},
+    "captioner": {"caption_max_length": ("max_len", 60), "caption_dropout": ("input_dropout_p", 0.2)},
+}
+"""Our options that an official one tells: its name, its default, and the values that ours takes."""
+NEGATED = {"normalise_images": "no_imgnorm", "normalise_captions": "no_txtnorm"}
+"""Our options that are the opposite of an official one, false by default."""
+PROJECT, NORMED = "project.weight", "project.parametrizations.weight.original1"
+"""Our names of a projection, plain or weight-normalised."""
+_SGRAF = {"regions": ("pool_image.local_norm.weight", 0), "similarity_size": ("score.weight", 1)}
+SIZES: dict[str, dict[str, tuple[str, int]]] = {
+    "pfan": {"feature_size": ("position_query.weight", 1), "position_size": ("block_embedding.weight", 1)},
+    "sgr": _SGRAF,
+    "saf": _SGRAF,
+    "captioner": {
+        "caption_hidden_size": ("captioner.project.weight", 0),
+        "caption_word_size": ("captioner.embedding.weight", 1),
+    },
+}
+"""Our options that are the length of a weight (our name) along an axis."""
 
 
 def recognise(parts: Sequence[StateDict], options: Options, name: str | None = None) -> tuple[str, str]:
@@ -87,7 +119,7 @@ def _recognise_by_options(fits: Sequence[str], options: Options) -> tuple[str, s
     several = f"the options of {', '.join(candidates)} are there (--model chooses)"
     if "naaf" in candidates and options["thres_safe"]:
         return "naaf", f"{several}, and thres_safe = {options['thres_safe']} is naaf's"
-    if "scan" in candidates and set(candidates) <= {"scan", "bfan", "naaf"}:
+    if "scan" in candidates and "vsepp" not in candidates:
         temperature = options.get("lambda_softmax")
         name = "bfan" if "bfan" in candidates and temperature == BFAN_TEMPERATURE else "scan"
         return name, f"{several}, and lambda_softmax = {temperature} is {name}'s"
@@ -107,100 +139,49 @@ class OfficialOptions:
         self.assumed: dict[str, object] = {}
 
     def __call__(self, key: str, default: Any, supported: Any = None) -> Any:
-        """Return an option of the default's kind; `supported` is a Literal of the values that ours takes."""
+        """Return an option of the default's type; `supported` is a Literal of the values that ours takes."""
         if key not in self.options:
             self.assumed[key] = default
-        value = self.options.get(key, default)
+        value, kind = self.options.get(key, default), type(default)
         if supported is not None and value not in get_args(supported):
             raise ValueError(f"It was trained with {key} = {value!r}; ours supports {', '.join(get_args(supported))}.")
-        if isinstance(default, float):
-            if not isinstance(value, int | float) or not math.isfinite(value):
-                raise ValueError(f"The option {key} is {value!r}, and should be a finite number.")
-            return float(value)
-        return bool(value) if isinstance(default, bool) else value
-
-    def expect(self, **values: object) -> None:
-        """Raise if an option is present with another value."""
-        for key, expected in values.items():
-            if self.options.get(key, expected) != expected:
-                raise ValueError(f"It was trained with {key} = {self.options[key]!r}; ours supports {expected!r} only.")
-
-
-_SCAN = {
-    "direction": ("cross_attn", "t2i", AttentionDirection),
-    "aggregation": ("agg_func", "LogSumExp", Aggregation),
-    "normalisation": ("raw_feature_norm", "clipped_l2norm", Normalisation),
-    "temperature": ("lambda_softmax", 9.0),
-    "temperature_lse": ("lambda_lse", 6.0),
-}
-RENAMED: dict[str, dict[str, tuple[Any, ...]]] = {
-    "scan": _SCAN,
-    "pfan": _SCAN,
-    "bfan": {"focal": ("focal_type", "equal", Focal), "temperature": ("lambda_softmax", BFAN_TEMPERATURE)},
-    "naaf": {"temperature": ("lambda_softmax", 20.0), "alpha": ("alpha", 2.0)},
-}
-"""Our options that follow from an official one: its name, its default, and the values that ours takes."""
-_SGRAF = {"regions": ("pool_image.local_norm.weight", 0), "similarity_size": ("score.weight", 1)}
-_SIZES: dict[str, dict[str, tuple[str, int]]] = {
-    "pfan": {"feature_size": ("position_query.weight", 1), "position_size": ("block_embedding.weight", 1)},
-    "sgr": _SGRAF,
-    "saf": _SGRAF,
-}
-"""Our options that are the length of a weight (our name) along an axis."""
+        if kind in (int, float) and not (isinstance(value, int | float) and math.isfinite(value)):
+            raise ValueError(f"The option {key} is {value!r}, and should be a finite number.")
+        return value if kind is str else kind(value)
 
 
 def our_options(name: str, weights: StateDict, take: OfficialOptions) -> dict[str, object]:
     """Return our options for these weights (under our names), from their sizes and the official options."""
-    project = NORMED if NORMED in weights else "project.weight"
-    options: dict[str, object] = {
-        "feature_size": _size(weights, project, 1),
-        "vocabulary_size": _size(weights, "text.embedding.weight", 0),
-        "embedding_size": _size(weights, project, 0),
-        "word_size": _size(weights, "text.embedding.weight", 1),
-    }
+    for key, expected in EXPECTED.get(name, {}).items():
+        if take.options.get(key, expected) != expected:
+            raise ValueError(f"It was trained with {key} = {take.options[key]!r}; ours supports {expected!r} only.")
+    project, words = NORMED if NORMED in weights else PROJECT, "text.embedding.weight"
+    sizes = {"feature_size": (project, 1), "vocabulary_size": (words, 0)}
+    sizes |= {"embedding_size": (project, 0), "word_size": (words, 1)}
+    options: dict[str, object] = {}
+    has_captioner = any(key.startswith("captioner.") for key in weights)
     if name == "vsrn":
-        return options | _vsrn(weights, take)
-    if name == "vse_infinity":
-        return options | _vse_infinity(weights, take)
-    options["bidirectional"] = "text.recurrence.weight_ih_l0_reverse" in weights
-    if name == "vsepp":
-        take.expect(measure="cosine", use_abs=False, no_imgnorm=False)
-        return options
-    options["normalise_images"] = not take("no_imgnorm", False)
-    options["normalise_captions"] = not take("no_txtnorm", False)
-    options["weight_norm"] = NORMED in weights
-    options |= {ours: take(*official) for ours, official in RENAMED.get(name, {}).items()}
-    options |= {ours: _size(weights, *place) for ours, place in _SIZES.get(name, {}).items()}
+        options["variant"] = "f30k" if "norm.weight" in weights else "coco"
+        options["normalise_images"] = not take("no_imgnorm", False)
+        options["caption_weight"] = float(has_captioner)
+    elif name != "vse_infinity":
+        options["bidirectional"] = "text.recurrence.weight_ih_l0_reverse" in weights
+        if name != "vsepp":
+            options |= {ours: not take(theirs, False) for ours, theirs in NEGATED.items()}
+            options["weight_norm"] = NORMED in weights
+    for part in (name, "captioner") if has_captioner else (name,):
+        options |= {ours: take(*told) for ours, told in TOLD.get(part, {}).items()}
+        sizes |= SIZES.get(part, {})
+    options = {ours: _size(weights, *place) for ours, place in sizes.items()} | options
+    if has_captioner:
+        options["caption_bidirectional"] = "captioner.recurrence.weight_ih_l0_reverse" in weights
     if name == "pfan":
         options["grid"] = math.isqrt(_size(weights, "block_embedding.weight", 0) - 1)
     elif name == "sgr":
         options["steps"] = len({key.split(".")[1] for key in weights if key.startswith("reasoning.")})
+    elif name == "vse_infinity":  # the last word of its vocabulary is <mask>
+        options |= {"vocabulary_size": _size(weights, words, 0) - 1, "augment_words": "mask"}
     return options
-
-
-def _vsrn(weights: StateDict, take: OfficialOptions) -> dict[str, object]:
-    take.expect(measure="cosine", rnn_type="gru")
-    has_captioner = any(key.startswith("captioner.") for key in weights)
-    options: dict[str, object] = {
-        "variant": "f30k" if "norm.weight" in weights else "coco",
-        "normalise_axis": "regions",
-        "absolute": take("use_abs", False),
-        "normalise_images": not take("no_imgnorm", False),
-        "caption_weight": 1.0 if has_captioner else 0.0,
-    }
-    if has_captioner:
-        options["caption_hidden_size"] = _size(weights, "captioner.project.weight", 0)
-        options["caption_word_size"] = _size(weights, "captioner.embedding.weight", 1)
-        options["caption_bidirectional"] = "captioner.recurrence.weight_ih_l0_reverse" in weights
-        options["caption_max_length"] = int(take("max_len", 60.0))
-        options["caption_dropout"] = take("input_dropout_p", 0.2)
-    return options
-
-
-def _vse_infinity(weights: StateDict, take: OfficialOptions) -> dict[str, object]:
-    """Return the options of VSE∞; the last word of its vocabulary is <mask>."""
-    take.expect(precomp_enc_type="basic", no_imgnorm=False, no_txtnorm=False)
-    return {"vocabulary_size": _size(weights, "text.embedding.weight", 0) - 1, "augment_words": "mask"}
 
 
 def _size(weights: StateDict, key: str, axis: int) -> int:

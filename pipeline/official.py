@@ -21,6 +21,7 @@ _PICKLES = 5
 """Pickles at the start of a checkpoint in torch's format before 1.6."""
 FROM_DATA = ("feature_size", "vocabulary_size", "regions")
 """Options that an experiment takes from its data."""
+SAVE_PLAIN = 'torch.save({"model": checkpoint["model"], "opt": vars(checkpoint["opt"])}, ...)'
 
 
 def read_official_checkpoint(path: Path, name: str | None = None) -> tuple[OfficialModel, ...]:
@@ -30,16 +31,16 @@ def read_official_checkpoint(path: Path, name: str | None = None) -> tuple[Offic
     if the weights fit several. Each result has every option of its [model] section.
     """
     loaded = _load(path)
+    content = {_text(key): value for key, value in loaded.items()} if isinstance(loaded, Mapping) else {}
     try:
-        content = {_text(key): value for key, value in loaded.items()} if isinstance(loaded, Mapping) else {}
-        networks = _networks(content, type(loaded).__name__)
+        networks, options = _networks(content, type(loaded).__name__), _options(content.get("opt", {}))
         _check_sizes(networks, path.stat().st_size)
         # Copies: the official GRU parameters are views of one storage.
         own = [
             [{_text(key): value.detach().clone() for key, value in part.items()} for part in parts]
             for parts in networks
         ]
-        return tuple(_complete(from_official(parts, _options(content), name)) for parts in own)
+        return tuple(_complete(from_official(parts, options, name)) for parts in own)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -66,8 +67,9 @@ def _complete(model: OfficialModel) -> OfficialModel:
 def _networks(content: Mapping[str, Any], kind: str) -> list[list[Mapping[Any, Tensor]]]:
     """Return the state dicts of each network."""
     for names in (("model",), ("model_A", "model_B")):  # NCR has two networks
-        if all(_is_state_dicts(content.get(name)) for name in names):
-            return [list(content[name]) for name in names]
+        networks = [content.get(name) for name in names]
+        if all(isinstance(parts, list | tuple) and all(map(_is_state_dict, parts)) for parts in networks):
+            return [list(parts) for parts in networks if parts is not None]
     keys = sorted(content)
     holds = f"{keys[:8]}{' and more' if len(keys) > 8 else ''}" if keys else kind
     raise ValueError(
@@ -76,27 +78,21 @@ def _networks(content: Mapping[str, Any], kind: str) -> list[list[Mapping[Any, T
     )
 
 
-def _is_state_dicts(value: object) -> bool:
-    return isinstance(value, list | tuple) and all(
-        isinstance(part, Mapping) and all(isinstance(weight, Tensor) for weight in part.values()) for part in value
-    )
+def _is_state_dict(part: object) -> bool:
+    return isinstance(part, Mapping) and all(isinstance(weight, Tensor) for weight in part.values())
 
 
-def _options(content: Mapping[str, Any]) -> dict[str, object]:
-    """Return the official command-line options; empty if the file has none."""
-    options: Any = content.get("opt", {})
+def _options(options: Any) -> dict[str, object]:
+    """Return the official command-line options; other than plain values become their type, which no option accepts."""
     options = vars(options) if isinstance(options, argparse.Namespace) else options
     if not isinstance(options, Mapping):
         raise ValueError(f"Its options ('opt') are of type {type(options).__name__}; a Namespace or dict was expected.")
-    return {_text(key): _plain(value) for key, value in options.items()}
-
-
-def _plain(value: object) -> object:
-    """Return a plain value, or the type's name for any other, which no option accepts."""
-    if isinstance(value, bytes):
-        return _text(value)
-    is_plain = abs(value) < 2**63 if isinstance(value, int) else value is None or isinstance(value, str | float)
-    return value if is_plain else f"of type {type(value).__name__}"
+    plain: dict[str, object] = {}
+    for key, value in options.items():
+        is_plain = abs(value) < 2**63 if isinstance(value, int) else value is None or isinstance(value, str | float)
+        other = _text(value) if isinstance(value, bytes) else f"of type {type(value).__name__}"
+        plain[_text(key)] = value if is_plain else other
+    return plain
 
 
 def _check_sizes(networks: Iterable[Iterable[Mapping[Any, Tensor]]], size: int) -> None:
@@ -117,12 +113,11 @@ def _text(value: object) -> str:
 
 
 def _load(path: Path) -> Any:
-    with reading(path, "a checkpoint", "give the path of a model_best.pth.tar"):
-        with path.open("rb") as file:
-            head = file.read(512)
-            file.seek(0)
-            for _ in range(_PICKLES):
-                require_shallow(file)
+    with reading(path, "a checkpoint", "give the path of a model_best.pth.tar"), path.open("rb") as file:
+        head = file.read(512)
+        file.seek(0)
+        for _ in range(_PICKLES):
+            require_shallow(file)
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
                 claimed, size = sum(member.file_size for member in archive.infolist()), path.stat().st_size
@@ -137,17 +132,14 @@ def _load(path: Path) -> Any:
         with torch.serialization.safe_globals([argparse.Namespace]):
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        unsupported = [line for line in lines if "unsupported" in line.lower()]
-        complaint = (unsupported or lines or [type(error).__name__])[0][:200]
-        if unsupported:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        if unsupported := [line for line in lines if "unsupported" in line.lower()]:
             raise ValueError(
                 f"{path} was refused: besides tensors and training options it holds objects that may run any code when "
                 "loaded. Get it from its authors; or, if you trust it, save it again with plain values only, "
-                'torch.save({"model": checkpoint["model"], "opt": vars(checkpoint["opt"])}, ...). '
-                f"({complaint})"
+                f"{SAVE_PLAIN}. ({unsupported[0][:200]})"
             ) from error
         raise ValueError(
             f"{path} cannot be read as a torch checkpoint and may be cut short; compare its size, and download it "
-            f"again. ({complaint})"
+            f"again. ({lines[0][:200]})"
         ) from error
