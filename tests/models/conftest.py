@@ -6,11 +6,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from torch.nn import functional as F
 
 from aoq.models import MODELS, build_model
-from aoq.models.base import Captions, Code, EmbeddingModel, Images, MatchingModel
-from aoq.models.official import from_official
+from aoq.models.base import Captions, Code, EmbeddingModel, Images
 from aoq.pipeline.losses.similarities import Similarities, positive_pairs
 from aoq.pipeline.losses.triplet import online_triplet, sum_triplet
 
@@ -39,14 +37,8 @@ OPTIONS = {
     "sgr": [{"regions": REGIONS, "similarity_size": 7}, {"regions": REGIONS, "similarity_size": 4, "steps": 1}],
     "saf": [{"regions": REGIONS, "similarity_size": 7}],
     "naaf": [{}, {"alpha_schedule": "adaptive", **RAW}],
-    "imram": [
-        {"mode": "text", "steps": 1},
-        {"mode": "full", "steps": 2},
-    ],
-    "maxsim": [
-        {"direction": "t2i"},
-        {"direction": "both", "aggregation": "Sum", **RAW},
-    ],
+    "imram": [{"mode": "text", "steps": 1}, {"mode": "full", "steps": 2}],
+    "maxsim": [{"direction": "t2i"}, {"direction": "both", "aggregation": "Sum", **RAW}],
     "vse_infinity": [{}, {"augment_words": "mask"}],
     "dual_encoder": [{}, {"image_pooling": "gpo", "text_pooling": "gpo"}, {"text_pooling": "native"}],
 }
@@ -125,51 +117,6 @@ def world(generator):
         return Images(features, mask, corners.flatten(2)), Captions(words, torch.tensor(lengths))
 
     return make
-
-
-@dataclass(frozen=True)
-class Official:
-    """The model of a golden case in eval mode, and what it makes of the case's images and captions."""
-
-    model: MatchingModel
-    images: Code
-    captions: Code
-
-    def matrix(self):
-        return self.model.similarity(self.images, self.captions)
-
-    def pairs(self):
-        """Every image with every caption as an aligned list, image by image."""
-        rows = torch.arange(len(self.images)).repeat_interleave(len(self.captions))
-        return self.images[rows], self.captions[torch.arange(len(self.captions)).repeat(len(self.images))]
-
-    def double(self):
-        """The same embeddings in float64, as the official evaluations have them."""
-        images, captions = (
-            Code(code.vectors.double(), code.mask, None if code.pooled is None else code.pooled.double())
-            for code in (self.images, self.captions)
-        )
-        return Official(self.model.double(), images, captions)
-
-
-@pytest.fixture
-def official():
-    """Recognises the case's weights by the official options, and checks the embeddings."""
-
-    def load(case, options):
-        parts = [part for part in map(case.weights, ("img_enc", "txt_enc", "sim_enc")) if part]
-        found = from_official(parts, options)
-        model = build_model(found.name, **found.options).eval()
-        model.load_state_dict(found.weights)
-        images = model.encode_images(Images(case["in/images"], None, case.tensors.get("in/boxes")))
-        captions = model.encode_captions(Captions(case["in/captions"], case["in/lengths"]))
-        case.check("out/img_emb", images.vectors)
-        missing = case["out/cap_emb"].shape[1] - captions.vectors.shape[1]
-        case.check("out/cap_emb", F.pad(captions.vectors, (0, 0, 0, missing)))
-        assert torch.equal(captions.mask.sum(1), case["in/lengths"])
-        return Official(model, images, captions)
-
-    return load
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,7 +11,7 @@ from torch.testing import assert_close
 from aoq.models import build_model
 from aoq.models.base import Aggregation, AttentionDirection, Code, Normalisation
 from aoq.models.bfan import focus
-from aoq.models.imram import DIRECTIONS_BY_MODE, GatedMemory
+from aoq.models.imram import DIRECTIONS_BY_MODE
 
 CLOSE = {"atol": 1e-6, "rtol": 1e-6}
 SIZES = {"feature_size": 1, "vocabulary_size": 1, "embedding_size": 3, "word_size": 1}
@@ -215,32 +213,6 @@ def test_maxsim_attends_to_the_best_match(loops, direction):
             real = found.key_mask[pair].nonzero().flatten().tolist()
             best = max(real, key=lambda k: float(queries[q] @ keys[k]))
             assert found.weights[pair, q].tolist() == [float(k == best) for k in range(len(keys))]
-
-
-def test_imrams_gate_keeps_the_query_or_lets_the_update_through():
-    memory, query = GatedMemory(2), torch.tensor([[0.3, -0.4]])
-    for parameter in memory.parameters():
-        parameter.data.zero_()
-    for gate, expected in ((50.0, query), (-50.0, torch.tensor([[1.0, 2.0]]).tanh())):
-        memory.own.bias.data = torch.tensor([gate, gate, 1.0, 2.0])
-        assert_close(memory(query, memory.own(query)), expected)
-
-
-@pytest.mark.parametrize(("threshold", "counts"), [(0.306, True), (0.299, False)])
-def test_naaf_decides_by_like_words_but_counts_the_word_itself(threshold, counts):
-    """A word that fits by m among three that miss by n, at cosine 0.5 to each.
-
-    Where e^5 m < 3 e^2.5 n it counts as mismatched, and m is added though it is not negative.
-    """
-    images, s = Code(torch.tensor([[[1.0, 0.0, 0.0, 0.0]]]).double()), math.sqrt(0.75)
-    words = [[0.5, 0.0, s, 0.0], [-0.5, 0.0, s, 0.0], [-0.5, 0.01, s, 0.0], [-0.5, 0.0, s, 0.01]]
-    captions = Code(torch.tensor([words]).double())
-    evaluated, trained = (
-        model_with("naaf", threshold=threshold, training=training).similarity(images, captions)
-        for training in (False, True)
-    )
-    expected = (0.5 - threshold) / 4 if counts else 0.0
-    assert_close(evaluated - trained, torch.tensor([[expected]]).double(), atol=1e-6, rtol=0)
 
 
 FOCALS = ["equal", "prob"]

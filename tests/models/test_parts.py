@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from aoq.models.base import Code
-from aoq.models.layers import clipped_unit, zero_masked
+from aoq.models.layers import zero_masked
 from aoq.models.packing import true_places
 from aoq.models.vsrn import RegionReasoning
 
@@ -72,20 +72,3 @@ def test_region_reasoning_is_its_definition(layer, mask, training):
         torch.autograd.grad((values * weights).sum(), list(layer.parameters())) for values in (result, expected)
     )
     assert_close(ours, theirs)
-
-
-@pytest.mark.parametrize("slope", [0.1, 1.0])
-@pytest.mark.parametrize("dim", [0, 1, -1])
-def test_clipped_unit_is_its_formula(generator, slope, dim):
-    x = torch.randn(3, 4, 2, generator=generator)
-    clipped = torch.where(x < 0, slope * x, x)
-    assert_close(clipped_unit(x, dim, slope), clipped / clipped.norm(dim=dim, keepdim=True))
-    alone = torch.randn(1, 1000, generator=generator)
-    assert clipped_unit(alone, 0, 1.0).abs().eq(1).all()
-
-
-def test_a_clipped_zero_vector_is_zero_and_passes_the_gradient_on():
-    x = torch.zeros(2, 3, requires_grad=True)
-    clipped_unit(x, 1, 1.0).sum().backward()
-    assert not clipped_unit(x, 1, 1.0).any()
-    assert torch.equal(x.grad, torch.ones(2, 3))

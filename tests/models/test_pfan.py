@@ -111,16 +111,3 @@ def test_position_is_its_definition(mask_padding):
             used.append(int((indices < 16).sum()))
     assert min(used) == 0
     assert 0 < sorted(used)[1] < max(used) == 15
-
-
-def test_packed_blocks_are_as_good_as_boxes():
-    """PFAN's own arrays: 15 block indices, then 15 shares."""
-    model, boxes = model_with(), boxes_of(3, 4)
-    features = torch.rand(3, 4, FEATURES, generator=torch.Generator().manual_seed(3)).double()
-    packed = torch.cat([part.double() for part in grid_blocks(boxes)], dim=2)
-    assert packed.shape == (3, 4, 30)
-    expected = model.encode_images(Images(features, None, boxes)).vectors
-    assert_close(model.encode_images(Images(features, None, packed)).vectors, expected)
-    mask = torch.tensor([[True, True, True, False]]).expand(3, -1)
-    spoilt = packed.masked_fill(~mask.unsqueeze(2), torch.nan)
-    assert_close(model.encode_images(Images(features, mask, spoilt)).vectors[:, :3], expected[:, :3])
