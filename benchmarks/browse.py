@@ -23,13 +23,13 @@ import numpy as np
 sys.path[0] = str(Path(__file__).resolve().parent.parent)  # beside this file, `pipeline` is a benchmark
 
 from aoq.pipeline.browse.app import open_server
-from aoq.pipeline.browse.lists import ListFile
-from aoq.pipeline.browse.marks import Marks, Matches
-from aoq.pipeline.browse.source import Album, Gallery, OpenTable
+from aoq.pipeline.browse.marks import Marks
+from aoq.pipeline.browse.source import Gallery, OpenTable, split_album
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.tables.pairs import paired
+from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.tables.writing import write_table
 
 IMAGES, CAPTIONS, H = 10_000, 50_000, {"i2t": 300, "t2i": 60}
@@ -54,16 +54,15 @@ def made_up_source(folder: Path) -> Gallery:
     sizes = {"i2t": (IMAGES, CAPTIONS), "t2i": (CAPTIONS, IMAGES)}
     made = {name: ({"h": H[name]}, made_up_lists(*sizes[name], H[name])) for name in DIRECTIONS}
     write_table(folder / "table", {}, made, paired(image_of))
-    manifest = {"directions": {name: {} for name in DIRECTIONS}}
-    lists = {name: ListFile(folder / "table", name, manifest, None) for name in DIRECTIONS}
-    return Gallery(Album.of(folder, split), (OpenTable(("made up",), "", lists, (), None),), ())
+    table = OpenTable(("made up",), read_table(folder / "table"), None, None)
+    return Gallery(split_album(folder, split), (table,), ())
 
 
 def main() -> None:
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     rng = np.random.default_rng(1)
     with TemporaryDirectory() as scratch:
-        marks = Marks(Matches(Path(scratch) / "m.csv", IMAGES, CAPTIONS), "one")
+        marks = Marks(Path(scratch) / "m.csv", IMAGES, CAPTIONS, "one")
         server = open_server(made_up_source(Path(scratch)), marks, 0)
         port = server.port
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -31,11 +31,6 @@ class Parquet:
         return int(self.file.metadata.num_rows)
 
     @property
-    def group_rows(self) -> list[int]:
-        """Number of rows in each row group."""
-        return [self.file.metadata.row_group(group).num_rows for group in range(self.file.num_row_groups)]
-
-    @property
     def types(self) -> dict[str, pa.DataType]:
         """Return the type of each column as it is read."""
         return {field.name: plain_type(field.type) for field in self.file.schema_arrow}
@@ -43,10 +38,6 @@ class Parquet:
     def read(self) -> pa.Table:
         with self._reading():
             return self._fitted(self.file.read(self._names))
-
-    def read_group(self, group: int, names: Collection[str] | None = None) -> pa.Table:
-        with self._reading():
-            return self._fitted(self.file.read_row_group(group, names or self._names))
 
     def batches(self, rows: int, names: Collection[str] | None = None) -> Iterator[pa.Table]:
         """Iterate over blocks of up to `rows` rows."""

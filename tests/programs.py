@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, get_context, set_start_method
 from pathlib import Path
 from tempfile import mkdtemp
@@ -32,6 +33,7 @@ class Program:
             forkserver.ensure_running()
         self._folder = mkdtemp()
         self._shown = [str(Path(self._folder, name)) for name in ("stdout", "stderr")]
+        Path(self._shown[0]).touch()
         command = [Path(str(command[0])).name, *map(str, command[1:])]
         self._command, given = command, (command, str(folder), self._shown, dict(variables))
         self._process = context.Process(target=_become, args=given)
@@ -42,6 +44,15 @@ class Program:
         """Number of its process and of its group."""
         assert self._process.pid is not None
         return self._process.pid
+
+    @property
+    def output(self) -> str:
+        """What it has printed so far."""
+        return Path(self._shown[0]).read_text()
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.is_alive()
 
     def kill(self) -> None:
         """Kill all its processes with SIGKILL, unless it has ended."""
@@ -63,6 +74,23 @@ class Program:
         return subprocess.CompletedProcess(self._command, code, output, errors)
 
 
+@contextmanager
+def browsing(command: Sequence[object], folder: Path, stop: int = signal.SIGINT) -> Iterator[re.Match[str]]:
+    """Serve pages by `aoq browse` and give what it prints first, with the address; then stop it."""
+    program = Program([*command, "--port", "0"], folder)
+    try:
+        wait_for(lambda: program.output.count("\n") == 2 or not program.is_running)
+        printed = re.match(r"(http://127\.0\.0\.1:\d+/)  .*\n.*\n", program.output)
+        assert printed is not None, program.wait()
+        yield printed
+    finally:
+        os.kill(program.pid, stop)
+        ended = program.wait(60)
+    assert ended.returncode == 128 + stop
+    assert ended.stderr.splitlines()[-1:] == ["stopped; finished work is kept, and the same command goes on from there"]
+    assert "Traceback" not in ended.stderr
+
+
 def wait_for(condition, seconds=120):
     until = time.monotonic() + seconds
     while not condition():
@@ -72,6 +100,7 @@ def wait_for(condition, seconds=120):
 
 def _become(command: list[str], folder: str, shown: list[str], variables: dict[str, str]) -> None:
     set_start_method("fork", force=True)  # as in any program; here it would be that of this process
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore Ctrl-C
     os.chdir(folder)
     forks._forget_settings()  # the server has read the luigi.cfg of another folder
     streams = [os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for name in shown]

@@ -15,10 +15,10 @@ from jinja2 import StrictUndefined
 from werkzeug.exceptions import HTTPException
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
-from aoq.pipeline.browse.lists import MOST_SUSPECTS
 from aoq.pipeline.browse.marks import Marks
 from aoq.pipeline.browse.pages import add_anchor_pages, add_common_pages, add_query_pages, here
 from aoq.pipeline.browse.source import Gallery
+from aoq.pipeline.browse.survey import MOST_SUSPECTS
 from aoq.pipeline.console import visible_value
 
 logger = logging.getLogger(__name__)

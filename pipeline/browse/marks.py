@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -13,7 +13,6 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 from filelock import FileLock
 
@@ -33,27 +32,24 @@ Pair = tuple[int, int]
 _Content = TypeVar("_Content")
 
 
-class _SharedFile(Generic[_Content]):
+class SharedFile(Generic[_Content]):
     """A file that several servers may write, one at a time; it is read again after any of them has written."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, read: Callable[[Path], _Content]) -> None:
+        self.path, self._read = path, read
         self._lock = FileLock(path.with_name(f".{path.name}.lock"))
-        self._stamp, self._content = self._stat(), self._read()
-
-    def _read(self) -> _Content:
-        raise NotImplementedError
+        self._stamp, self._content = self._stat(), read(path)
 
     @property
     def content(self) -> _Content:
         if (stamp := self._stat()) != self._stamp:
-            self._stamp, self._content = stamp, self._read()
+            self._stamp, self._content = stamp, self._read(self.path)
         return self._content
 
     def change(self, changed: Callable[[_Content], bytes | None]) -> None:
         """Replace the file by `changed` of its content; None leaves it."""
         with writing_in(self.path.parent), self._lock:
-            if (content := changed(self._read())) is not None:
+            if (content := changed(self._read(self.path))) is not None:
                 write_atomically(self.path, content)
 
     def _stat(self) -> tuple[int, int, int] | None:
@@ -61,58 +57,38 @@ class _SharedFile(Generic[_Content]):
         return there and (there.st_ino, there.st_mtime_ns, there.st_size)
 
 
-class Matches(_SharedFile[frozenset[Pair]]):
-    """Pairs known to match; their file is created with the first of them, and keeps what others write into it."""
-
-    def __init__(self, path: Path, images: int, captions: int) -> None:
-        if not path.parent.is_dir():
-            raise FileNotFoundError(f"{path.parent} does not exist; make it, or choose another --matches.")
-        self._counts = images, captions
-        super().__init__(path.resolve())
-
-    def __len__(self) -> int:
-        return len(self.content)
-
-    def __contains__(self, pair: object) -> bool:
-        return pair in self.content
-
-    def mark(self, image: int, caption: int, *, is_match: bool) -> None:
-        """Add the pair to the file, or remove it."""
-        edit = EDITORS[self.path.suffix]
-        self.change(
-            lambda pairs: None if ((image, caption) in pairs) == is_match else edit(self.path, caption, image, is_match)
-        )
-
-    def _read(self) -> frozenset[Pair]:
-        try:
-            pairs = read_matches(self.path, *self._counts)
-        except FileNotFoundError:
-            return frozenset()
-        return frozenset((image, caption) for image, caption in pairs.tolist())
-
-
-class Marks(_SharedFile[dict[tuple[Pair, str], bool]]):
+class Marks:
     """One marker's judgements, beside those of others.
 
-    `NAME.marks.csv` beside the file of matches `NAME.csv` has one row per pair and marker: image_id, caption_id,
-    probability (1 for a true match, 0 for none) and marker. `aoq screen --judgements` reads it.
+    `known`, the file of pairs known to match, is created with the first of them, and keeps what others write into it.
+    `NAME.marks.csv` beside `NAME.csv` has one row per pair and marker: image_id, caption_id, probability (1 for a true
+    match, 0 for none) and marker. `aoq screen --judgements` reads it.
     """
 
-    def __init__(self, matches: Matches, marker: str) -> None:
-        self.matches, self.marker = matches, marker
-        super().__init__(matches.path.with_name(f"{matches.path.stem}.marks.csv"))
+    def __init__(self, path: Path, images: int, captions: int, marker: str) -> None:
+        if not path.parent.is_dir():
+            raise FileNotFoundError(f"{path.parent} does not exist; make it, or choose another --matches.")
+
+        def read_known(file: Path) -> frozenset[Pair]:
+            try:
+                pairs = read_matches(file, images, captions)
+            except FileNotFoundError:
+                return frozenset()
+            return frozenset((image, caption) for image, caption in pairs.tolist())
+
+        path = path.resolve()
+        self.known, self.marker = SharedFile(path, read_known), marker
+        self.judged = SharedFile(path.with_name(f"{path.stem}.marks.csv"), _read_marks)
         self._undoable: list[tuple[Pair, bool, bool | None, str]] = []
 
     def of(self, image: int, caption: int) -> bool | None:
         """Return True for a known match, else this marker's judgement, or None."""
-        if (image, caption) in self.matches:
-            return True
-        return self.content.get(((image, caption), self.marker))
+        return (image, caption) in self.known.content or self.judged.content.get(((image, caption), self.marker))
 
     def say(self, image: int, caption: int, is_match: bool | None, back: str) -> None:
         """Mark the pair, or remove its mark (None); `back` is the page to return to after an undo."""
         pair = (image, caption)
-        before = pair in self.matches, self.content.get((pair, self.marker))
+        before = pair in self.known.content, self.judged.content.get((pair, self.marker))
         self._write(pair, is_match is True, is_match)
         self._undoable.append((pair, *before, back))
 
@@ -130,43 +106,44 @@ class Marks(_SharedFile[dict[tuple[Pair, str], bool]]):
 
     def counts(self) -> tuple[int, int]:
         """Count the pairs that this marker calls a match, and those called none."""
-        mine = [is_match for (_, marker), is_match in self.content.items() if marker == self.marker]
+        mine = [is_match for (_, marker), is_match in self.judged.content.items() if marker == self.marker]
         return sum(mine), len(mine) - sum(mine)
 
     def agreements(self) -> list[tuple[str, str, int, float, float | None]]:
         """Compare every two markers with pairs in common: how many pairs, and how far both agree (`agreement_on`)."""
         by_marker: dict[str, dict[Pair, bool]] = {}
-        for (pair, marker), is_match in sorted(self.content.items()):
+        for (pair, marker), is_match in sorted(self.judged.content.items()):
             by_marker.setdefault(marker, {})[pair] = is_match
-        found = []
+        compared = []
         for (one, ours), (other, theirs) in combinations(by_marker.items(), 2):
             if common := [(ours[pair], theirs[pair]) for pair in ours.keys() & theirs.keys()]:
-                found.append((one, other, len(common), *agreement_on(common)))
-        return found
+                compared.append((one, other, len(common), *agreement_on(common)))
+        return compared
 
     def _write(self, pair: Pair, is_known: bool, judgement: bool | None) -> None:
-        def changed(rows: dict[tuple[Pair, str], bool]) -> bytes | None:
+        def marked(rows: dict[tuple[Pair, str], bool]) -> bytes | None:
             rows.pop((pair, self.marker), None)
             if judgement is not None:
                 rows[pair, self.marker] = judgement
-            if not rows and not self.path.exists():
+            if not rows and not self.judged.path.exists():
                 return None
             values = [(*pair, float(is_match), marker) for (pair, marker), is_match in rows.items()]
-            table = pa.Table.from_pylist([dict(zip(_COLUMNS.names, row, strict=True)) for row in values], _COLUMNS)
-            file = pa.BufferOutputStream()
-            arrow_csv.write_csv(table, file)
-            return bytes(file.getvalue())
+            return _csv_content(_COLUMNS.names, [dict(zip(_COLUMNS.names, row, strict=True)) for row in values])
 
-        self.change(changed)
-        # Last, so that an error above has changed nothing that screens read.
-        self.matches.mark(*pair, is_match=is_known)
+        def edited(pairs: frozenset[Pair]) -> bytes | None:
+            path = self.known.path
+            return None if (pair in pairs) == is_known else EDITORS[path.suffix](path, *pair, is_known)
 
-    def _read(self) -> dict[tuple[Pair, str], bool]:
-        if not self.path.exists():
-            return {}
-        with reading(self.path, "marks", f"it needs the columns {', '.join(_COLUMNS.names)}"):
-            rows = parse_csv(self.path, _COLUMNS).to_pylist()
-        return {((row[IMAGE], row[CAPTION]), row["marker"]): row["probability"] >= 0.5 for row in rows}
+        self.judged.change(marked)
+        self.known.change(edited)  # last, so that an error above has changed nothing that screens read
+
+
+def _read_marks(path: Path) -> dict[tuple[Pair, str], bool]:
+    if not path.exists():
+        return {}
+    with reading(path, "marks", f"it needs the columns {', '.join(_COLUMNS.names)}"):
+        rows = parse_csv(path, _COLUMNS).to_pylist()
+    return {((row[IMAGE], row[CAPTION]), row["marker"]): row["probability"] >= 0.5 for row in rows}
 
 
 def agreement_on(marks: Sequence[tuple[bool, bool]]) -> tuple[float, float | None]:
@@ -182,19 +159,24 @@ def agreement_on(marks: Sequence[tuple[bool, bool]]) -> tuple[float, float | Non
     return same, None if chance == 1 else (same - chance) / (1 - chance)
 
 
-def _csv(path: Path, caption: int, image: int, is_match: bool) -> bytes:
-    given = path.read_bytes().decode("utf-8-sig") if path.exists() else ",".join(PAIRS.names)
-    separator = find_separator(given.partition("\n")[0])
-    rows = csv.DictReader(io.StringIO(given, newline=""), delimiter=separator)
-    pairs: list[dict[str, Any]] = [row for row in rows if (int(row[CAPTION]), int(row[IMAGE])) != (caption, image)]
+def _csv(path: Path, image: int, caption: int, is_match: bool) -> bytes:
+    text = path.read_bytes().decode("utf-8-sig") if path.exists() else ",".join(PAIRS.names)
+    separator = find_separator(text.partition("\n")[0])
+    rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=separator)
+    pairs: list[dict[str, Any]] = [row for row in rows if (int(row[IMAGE]), int(row[CAPTION])) != (image, caption)]
+    pairs += [{CAPTION: caption, IMAGE: image}] if is_match else []
+    return _csv_content(rows.fieldnames or (), pairs, separator)
+
+
+def _csv_content(names: Sequence[str], rows: Sequence[Mapping[str, Any]], separator: str = ",") -> bytes:
     text = io.StringIO()
-    writer = csv.DictWriter(text, rows.fieldnames or (), delimiter=separator, lineterminator="\n")
+    writer = csv.DictWriter(text, names, delimiter=separator, lineterminator="\n")
     writer.writeheader()
-    writer.writerows([*pairs, {CAPTION: caption, IMAGE: image}] if is_match else pairs)
+    writer.writerows(rows)
     return text.getvalue().encode()
 
 
-def _parquet(path: Path, caption: int, image: int, is_match: bool) -> bytes:
+def _parquet(path: Path, image: int, caption: int, is_match: bool) -> bytes:
     table = pq.read_table(path) if path.exists() else PAIRS.empty_table()
     if is_match:
         row = pa.table({CAPTION: [caption], IMAGE: [image]}).cast(table.select(PAIRS.names).schema)
@@ -206,7 +188,7 @@ def _parquet(path: Path, caption: int, image: int, is_match: bool) -> bytes:
     return file.getvalue()
 
 
-def _json(path: Path, caption: int, image: int, is_match: bool) -> bytes:
+def _json(path: Path, image: int, caption: int, is_match: bool) -> bytes:
     images_of = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     name = next((key for key in images_of if int(key) == caption), str(caption))
     images = [one for one in images_of.get(name, []) if int(one) != image]

@@ -14,7 +14,7 @@ from aoq.pipeline.browse.marks import Marks
 from aoq.pipeline.browse.source import Album, Evaluated, Gallery, OpenTable
 from aoq.pipeline.evaluation.significance import RECALL_METRICS
 from aoq.pipeline.search.problem import Direction
-from aoq.pipeline.tables.inspection import Inspection, Negative, inspect_list
+from aoq.pipeline.tables.inspection import Inspection, Negative, inspect_anchor
 
 _Item = TypeVar("_Item")
 ItemKind = Literal["image", "caption"]
@@ -29,15 +29,15 @@ NO_PICTURE = (
     b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 120 90"><rect width="120" height="90" fill="#8884"/><text '
     b'x="60" y="49" font-size="12" text-anchor="middle" font-family="sans-serif" fill="#888">no picture</text></svg>'
 )
-FILTERS: dict[str, tuple[str, Callable[[Negative], bool]]] = {
-    "": ("all", lambda negative: True),
-    "above": ("as similar as a positive", lambda negative: negative.above_positive),
-    "duplicate": ("near-duplicate or same text", lambda negative: bool(negative.duplicate)),
-    "left": ("without flags", lambda negative: not negative.flags),
+FILTERS: dict[str, tuple[str, Callable[[Negative, bool | None], bool]]] = {
+    "": ("all", lambda negative, mark: True),
+    "above": ("as similar as a positive", lambda negative, mark: negative.above_positive),
+    "duplicate": ("near-duplicate or same text", lambda negative, mark: bool(negative.duplicate)),
+    "marked": ("marked as true matches", lambda negative, mark: mark is True),
+    "rejected": ("marked as no match", lambda negative, mark: mark is False),
+    "left": ("without flags", lambda negative, mark: not negative.flags),
 }
-"""Filters of a list: a title, and a predicate. Further filters are the rules of views, and MARKED."""
-MARKED = {"marked": ("marked as true matches", True), "rejected": ("marked as no match", False)}
-"""Filters by marks: a title, and the mark."""
+"""Filters of a list: a title, and a predicate of a negative and its mark. Further filters are the rules of views."""
 SHOWS = {"": "not marked", "all": "all", "marked": "marked"}
 """Filters of suspects."""
 
@@ -48,12 +48,13 @@ def add_common_pages(app: Flask, source: Gallery, marks: Marks | None) -> None:
 
     @app.get("/")
     def start() -> str:
-        images = source.train.split.image_count if source.train else 0
+        images = len(source.train.split.ids) if source.train else 0
         page = _requested_page(images, PICTURES)
         numbers, unmarked = [0], 0
         if source.tables and marks is not None:
             numbers = _requested_numbers("table", source.tables)
-            unmarked = sum(marks.of(*pair) is None for pair in source.tables[numbers[0]].suspected_pairs)
+            suspects = source.tables[numbers[0]].suspects
+            unmarked = sum(marks.of(one.image, one.caption) is None for one in suspects)
         shown = {"page": page, "images": page.cut(range(images)), "metrics": RECALL_METRICS}
         return render_template("start.html.j2", numbers=numbers, unmarked=unmarked, **shown)
 
@@ -61,7 +62,7 @@ def add_common_pages(app: Flask, source: Gallery, marks: Marks | None) -> None:
     def picture(name: str, row: str) -> Response:
         if name not in albums:
             abort(404, f"there are no pictures of {name[:60]}; choose one of {', '.join(albums)}.")
-        read = albums[name].pictures.read(_parse_row(albums[name], "image", row))
+        read = albums[name].read_picture(_parse_row(albums[name], "image", row))
         content, kind = (NO_PICTURE, "image/svg+xml") if read is None else (read.content, read.media_type)
         return Response(content, mimetype=kind, headers={"Cache-Control": f"private, max-age={PICTURE_SECONDS}"})
 
@@ -90,26 +91,27 @@ def add_anchor_pages(app: Flask, train: Album, tables: Sequence[OpenTable], mark
     def listed(kind: ItemKind, row: str) -> str:
         number, numbers = _parse_row(train, kind, row), _requested_numbers("table", tables)
         lists = tables[numbers[0]].lists[LISTS_OF[CANDIDATES_OF[kind]]]
-        listings = lists.listings(number)
-        page = _requested_page(len(listings), ENTRIES)
-        shown = {"lists": lists, "found": listings, "page": page, "numbers": numbers}
+        places, anchors = np.nonzero((lists.negative_ids == number).T)
+        page = _requested_page(len(places), ENTRIES)
+        found = page.cut([*zip(places.tolist(), anchors.tolist(), lists.scores[anchors, places].tolist(), strict=True)])
+        shown = {"lists": lists, "found": found, "page": page, "numbers": numbers}
         return render_template("listed.html.j2", kind=kind, other=CANDIDATES_OF[kind], row=number, **shown)
 
     @app.get("/suspects")
     def suspects() -> str:
         numbers, show = _requested_numbers("table", tables), _requested_choice(request.args, "show", SHOWS)
         table = tables[numbers[0]]
-        is_marked = [marks.of(*pair) is not None for pair in table.suspected_pairs]
-        shown = [row for row, marked in enumerate(is_marked) if show == "all" or marked == (show == "marked")]
+        is_marked = [marks.of(one.image, one.caption) is not None for one in table.suspects]
+        both = zip(table.suspects, is_marked, strict=True)
+        shown = [one for one, marked in both if show == "all" or marked == (show == "marked")]
         page = _requested_page(len(shown), ENTRIES)
-        rows = table.suspects[page.cut(shown)].tolist()
         about = {"total": len(is_marked), "marked": sum(is_marked), "shows": SHOWS, "show": show}
-        return render_template("suspects.html.j2", numbers=numbers, page=page, rows=rows, **about)
+        return render_template("suspects.html.j2", numbers=numbers, page=page, rows=page.cut(shown), **about)
 
     @app.post("/mark")
     def mark() -> Redirect:
         image, caption = (_parse_row(train, side, request.form.get(side, "")) for side in LISTS_OF)
-        if train.split.are_paired(image, caption):
+        if image in train.split.answers_of("t2i", caption):
             abort(400, f"caption {caption} belongs to image {image}, so there is nothing to mark.")
         back = request.form.get("back", "/")
         if not back.startswith("/") or back.startswith(("//", "/\\")) or not (back.isascii() and back.isprintable()):
@@ -140,7 +142,7 @@ def add_query_pages(app: Flask, runs: Sequence[Evaluated]) -> None:
         numbers = _requested_numbers("run", runs)
         album = runs[numbers[0]].album
         query = request.args.get("q", "").strip()
-        rows = album.texts.rows(query) if query else range(album.split.image_count)
+        rows = album.texts.rows(query) if query else range(len(album.split.ids))
         page = _requested_page(len(rows), PICTURES)
         shown = {"album": album, "query": query, "page": page, "rows": page.cut(rows)}
         return render_template("queries.html.j2", numbers=numbers, **shown)
@@ -163,8 +165,7 @@ def filter_titles(tables: Sequence[OpenTable]) -> dict[str, str]:
     """Titles of the filters of these tables' lists."""
     rules = [rule for table in tables for rule in table.rules]
     titles = {name: title for name, (title, _) in FILTERS.items() if rules or name != "left"}
-    titles |= {rule: f"flag: {rule}" for rule in rules}
-    return titles | {name: title for name, (title, _) in MARKED.items()}
+    return titles | {rule: f"flag: {rule}" for rule in rules}
 
 
 class Look(NamedTuple):
@@ -178,14 +179,13 @@ class Look(NamedTuple):
 
 def _look(table: OpenTable, train: Album, kind: ItemKind, anchor: int, show: str, marks: Marks) -> Look:
     """Inspect the whole list, since filters depend on the negatives' details."""
-    lists = table.lists[LISTS_OF[kind]][anchor]
-    inspection = inspect_list(lists, train.split, np.flatnonzero(lists.negative_ids >= 0), table.store)
+    direction = LISTS_OF[kind]
+    most = table.lists[direction].h
+    inspection = inspect_anchor(table.lists, train.split, direction, anchor, most, table.store, table.view)
 
     def is_chosen(negative: Negative) -> bool:
-        if show in MARKED:
-            pair = (anchor, negative.row) if kind == "image" else (negative.row, anchor)
-            return marks.of(*pair) is MARKED[show][1]
-        return FILTERS[show][1](negative) if show in FILTERS else show in negative.flags
+        mark = marks.of(*((anchor, negative.row) if kind == "image" else (negative.row, anchor)))
+        return FILTERS[show][1](negative, mark) if show in FILTERS else show in negative.flags
 
     chosen = [negative for negative in inspection.negatives if is_chosen(negative)]
     return Look(table, inspection, chosen, {negative.row: negative.rank for negative in inspection.negatives})
@@ -241,8 +241,7 @@ class Page:
 def here(**changes: Any) -> str:
     """Address of this page with other choices; None removes one."""
     choices = {name: request.args[name] for name in CHOICES if name in request.args} | changes
-    present = {name: value for name, value in choices.items() if value is not None}
-    return url_for(request.endpoint or "start", **(request.view_args or {}), **present)
+    return url_for(request.endpoint or "start", **(request.view_args or {}), **choices)
 
 
 def _requested_page(total: int, size: int) -> Page:
@@ -276,11 +275,10 @@ def _requested_choice(values: Mapping[str, str], name: str, known: Collection[st
 
 
 def _parse_row(album: Album, kind: ItemKind, text: str) -> int:
-    """Parse a row of the album's split; abort with the rows that exist."""
-    count = album.split.image_count if kind == "image" else album.split.caption_count
-    row = _whole_number(text)
+    """Parse a row of the album; abort with the rows that exist."""
+    count, row = len(album.split.ids if kind == "image" else album.split.captions), _whole_number(text)
     if row is None or row >= count:
-        abort(404, f"{kind} {text[:40]}: split {album.split.name!r} has {kind}s 0 to {count - 1}.")
+        abort(404, f"{kind} {text[:40]}: there are {kind}s 0 to {count - 1}.")
     return row
 
 

@@ -1,12 +1,13 @@
-"""What the pages show: the training split with its tables, and evaluations with their queries."""
+"""What the pages show: tables with the rows that they list, and evaluations with their queries."""
 
 from __future__ import annotations
 
+import logging
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, partial
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -15,24 +16,26 @@ import numpy as np
 from jaxtyping import Float32
 
 from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.browse.lists import ListFile, Survey, merge_suspects, survey
+from aoq.pipeline.browse.survey import Survey, Suspect, merge_suspects, survey
 from aoq.pipeline.config.load import split_member
 from aoq.pipeline.config.screen import RULES
 from aoq.pipeline.data.folder import Split
-from aoq.pipeline.data.thumbnails import Thumbnails
-from aoq.pipeline.data.vocabulary import tokenise
+from aoq.pipeline.data.thumbnails import Picture, Thumbnails, small_picture
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.evaluation.retrieval import open_similarity
 from aoq.pipeline.files import digest
 from aoq.pipeline.search.problem import DIRECTIONS, OPPOSITE, Direction
 from aoq.pipeline.stages.chain import Chain, check_same_data, run_name, same_queries, table_owner
 from aoq.pipeline.stages.splits import open_checked, open_train_split
-from aoq.pipeline.tables.files import read_manifest
-from aoq.pipeline.tables.inspection import inspect_list
-from aoq.pipeline.tables.screens.view import read_view_manifest
+from aoq.pipeline.tables.contents import ShownRows, TableRows
+from aoq.pipeline.tables.exchange.pictures import find_pictures
+from aoq.pipeline.tables.inspection import inspect_anchor
+from aoq.pipeline.tables.screens.view import View, read_view
+from aoq.pipeline.tables.table import NegativeTable, read_table
+
+logger = logging.getLogger(__name__)
 
 NamedChain = tuple[str, Chain]
-CACHED_SEARCHES = 8
 
 
 class CaptionSearch:
@@ -46,9 +49,8 @@ class CaptionSearch:
 
     def __init__(self, captions: Sequence[str]) -> None:
         self._texts = [_folded(caption) for caption in captions]
-        self.rows = lru_cache(CACHED_SEARCHES)(self._find)
 
-    def _find(self, query: str) -> Sequence[int]:
+    def rows(self, query: str) -> Sequence[int]:
         """Return the rows of the captions; none for an empty query."""
         words = set(_folded(query).split())
         rows: Sequence[int] = range(len(self._texts)) if words else ()
@@ -63,20 +65,27 @@ def _folded(text: str) -> str:
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
 
 
-@dataclass(frozen=True)
 class Album:
-    """A split with its pictures and a search of its captions."""
+    """The rows of a table or of a split, with their pictures and a search of the captions."""
 
-    key: str
-    split: Split
-    pictures: Thumbnails
-    texts: CaptionSearch
+    def __init__(self, name: str, folder: Path, split: ShownRows, read: Callable[[int], Picture | None]) -> None:
+        # The key includes the folder: browsers cache pictures, and another data set may be served from the same port.
+        self.key = f"{name}-{digest([str(folder), list(split.ids)])[:8]}"
+        self.split, self.read_picture, self.texts = split, read, CaptionSearch(split.captions)
 
-    @classmethod
-    def of(cls, folder: Path, split: Split) -> Album:
-        # The name includes the folder: browsers cache pictures, and another data set may be served from the same port.
-        key = f"{split.name}-{digest([str(folder), split.ids])[:8]}"
-        return cls(key, split, Thumbnails(folder, split), CaptionSearch(split.captions))
+
+def split_album(folder: Path, split: Split) -> Album:
+    return Album(split.name, folder, split, Thumbnails(folder, split).read)
+
+
+def _picture_below(root: Path, ids: Sequence[str], image: int) -> Picture | None:
+    """Read the file that the image's id names."""
+    try:
+        (file,) = find_pictures(root, [ids[image]])
+        return small_picture(Path(file))
+    except (ValueError, OSError) as error:
+        logger.info("%s", error)
+        return None
 
 
 @dataclass(frozen=True)
@@ -85,31 +94,35 @@ class OpenTable:
 
     runs: tuple[str, ...]
     """Runs that train on it under this view."""
-    teacher: str
-    """Model that scored it."""
-    lists: Mapping[Direction, ListFile]
-    rules: tuple[str, ...]
-    """Rules of the view."""
+    lists: NegativeTable
+    view: View | None
     store: EmbeddingStore | None
 
     @property
     def name(self) -> str:
         return self.runs[0]
 
-    @cached_property
-    def surveys(self) -> dict[Direction, Survey]:
-        """Computed when a page first needs them, as every list is read."""
-        return {one: survey(self.lists[one], len(self.lists[OPPOSITE[one]])) for one in DIRECTIONS}
-
-    @cached_property
-    def suspects(self) -> np.ndarray:
-        """Suspected false negatives, the most suspected first."""
-        return merge_suspects(list(self.surveys.values()))
+    @property
+    def teacher(self) -> str:
+        """Model that scored it."""
+        named = self.lists.manifest.get("teacher") or {}
+        return ", ".join(str(named[part]) for part in ("experiment", "model") if named.get(part))
 
     @property
-    def suspected_pairs(self) -> list[tuple[int, int]]:
-        """Suspects as rows (image, caption)."""
-        return list(zip(self.suspects["image"].tolist(), self.suspects["caption"].tolist(), strict=True))
+    def rules(self) -> tuple[str, ...]:
+        """Rules of the view."""
+        return tuple(rule for rule in RULES if self.view and rule in self.view.manifest["screen"])
+
+    @cached_property
+    def surveys(self) -> dict[Direction, Survey]:
+        """Computed when a page first needs them."""
+        judged = {one: None if self.view is None else self.view[one] for one in DIRECTIONS}
+        return {one: survey(self.lists[one], judged[one], one, len(self.lists[OPPOSITE[one]])) for one in DIRECTIONS}
+
+    @cached_property
+    def suspects(self) -> list[Suspect]:
+        """Suspected false negatives, the most suspected first."""
+        return merge_suspects(list(self.surveys.values()))
 
 
 @dataclass(frozen=True)
@@ -124,11 +137,48 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Gallery:
-    """Everything the pages show; all tables belong to one training split."""
+    """Everything the pages show; all tables have the same rows."""
 
     train: Album | None
     tables: tuple[OpenTable, ...]
     evaluations: tuple[Evaluated, ...]
+
+
+def open_folders(
+    folders: Sequence[Path],
+    split: Split | None = None,
+    texts: Sequence[str] | None = None,
+    image_ids: Sequence[str] | None = None,
+    *,
+    data: Path | None = None,
+    image_root: Path | None = None,
+    view: Path | None = None,
+) -> Gallery:
+    """Open tables that share their rows; refuse others, and texts or ids that do not fit.
+
+    The rows are those of a `split` of the dataset folder `data`, or else the table's own. Pictures are below
+    `image_root`, named by the images' ids with or without an extension, or those of `data`.
+    """
+    first, *others = tables = [read_table(folder) for folder in folders]
+    if any(table.is_one_set for table in tables):
+        raise ValueError("a table of one set has no two sides to browse; look at it with `aoq inspect` or `aoq stats`.")
+    for folder, other in zip(folders[1:], others, strict=True):
+        counts = ((len(table.i2t), len(table.t2i)) for table in (first, other))
+        if len({*counts}) > 1 or not np.array_equal(np.asarray(first.positives), np.asarray(other.positives)):
+            raise ValueError(f"{folders[0]} and {folder} have different rows or pairs; browse one of them at a time.")
+    if view is not None and others:
+        raise ValueError("--view belongs to one table, but several are named; name one.")
+    texts = texts or first.ids.get("captions") or [f"caption {row}" for row in range(len(first.t2i))]
+    rows = split or TableRows(first, texts, image_ids)
+    read: Callable[[int], Picture | None] = partial(_picture_below, image_root or folders[0] / "thumbs", rows.ids)
+    if image_root is not None:
+        find_pictures(image_root, [])  # refuses what is no folder
+    elif split is not None and data is not None:
+        read = Thumbnails(data, split).read
+    judged = None if view is None else read_view(view, first.manifest)
+    names = (folder.resolve().name for folder in folders)
+    opened = tuple(OpenTable((name,), table, judged, None) for name, table in zip(names, tables, strict=True))
+    return Gallery(Album("table", image_root or folders[0].absolute(), rows, read), opened, ())
 
 
 def open_runs(chains: Sequence[NamedChain]) -> Gallery:
@@ -154,7 +204,7 @@ def _open_tables(runs: Sequence[NamedChain]) -> tuple[Album | None, tuple[OpenTa
     if not runs:
         return None, ()
     owner = runs[0][1].owner("hard_negatives")
-    train = Album.of(owner.folder, open_train_split(owner))
+    train = split_album(owner.folder, split := open_train_split(owner))
     users: dict[str, list[NamedChain]] = {}
     for name, chain in runs:
         check_same_data(name, owner, chain)
@@ -163,40 +213,22 @@ def _open_tables(runs: Sequence[NamedChain]) -> tuple[Album | None, tuple[OpenTa
     tables = []
     for named in users.values():
         owner, screen = named[0][1].owner("hard_negatives"), _existing(named[0][1], "screen")
-        embeddings = _existing(owner, "embeddings")
+        embeddings, table = _existing(owner, "embeddings"), read_table(owner["hard_negatives"].opened() / "table")
         store = EmbeddingStore.open(embeddings.opened()) if embeddings else None
-        folder, view = owner["hard_negatives"].opened() / "table", screen.opened() / "view" if screen else None
-        tables.append(open_table_folder([name for name, _ in named], folder, train.split, view, store))
-    # Compiling and importing takes seconds, too long for a page.
-    tokenise("it's")
-    inspect_list(tables[0].lists["i2t"][0], train.split, np.empty(0, np.int64), tables[0].store)
+        view = read_view(screen.opened() / "view", table.manifest) if screen else None
+        tables.append(OpenTable(tuple(name for name, _ in named), table, view, store))
+    inspect_anchor(table, split, "i2t", 0, 0, store)  # compiling and importing takes seconds, too long for a page
     return train, tuple(tables)
-
-
-def open_table_folder(
-    names: Sequence[str], folder: Path, split: Split, view: Path | None = None, store: EmbeddingStore | None = None
-) -> OpenTable:
-    """Open the table in a folder; its rows must be those of the split."""
-    manifest = read_manifest(folder)
-    screen = read_view_manifest(view, manifest)["screen"] if view else ()
-    lists = {direction: ListFile(folder, direction, manifest, view) for direction in DIRECTIONS}
-    if (len(lists["i2t"]), len(lists["t2i"])) != (split.image_count, split.caption_count):
-        raise ValueError(
-            f"{folder} has {len(lists['i2t'])} images and {len(lists['t2i'])} captions, but split {split.name!r} has "
-            f"{split.image_count} and {split.caption_count}; mine again."
-        )
-    named = manifest.get("teacher") or {}
-    teacher = ", ".join(str(named[part]) for part in ("experiment", "model") if named.get(part))
-    return OpenTable(tuple(names), teacher, lists, tuple(rule for rule in RULES if rule in screen), store)
 
 
 def _open_evaluations(runs: Sequence[NamedChain]) -> tuple[Evaluated, ...]:
     """Open the evaluations; runs with the same queries share an album."""
     opened: list[tuple[Chain, Evaluated]] = []
     for name, chain in runs:
+        split = open_checked(chain, chain.experiment.evaluation.split)
         album = next((there.album for other, there in opened if same_queries(other, chain)), None)
-        album = album or Album.of(chain.folder, open_checked(chain, chain.experiment.evaluation.split))
-        artifact, split = chain["evaluation"], album.split
+        artifact = chain["evaluation"]
         similarity = open_similarity(artifact.opened() / "similarity.npy", split.image_count, split.caption_count)
-        opened.append((chain, Evaluated(name, album, artifact.manifest().get("metrics", {}), similarity)))
+        metrics, album = artifact.manifest().get("metrics", {}), album or split_album(chain.folder, split)
+        opened.append((chain, Evaluated(name, album, metrics, similarity)))
     return tuple(evaluated for _, evaluated in opened)

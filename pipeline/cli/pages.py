@@ -6,15 +6,13 @@ from functools import partial
 from getpass import getuser
 from http.server import HTTPServer
 from pathlib import Path
-from typing import Any
 
 import click
 
 from aoq.pipeline.cli.options import EXPERIMENT, roots, table_folder, with_default
 from aoq.pipeline.cli.output import command_line, echo, echo_next
-from aoq.pipeline.cli.table_options import RowFiles, own_view, row_options
+from aoq.pipeline.cli.table_options import NamedTable, RowFiles, own_view, row_options
 from aoq.pipeline.config.load import split_member
-from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.files import write_atomically
 from aoq.pipeline.stages.plan import plan
@@ -78,31 +76,30 @@ def browse_command(
     """
     import_extra("flask", "browse", "aoq browse")
     from aoq.pipeline.browse.app import open_server
-    from aoq.pipeline.browse.folder import open_folders
-    from aoq.pipeline.browse.marks import Marks, Matches
-    from aoq.pipeline.browse.source import open_runs
+    from aoq.pipeline.browse.marks import Marks
+    from aoq.pipeline.browse.source import open_folders, open_runs
 
     if len(set(runs)) < len(runs):
         raise ValueError(f"{list(runs)} names an experiment twice; name each once.")
     if len(tables := [folder for run in runs if (folder := table_folder(run))]) == len(runs):
-        split = None if files.data is None else open_split(files.data, files.split)
+        files.require_either()
+        split = NamedTable(runs[0], tables[0], files=files).split
         texts, image_ids, caption_ids = files.read(None)
-        names: dict[str, Any] = {"split": split, "texts": texts or caption_ids, "image_ids": image_ids}
-        source = open_folders(tables, data=files.data, **names, image_root=files.image_root, view=view)
+        places = {"data": files.data, "image_root": files.image_root, "view": view}
+        source = open_folders(tables, split, texts or caption_ids, image_ids, **places)
     elif tables or view or files != RowFiles():
         raise click.UsageError("name tables' folders alone, with texts, ids and pictures, or experiments alone")
     else:
         members = [split_member(run) for run in runs]
         chains = [plan(experiment, override=override, **folders) for experiment, override in members]
         source = open_runs(list(zip(runs, chains, strict=True)))
-    train = source.train.split if source.train else None
-    marks = Marks(Matches(matches, train.image_count, train.caption_count), marker or _user()) if train else None
+    rows = source.train.split if source.train else None
+    marks = Marks(matches, len(rows.ids), len(rows.captions), marker or _user()) if rows else None
     server = open_server(source, marks, port)
     echo(f"http://127.0.0.1:{server.port}/   Ctrl-C ends it")
     if marks is not None:
-        echo(
-            f"true matches are marked in {marks.matches.path} ({len(marks.matches)} so far), all marks in {marks.path}"
-        )
+        known = f"{marks.known.path} ({len(marks.known.content)} so far)"
+        echo(f"true matches are marked in {known}, all marks in {marks.judged.path}")
     HTTPServer.serve_forever(server)  # werkzeug's own would end without a word
 
 

@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from aoq.pipeline.browse.app import create_app, open_server
-from aoq.pipeline.browse.marks import Marks, Matches
-from aoq.pipeline.browse.source import Gallery, open_runs
+from aoq.pipeline.browse.marks import Marks
+from aoq.pipeline.browse.source import open_runs
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.stages.plan import MAKERS, plan
@@ -87,8 +87,6 @@ class Browser:
     """The pages, by Flask's test client, and what is behind them."""
 
     client: Any
-    source: Gallery
-    matches: Matches | None
     marks: Marks | None
     token: str
 
@@ -105,16 +103,19 @@ class Browser:
         return self.client.post("/mark", data=form, base_url="http://127.0.0.1:8765")
 
 
+def marks_in(file, source):
+    rows = source.train.split
+    return Marks(file, len(rows.ids), len(rows.captions), "ann")
+
+
 @pytest.fixture
 def pages_of(tmp_path):
     """Pages of any source; marks go to `matches.csv`."""
 
     def make(source, file=tmp_path / "matches.csv"):
-        split = source.train.split if source.train else None
-        matches = Matches(file, split.image_count, split.caption_count) if split else None
-        marks = Marks(matches, "ann") if split else None
+        marks = marks_in(file, source) if source.train else None
         app = create_app(source, marks, 8765)
-        return Browser(app.test_client(), source, matches, marks, app.jinja_env.globals["token"])
+        return Browser(app.test_client(), marks, app.jinja_env.globals["token"])
 
     return make
 
@@ -130,9 +131,7 @@ def serve(tmp_path):
     with ExitStack() as running:
 
         def start(source):
-            split = source.train.split
-            matches = Matches(tmp_path / "matches.csv", split.image_count, split.caption_count)
-            server = open_server(source, Marks(matches, "ann"), 0)
+            server = open_server(source, marks_in(tmp_path / "matches.csv", source), 0)
             thread = threading.Thread(target=server.serve_forever)
             thread.start()
             running.callback(thread.join)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aoq.pipeline.browse.folder import open_folders
+from aoq.pipeline.browse.source import open_folders
 from tests.accessibility import serious_findings
 
 SHOWN = ["/", "/image/0?table=0&beside=1", "/caption/0/listed", "/suspects", "/agreement", "/query/image/0"]

@@ -61,7 +61,7 @@ def test_marks_that_make_no_sense_write_nothing(browse, changes, code, message):
     answer = browse.mark(**{"image": "1", "caption": "30", **changes})
     assert answer.status_code == code
     assert message in answer.text
-    assert not browse.matches.path.exists()
+    assert not browse.marks.known.path.exists()
 
 
 def test_other_pages_cannot_mark(browse):
@@ -70,11 +70,11 @@ def test_other_pages_cannot_mark(browse):
         answer = browse.client.post("/mark", data=form, base_url="http://127.0.0.1:8765", headers={"Origin": origin})
         assert answer.status_code == 403
     assert browse.get("/mark").status_code == 405
-    assert not browse.matches.path.exists()
+    assert not browse.marks.known.path.exists()
 
 
 def test_a_mark_shows_wherever_the_pair_does(browse, source):
-    caption = int(source.tables[0].lists["i2t"][7].negative_ids[0])
+    caption = int(source.tables[0].lists.i2t.negative_ids[7, 0])
     assert browse.mark(7, caption, back="/image/7#n0").headers["Location"] == "/image/7#n0"
     for address in ("/image/7", f"/caption/{caption}/listed", "/image/7?show=marked"):
         assert browse.text(address).count("✓ true match") == 1

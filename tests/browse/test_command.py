@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import re
 import signal
 import socket
-import subprocess
 import sys
 import urllib.request
 from pathlib import Path
@@ -15,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from aoq.pipeline.cli import main
+from tests.programs import browsing
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -39,24 +37,10 @@ def test_without_flask_it_says_what_to_install(world, places, monkeypatch):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_serves_until_it_is_stopped(world, places, tmp_path, number):
-    # A shell's background jobs ignore Ctrl-C, and so would their children.
-    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    code += "; from aoq.pipeline.cli import main; main()"
-    command = [sys.executable, "-c", code, "browse", world / "one.toml", "--port", "0", *places]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen([*map(str, command)], cwd=ROOT, env=environment, **pipes)
-    assert process.stdout is not None
-    address = re.match(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())
-    assert f"{tmp_path / 'matches.csv'} (0 so far)" in process.stdout.readline()
-    assert address is not None
-    with urllib.request.urlopen(f"{address.group()}image/3", timeout=60) as answer:
-        assert answer.status == 200
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 128 + number
-    assert errors.splitlines()[-1:] == ["stopped; finished work is kept, and the same command goes on from there"]
-    assert "Traceback" not in errors
+    with browsing(["aoq", "browse", world / "one.toml", *places], ROOT, number) as printed:
+        assert f"{tmp_path / 'matches.csv'} (0 so far)" in printed[0]
+        with urllib.request.urlopen(f"{printed[1]}image/3", timeout=60) as answer:
+            assert answer.status == 200
     assert not (tmp_path / "matches.csv").exists()
 
 

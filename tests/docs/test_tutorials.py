@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import signal
-import subprocess
-import sys
 import urllib.parse
 import urllib.request
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +15,7 @@ import pytest
 from aoq.pipeline.config.load import load_experiment
 from aoq.pipeline.data.demo import write_demo_world
 from tests.prepare.conftest import encoded, picture, save_clip, write_csv
+from tests.programs import browsing
 from tests.tutorials import PAGES, blocks, page, run, save_data_set
 
 ROOT = PAGES.parent.parent
@@ -45,32 +41,6 @@ def test_every_tutorial_is_in_the_list_and_in_the_menu():
     pages = {path.name for path in PAGES.glob("*.md")} - {"index.md"}
     assert set(re.findall(r"\]\((\w+\.md)\)", page("index"))) == pages
     assert set(re.findall(r"tutorials/(\w+\.md)", (ROOT / "mkdocs.yml").read_text())) == pages | {"index.md"}
-
-
-@contextmanager
-def browsing(shell: str, folder: Path):
-    """Run `aoq browse` and yield the address that it prints."""
-    (line,) = shell.splitlines()
-    # Background processes of a shell ignore Ctrl-C, and so would their children.
-    obey = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    command = [sys.executable, "-c", f"{obey}; from aoq.pipeline.cli import main; main()", *shlex.split(line)[1:]]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(
-        [*command, "--port", "0"],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        address = re.match(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())
-        assert address is not None, process.communicate()
-        yield address[0]
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
-    assert process.returncode == 130
 
 
 def mark_first_suspect(address: str) -> tuple[int, int]:
@@ -105,8 +75,8 @@ def test_vectors_are_mined_and_screened(here, monkeypatch, capsys):
 
     look, browse, screen, export = blocks(page("screening"), "sh")
     run(look, here)
-    with browsing(browse, here) as address:
-        image, caption = mark_first_suspect(address)
+    with browsing(shlex.split(browse), here) as printed:
+        image, caption = mark_first_suspect(printed[1])
     printed = run(screen, here)
     assert all(rule in printed for rule in ("positives", "near_text", "caption_similarity"))
     run(export, here)

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from jaxtyping import Bool, Float32, UInt32
 from typing_extensions import NotRequired, TypedDict
 
-from aoq.pipeline.columns import open_parquet, read_parquet
+from aoq.pipeline.columns import read_parquet
 from aoq.pipeline.config.screen import EXCLUSIONS, RULES, Suspected
 from aoq.pipeline.files import file_sha256, known_sha256
 from aoq.pipeline.reading import parse_json, read_file, reading
@@ -168,18 +168,6 @@ def read_view_manifest(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]
     return manifest
 
 
-def read_judged(path: Path, group: int) -> Judged:
-    """Read one row group of one direction of a view."""
-    with open_parquet(path, _COLUMNS, remedy=_REMEDY) as file:
-        return _judged(file.read_group(group))
-
-
 def _judged(rows: pa.Table) -> Judged:
     columns = (rows[name].combine_chunks() for name in ("flags", "suspicion"))
     return Judged(*(column.flatten().to_numpy().reshape(len(rows), -1) for column in columns))
-
-
-def judged_groups(path: Path) -> list[int]:
-    """Number of rows in each row group of one direction."""
-    with open_parquet(path, _COLUMNS, remedy=_REMEDY) as file:
-        return file.group_rows
