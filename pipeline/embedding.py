@@ -1,14 +1,11 @@
-"""Encode a split, score it tile by tile, and write embeddings block by block, so that a killed run continues."""
+"""Encode a split, score it tile by tile, and write embeddings by blocks, so that a killed run continues."""
 
 from __future__ import annotations
 
-import json
-import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -18,20 +15,15 @@ from jaxtyping import Float, Float32, Integer
 from numpy.lib.format import open_memmap
 
 from aoq.models.base import Code, EmbeddingModel, MatchingModel, concatenate
+from aoq.pipeline.console import Reporter
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.engine import products_in
-from aoq.pipeline.files import write_atomically
-from aoq.pipeline.reading import open_array, read_json
 from aoq.pipeline.search.problem import blocks
-from aoq.pipeline.search.units import MemoryStore, Runner, Store, Unit, run_in_order, run_in_process, unit_name
-
-logger = logging.getLogger(__name__)
+from aoq.pipeline.search.units import Runner, Store, Unit, run_in_process, unit_name
 
 BATCH = 256
 SCORED_IMAGES, SCORED_CAPTIONS = 128, 512
 STORE_ROWS = 1024
-HEADER_BYTES = 128
-"""Size of the header of a two-dimensional .npy file."""
 
 
 def encode_images(
@@ -127,40 +119,20 @@ def model_sides(model: EmbeddingModel, pairs: PairData, device: torch.device) ->
 def write_embeddings(
     sides: EncodedSides,
     folder: Path,
-    progress: Callable[[int, int, str], None] = lambda done, total, text: None,
-    *,
+    store: Store,
+    progress: Reporter = lambda done, total, text: None,
     run: Runner[EncodedSides] = run_in_process,
-    store: Store | None = None,
 ) -> None:
-    """Encode `images` and `captions` into `folder` block by block; a killed run continues after its last intact block.
-
-    Checksums of the blocks tell which are intact; `finish_embeddings` deletes them. `run` encodes the blocks as units,
-    which leave their vectors in the store, by default in memory, until they are written to `folder`.
-    """
-    intact = {name: _intact_blocks(folder, name, side.count) for name, side in sides.items()}
-    left = [
-        (name, start, stop)
-        for name, side in sides.items()
-        for start, stop in blocks(side.count, STORE_ROWS)[len(intact[name]) :]
-    ]
-    total = sum(side.count for side in sides.values())
-    done = total - sum(stop - start for _, start, stop in left)
-
-    def take(number: int, table: pa.Table) -> None:
-        nonlocal done
-        name, start, stop = left[number]
-        path, block = folder / f"{name}.npy", table["vector"].combine_chunks()
-        vectors = block.flatten().to_numpy().reshape(len(block), -1)
+    """Encode `images` and `captions` into `folder`, by blocks, which the next run after a kill finds in `store`."""
+    rows = [(name, *block) for name, side in sides.items() for block in blocks(side.count, STORE_ROWS)]
+    units = [Unit((unit_name(*block),), partial(encode_block, *block)) for block in rows]
+    run([units], sides, store, lambda done, total: progress(done, total, f"blocks of {STORE_ROWS} vectors"))
+    for name, start, stop in rows:
+        block = store.read(unit_name(name, start, stop))["vector"].combine_chunks()
+        vectors, path = block.flatten().to_numpy().reshape(len(block), -1), folder / f"{name}.npy"
         stored = np.load(path, mmap_mode="r+") if start else reserved_file(path, (sides[name].count, vectors.shape[1]))
         stored[start:stop] = vectors
         stored.flush()
-        intact[name].append(_checksum(path, vectors))
-        write_atomically(_progress_file(folder, name), json.dumps(intact[name]).encode())
-        done += stop - start
-        progress(done, total, name)
-
-    units = [Unit((unit_name(*block),), partial(encode_block, *block)) for block in left]
-    run_in_order(units, sides, store or MemoryStore(), run, take)
 
 
 @torch.inference_mode()
@@ -172,40 +144,3 @@ def encode_block(name: str, start: int, stop: int, sides: EncodedSides, store: S
     if not np.isfinite(block).all():
         raise ValueError(f"the embedding of one of {name} {start} to {stop - 1} is not finite; the model is broken.")
     return [pa.table({"vector": pa.FixedSizeListArray.from_arrays(block.reshape(-1), block.shape[1])})]
-
-
-def finish_embeddings(folder: Path) -> None:
-    """Delete the files that only a resumed run needs."""
-    for side in ("images", "captions"):
-        _progress_file(folder, side).unlink(missing_ok=True)
-
-
-def _progress_file(folder: Path, side: str) -> Path:
-    return folder / f"{side}.progress.json"
-
-
-def _intact_blocks(folder: Path, side: str, count: int) -> list[str]:
-    """Return the checksums of the leading blocks that are still as they were written."""
-    path, state = folder / f"{side}.npy", _progress_file(folder, side)
-    if not state.is_file():
-        return []
-    try:
-        checksums, stored = read_json(state, list[str]), open_array(path)
-        if len(stored) != count or stored.dtype != np.dtype("<f4") or not stored.flags.c_contiguous:
-            raise ValueError(f"{path} is damaged: it holds {stored.dtype} of shape {stored.shape}.")
-    except (ValueError, FileNotFoundError) as error:
-        logger.warning("%s All of it is encoded again.", error)
-        return []
-    for number, checksum in enumerate(checksums):
-        if _checksum(path, stored[number * STORE_ROWS :][:STORE_ROWS]) != checksum:
-            logger.warning("%s is damaged; it is encoded again from row %d on", path, number * STORE_ROWS)
-            return checksums[:number]
-    return checksums
-
-
-def _checksum(path: Path, block: Float32[np.ndarray, "rows D"]) -> str:
-    """Hash a block and the file's header."""
-    with path.open("rb") as file:
-        checksum = sha256(file.read(HEADER_BYTES))
-    checksum.update(np.ascontiguousarray(block).data)
-    return checksum.hexdigest()

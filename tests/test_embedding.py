@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -14,7 +11,8 @@ from aoq.pipeline import embedding
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.tokens import TokenisedCaptions
-from aoq.pipeline.embedding import EmbeddingStore, finish_embeddings, model_sides, similarity_matrix, write_embeddings
+from aoq.pipeline.embedding import EmbeddingStore, EncodedSide, model_sides, similarity_matrix, write_embeddings
+from aoq.pipeline.search.units import Folder, unit_name
 
 CPU = torch.device("cpu")
 
@@ -55,32 +53,40 @@ def test_the_matrix_is_every_pair_whatever_the_tiles(pairs, name, monkeypatch):
                 assert model.pair_similarity(*codes).item() == pytest.approx(whole[image, caption], abs=1e-5)
 
 
+def write(model, pairs, folder, report=lambda done, total, text: None):
+    """Write the embeddings and return how many images or captions were encoded at a time."""
+    encoded, sides = [], model_sides(model, pairs, CPU)
+    counted = {
+        name: EncodedSide(side.count, lambda rows, side=side: encoded.append(len(rows)) or side.vectors(rows))
+        for name, side in sides.items()
+    }
+    (folder / "units").mkdir(exist_ok=True)
+    write_embeddings(counted, folder, Folder(folder / "units"), report)
+    return encoded
+
+
 class StopError(Exception):
     pass
 
 
-def test_a_store_goes_on_after_its_last_whole_block(pairs, tmp_path, monkeypatch):
+def test_a_killed_run_goes_on_and_a_damaged_block_is_encoded_anew(pairs, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(embedding, "STORE_ROWS", 4)
     model = small_model("vsepp")
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    for folder in (whole, cut):
-        folder.mkdir()
-    write_embeddings(model_sides(model, pairs, CPU), whole)
-    seen = []
+    whole.mkdir()
+    cut.mkdir()
+    assert write(model, pairs, whole) == [4, 4, 1, 4, 4, 4, 4, 4, 4, 3]
 
     def stop(done, total, text):
-        seen.append(done)
-        if len(seen) == 4:
+        if done == 4:
             raise StopError
 
     with pytest.raises(StopError):
-        write_embeddings(model_sides(model, pairs, CPU), cut, stop)
-    seen = [*seen, "again"]
-    write_embeddings(model_sides(model, pairs, CPU), cut, lambda done, total, text: seen.append(done))
-    assert seen == [4, 8, 9, 13, "again", 17, 21, 25, 29, 33, 36]
-    for folder in (whole, cut):
-        finish_embeddings(folder)
-        assert sorted(path.name for path in folder.iterdir()) == ["captions.npy", "images.npy"]
+        write(model, pairs, cut, stop)
+    damaged = cut / "units" / f"{unit_name('images', 4, 8)}.unit"
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+    assert write(model, pairs, cut) == [4, 4, 4, 4, 4, 4, 3]
+    assert f"{damaged} is damaged" in caplog.text
     for name in ("images.npy", "captions.npy"):
         assert (cut / name).read_bytes() == (whole / name).read_bytes()
     store = EmbeddingStore.open(cut)
@@ -89,46 +95,9 @@ def test_a_store_goes_on_after_its_last_whole_block(pairs, tmp_path, monkeypatch
     np.testing.assert_allclose(scores, similarity_matrix(model, pairs, CPU), atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("file", "place", "said", "again"),
-    [
-        ("captions.npy", -1, "captions.npy is damaged; it is encoded again from row 24 on", 3),
-        ("captions.npy", 200, "captions.npy is damaged; it is encoded again from row 0 on", 27),
-        ("images.npy", 60, "All of it is encoded again", 9),
-        ("images.npy", 3, "All of it is encoded again", 9),
-        ("images.progress.json", 0, "All of it is encoded again", 9),
-        ("images.progress.json", 10, "images.npy is damaged", 9),
-        ("images.npy", None, "All of it is encoded again", 9),
-        ("captions.progress.json", None, "", 27),
-    ],
-)
-def test_a_damaged_part_of_a_store_is_encoded_anew(pairs, tmp_path, monkeypatch, caplog, file, place, said, again):
-    monkeypatch.setattr(embedding, "STORE_ROWS", 4)
-    model, whole = small_model("vsepp"), tmp_path / "whole"
-    whole.mkdir()
-    write_embeddings(model_sides(model, pairs, CPU), whole)
-    cut = Path(shutil.copytree(whole, tmp_path / "cut"))
-    content = bytearray((cut / file).read_bytes())
-    if place is None:
-        (cut / file).unlink()
-    else:
-        content[place] ^= 1
-        (cut / file).write_bytes(content)
-    encoded = []
-    encode = {name: getattr(model, f"encode_{name}") for name in ("images", "captions")}
-    for name, of in encode.items():
-        monkeypatch.setattr(model, f"encode_{name}", lambda given, of=of: encoded.append(given) or of(given))
-    write_embeddings(model_sides(model, pairs, CPU), cut)
-    assert sum(len(given) for given in encoded) == again
-    assert said in caplog.text
-    assert [path.read_bytes() for path in sorted(cut.iterdir())] == [
-        path.read_bytes() for path in sorted(whole.iterdir())
-    ]
-
-
 def test_a_broken_model_is_an_error_not_a_store(pairs, tmp_path):
     model = small_model("vsepp")
     with torch.no_grad():
         next(model.parameters()).fill_(torch.nan)
     with pytest.raises(ValueError, match=r"images 0 to 8 is not finite"):
-        write_embeddings(model_sides(model, pairs, CPU), tmp_path)
+        write(model, pairs, tmp_path)

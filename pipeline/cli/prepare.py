@@ -109,7 +109,6 @@ def embed_command(folder: Path, output: Path, name: str, split: str, **options: 
 
     does the same inside an experiment, instead of a first round. A run that was cut short resumes.
     """
-    from aoq.pipeline.embedding import finish_embeddings
     from aoq.pipeline.stages.encoding import Encoding, write_encoded
 
     engine = Engine(**options)
@@ -119,11 +118,9 @@ def embed_command(folder: Path, output: Path, name: str, split: str, **options: 
     encoding = Encoding(name, folder, split, opened.image_count, opened.image_count, opened.captions)
     engine.torch_device()
     with scratch_beside(output, keep=_has_encoded) as scratch:
-        made = scratch / encoding.key / output.name
-        made.mkdir(parents=True, exist_ok=True)
+        (made := scratch / output.name).mkdir(exist_ok=True)
         with show_progress("embedding") as report:
             write_encoded(encoding, made, scratch / _BLOCKS, engine, report)
-        finish_embeddings(made)
         replace_output(made, output)
     sizes = f"{opened.image_count:,} images and {opened.caption_count:,} captions"
     echo(f"{output}: {sizes}, {encoding.encoder.images.dims} numbers each, by {encoding.encoder.name}")
@@ -133,7 +130,7 @@ def embed_command(folder: Path, output: Path, name: str, split: str, **options: 
 
 def _has_encoded(scratch: Path) -> bool:
     """Return whether the next run can resume."""
-    return any(scratch.glob("*/*/*.progress.json")) or any(scratch.glob(f"{_BLOCKS}/*.unit"))
+    return any(scratch.glob(f"{_BLOCKS}/*.unit"))
 
 
 @click.group("data")

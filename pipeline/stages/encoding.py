@@ -40,7 +40,8 @@ def embed_train_split(chain: Chain, stage: str, folder: Path, engine: Engine) ->
     model = load_model(weights).to(device)
     assert isinstance(model, EmbeddingModel)  # the configuration allows only these to search
     with show_progress("embeddings") as report:
-        write_embeddings(model_sides(model, open_pairs(chain, "train", engine.verify), device), folder, report)
+        sides = model_sides(model, open_pairs(chain, "train", engine.verify), device)
+        write_embeddings(sides, folder, _open_store(folder / UNITS), report)
     return known_sha256(weights)
 
 
@@ -109,13 +110,17 @@ class Encoding:
 
 
 def write_encoded(encoding: Encoding, vectors: Path, work: Path, engine: Engine, report: Reporter) -> None:
-    """Write the vectors into the folder `vectors`; on Ray the nodes write blocks of them to `work`."""
+    """Write the vectors into the folder `vectors`, from blocks in the folder `work`, which nodes of Ray share."""
     device = engine.torch_device()
     run = choose_runner(engine, partial(_ship, encoding=encoding, device=device))
-    work.mkdir(parents=True, exist_ok=True)
-    store = Folder(work, encoding.key)
+    write_embeddings(encoding.sides(device), vectors, _open_store(work, encoding.key), report, run)
+
+
+def _open_store(work: Path, key: str = "") -> Folder:
+    work.mkdir(exist_ok=True)
+    store = Folder(work, key)
     store.clear_unfinished()
-    write_embeddings(encoding.sides(device), vectors, report, run=run, store=store)
+    return store
 
 
 def _ship(

@@ -50,7 +50,6 @@ def plan_screen(chain: Chain, screen: Screen) -> None:
 
 def make_embeddings(model: str, chain: Chain, build: Build, engine: Engine) -> None:
     """Write the vectors of a trained model, or of the encoder that takes its place, with the hash of its weights."""
-    from aoq.pipeline.embedding import finish_embeddings
     from aoq.pipeline.stages.encoding import embed_train_split, encode_train_split
 
     if model == "first_round" and (encoder := chain.experiment.teacher_encoder) is not None:
@@ -58,7 +57,6 @@ def make_embeddings(model: str, chain: Chain, build: Build, engine: Engine) -> N
     else:
         weights = embed_train_split(chain, model, build.directory, engine)
     build.notes["weights_sha256"] = weights
-    finish_embeddings(build.directory)
 
 
 def make_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
