@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,15 +23,11 @@ from aoq.pipeline.evaluation.retrieval import (
     summarise,
 )
 from aoq.pipeline.evaluation.significance import Comparison, Interval, compare_runs, metric_intervals
-from aoq.pipeline.stages.chain import Chain, run_name, same_queries, teacher_of, trains_as_control
+from aoq.pipeline.stages.chain import Chain, Member, run_name, same_queries, teacher_of, trains_as_control
 from aoq.pipeline.stages.splits import open_checked
 
 SEED = 0
 """Seed of the bootstraps, so that a report of the same runs is reproducible."""
-LONGEST_VALUE = 24
-"""Characters shown of a setting's value in a label."""
-SETTINGS = {"second_round.loss": "", "model": "", "second_round.epochs": "epochs", "second_round.batch_size": "batch"}
-"""Names of settings whose labels are not their own last part."""
 
 
 @dataclass(frozen=True)
@@ -114,26 +109,23 @@ def is_control(chain: Chain) -> bool:
 
 def collect_teachers(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
     """Evaluate the trained teachers of runs that train on a table on their dev splits, each once."""
-    teachers, taught = {}, dict[str, list[str]]()
+    teachers: dict[str, tuple[Member, list[str]]] = {}
     for run in runs:
         teacher = teacher_of(run.chain) if run.chain.trains_on_table else None
         if teacher and teacher.artifact.exists() and DEV_RANKS in teacher.artifact.manifest()["files"]:
-            teachers[teacher.artifact.key] = teacher
-            taught.setdefault(teacher.artifact.key, []).append(run.label)
+            teachers.setdefault(teacher.artifact.key, (teacher, []))[1].append(run.label)
     described = []
-    for key, teacher in teachers.items():
-        experiment = teacher.chain.experiment
-        split = open_checked(teacher.chain, experiment.dataset.dev)
+    for teacher, taught in teachers.values():
+        split = open_checked(teacher.chain, teacher.chain.experiment.dataset.dev)
         ranks = read_dev_ranks(teacher.artifact, split)
-        intervals = metric_intervals(ranks, split.image_of, rng=np.random.default_rng(SEED))
         about = {
-            "model": experiment.model.name,
+            "label": "teacher" if len(teachers) == 1 else f"teacher of {', '.join(taught)}",
+            "model": teacher.chain.experiment.model.name,
             "split": split.name,
             "metrics": summarise(ranks),
-            "intervals": intervals,
+            "intervals": metric_intervals(ranks, split.image_of, rng=np.random.default_rng(SEED)),
         }
-        label = "teacher" if len(teachers) == 1 else f"teacher of {', '.join(taught[key])}"
-        described.append({"label": label, **about})
+        described.append(about)
     return described
 
 
@@ -187,41 +179,9 @@ def _lineage(artifact: Artifact) -> Iterator[Artifact]:
 
 
 def run_labels(named: Mapping[str, Chain]) -> dict[str, str]:
-    """Label each run by its name, such as "demo", "demo control" or "demo, seed 1".
-
-    Runs of one experiment show the settings in which they differ; runs with equal labels keep their full names.
-    """
-    stems = {name: Path(split_member(name)[0]).stem for name in named}
-    controls = {one for one in named if any(one != of and trains_as_control(named[one], named[of]) for of in named)}
-    settings = {name: dict(_settings(chain.experiment.model_dump(mode="json"))) for name, chain in named.items()}
-    short = {}
-    for name, own in settings.items():
-        kin = [settings[of] for of in named if stems[of] == stems[name] and (of in controls) == (name in controls)]
-        differing = [_setting(key, own) for key in own if _differs(key, kin)]
-        short[name] = ", ".join([f"{stems[name]} control" if name in controls else stems[name], *differing])
-    count = Counter(short.values())
-    return {name: label if count[label] == 1 else run_name(*split_member(name)) for name, label in short.items()}
-
-
-def _settings(section: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every option by its dotted key; the name of a section comes before its options."""
-    for key, value in section.items():
-        if isinstance(value, Mapping):
-            if "name" in value:
-                yield f"{place}{key}", value["name"]
-            yield from _settings({name: one for name, one in value.items() if name != "name"}, f"{place}{key}.")
-        elif place or key != "name":
-            yield f"{place}{key}", value
-
-
-def _differs(key: str, settings: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether runs differ in a setting while its section has the same name in all of them."""
-    parent = key.rpartition(".")[0]
-    kinds = {str(one.get(parent)) for one in settings}
-    return len(kinds) == 1 and len({str(one.get(key)) for one in settings}) > 1
-
-
-def _setting(key: str, settings: Mapping[str, Any]) -> str:
-    value = settings[key]
-    shown = "off" if value is None or value is False else "on" if value is True else str(value)
-    return f"{SETTINGS.get(key, key.rpartition('.')[2].replace('_', ' '))} {shown[:LONGEST_VALUE]}".strip()
+    """Label each run as its folder below `runs/` is named, such as "demo@seed=1", and a control after its run."""
+    labels = {name: run_name(*split_member(name)) for name in named}
+    for run, chain in reversed([*named.items()]):
+        controls = (other for other in named if other != run and trains_as_control(named[other], chain))
+        labels |= {control: f"{run_name(*split_member(run))} control" for control in controls}
+    return labels

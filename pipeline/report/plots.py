@@ -23,7 +23,7 @@ PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7
 INK, RULE = "#123456", "#abcdef"
 """Placeholders, replaced by the page's text and line colours in the finished SVG."""
 MOST_POINTS = 300
-"""Points drawn per line, so that the page of a long training stays small enough to mail."""
+"""About how many points are drawn per line, so that the page of a long training is small enough to mail."""
 FEW = 40
 """Lines with fewer points show them as dots."""
 LARGE_RATIO = 30
@@ -53,7 +53,7 @@ def curves(title: str, lines: Lines, colours: Mapping[str, str], x: str, y: str,
     """Plot one line per run; a loss that falls a lot gets a logarithmic axis."""
     figure, axes = _figure()
     for name, line in lines.items():
-        xs, ys = (_thinned(values) for values in line)
+        xs, ys = (values[:: max(1, len(values) // MOST_POINTS)] for values in line)
         axes.plot(xs, ys, label=name, color=colours[name], linewidth=1.6, marker="o" if len(xs) < FEW else None, ms=3)
     axes.set(xlabel=x, ylabel=textwrap.fill(y, LABEL_WIDTH))
     values = [value for _, ys in lines.values() for value in ys]
@@ -98,12 +98,6 @@ def hardness(
     return _svg(title, figure)
 
 
-def _thinned(values: Sequence[float]) -> Sequence[float]:
-    """Keep every n-th value, and the last."""
-    step = -(-len(values) // MOST_POINTS)
-    return values if step <= 1 else [*values[:-1:step], values[-1]]
-
-
 def _some(scores: Float[np.ndarray, " scores"]) -> Float[np.ndarray, " some"]:
     """Keep as many finite scores as a plot needs."""
     finite = scores[np.isfinite(scores)]
@@ -125,5 +119,4 @@ def _svg(title: str, figure: Figure) -> str:
     drawn = drawn[drawn.index("<svg") :].replace(INK, "currentColor").replace(RULE, "var(--rule)")
     prefix = re.sub(r"\W+", "-", title)
     drawn = re.sub(r'(id="|url\(#|href="#)', lambda match: f"{match.group(1)}{prefix}-", drawn)
-    drawn = re.sub(r'<svg ([^>]*?)width="[^"]*"', r"<svg \1", re.sub(r' height="[^"]*pt"', "", drawn, count=1), count=1)
     return drawn.replace("<svg ", f'<svg role="img" aria-label="{html.escape(title)}" ', 1)

@@ -42,7 +42,7 @@ def _judge(pairs: Sequence[tuple[ReportedRun, ReportedRun]]) -> dict[str, Any]:
         rng = np.random.default_rng(0)
         interval = rsum_intervals({"ours": ours}, theirs, run.split.image_of, rng=rng).get("ours")
         chance = ""  # p is of one seed
-        label, baseline = (re.sub(r", seed \d+", "", name) for name in (label, baseline))
+        label, baseline = (re.sub(r"@seed=\d+\b(?!,)|\bseed=\d+,|,seed=\d+", "", name) for name in (label, baseline))
     if lead := head_start(run.chain):
         label += f" (started {lead})"
     low, high = interval or (0.0, 0.0)
@@ -87,11 +87,7 @@ def gain_on_control(chain: Chain) -> str | None:
     rounds = _two_rounds(chain)
     if not rounds or not all(DEV_RANKS in one.manifest()["files"] for one in rounds):
         return None
-    split = open_checked(chain, chain.experiment.dataset.dev)
-    ours, theirs = (read_dev_ranks(one, split) for one in rounds)
-    name = "round two" if chain.experiment.co_teaching is None else "co-taught"
-    comparison = compare_runs(ours, theirs, split.image_of, rng=np.random.default_rng(0))
-    line = verdict(comparison, f"{name} - control", images=split.image_count)
+    line = _dev_verdict(chain, "round two" if chain.experiment.co_teaching is None else "co-taught", *rounds)
     if times := time_to_control(chain):
         line += f"; {times:.2f} times its training time"
     if lead := head_start(chain):
@@ -101,14 +97,16 @@ def gain_on_control(chain: Chain) -> str | None:
 
 def gains_apart(chain: Chain, parts: Mapping[str, Artifact]) -> dict[str, str]:
     """Compare each part of a student's gain with the control on dev, as far as both are trained."""
-    split, control = open_checked(chain, chain.experiment.dataset.dev), chain["control"]
-    gains = {}
-    for part, one in parts.items():
-        if control.exists() and one.exists():
-            ours, theirs = read_dev_ranks(one, split), read_dev_ranks(control, split)
-            comparison = compare_runs(ours, theirs, split.image_of, rng=np.random.default_rng(0))
-            gains[part] = verdict(comparison, f"{part} - control", images=split.image_count)
-    return gains
+    control = chain["control"]
+    trained = {part: one for part, one in parts.items() if control.exists() and one.exists()}
+    return {part: _dev_verdict(chain, part, one, control) for part, one in trained.items()}
+
+
+def _dev_verdict(chain: Chain, part: str, training: Artifact, control: Artifact) -> str:
+    split = open_checked(chain, chain.experiment.dataset.dev)
+    ours, theirs = (read_dev_ranks(one, split) for one in (training, control))
+    comparison = compare_runs(ours, theirs, split.image_of, rng=np.random.default_rng(0))
+    return verdict(comparison, f"{part} - control", images=split.image_count)
 
 
 def _two_rounds(chain: Chain) -> list[Artifact]:

@@ -13,18 +13,8 @@ from aoq.pipeline.engine import Engine
 from aoq.pipeline.stages.plan import MAKERS
 from aoq.pipeline.stages.report import plan_report, render_report
 
-SECTIONS = (
-    "verdict",
-    "results",
-    "runs",
-    "training",
-    "cross",
-    "right",
-    "attention",
-    "tables",
-    "examples",
-    "provenance",
-)
+SECTIONS = ("verdict", "results", "runs", "training", "cross")
+SECTIONS += ("right", "attention", "tables", "examples", "provenance")
 """The page's, in their order."""
 STAGES = ("dataset", "first_round", "embeddings", "hard_negatives", "second_round", "evaluation")
 TEACHER = """
@@ -92,8 +82,18 @@ def names(root):
 
 
 @pytest.fixture(scope="session")
-def planned(root, names):
-    return plan_report(";".join(names), data_root=root, artifact_root=root / "artifacts")
+def places(root):
+    return {"data_root": root, "artifact_root": root / "artifacts"}
+
+
+@pytest.fixture(scope="session")
+def options(root):
+    return ["--data-root", str(root), "--artifact-root", str(root / "artifacts")]
+
+
+@pytest.fixture(scope="session")
+def planned(names, places):
+    return plan_report(";".join(names), **places)
 
 
 @pytest.fixture(scope="session")
