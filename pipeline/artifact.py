@@ -99,14 +99,14 @@ class Artifact:
         return self.path
 
     def _intact_content(self) -> str:
-        if change := next(self._changes(), None):
-            raise ValueError("".join(change))
+        for change in self._changed_files():
+            raise ValueError(f"{change}; put it right, or delete {self.path} and run again: then it is remade.")
         return content_of(self.manifest())
 
     def problems(self) -> Iterator[str]:
         """Yield a sentence for each file that was changed, and for each input that is gone or another one now."""
         try:
-            yield from (sentence for sentence, _ in self._changes())
+            yield from self._changed_files()
             yield from (f"made from {one.stage}/{one.key}, which is gone" for one in self.upstream if not one.exists())
             inputs: dict[str, str] = self.manifest().get("inputs", {})
             data: dict[str, str] = {}
@@ -123,18 +123,17 @@ class Artifact:
         except ValueError as error:  # a damaged manifest: its own, or that of an input
             yield str(error)
 
-    def _changes(self) -> Iterator[tuple[str, str]]:
-        """Yield a sentence for each file that differs from the manifest, and what else to do."""
-        files, remade = self.manifest()["files"], f"; delete {self.path} and run again: then it is remade."
+    def _changed_files(self) -> Iterator[str]:
+        """Describe each file that differs from the manifest."""
+        files = self.manifest()["files"]
         for name, entry in files.items():
             file = self.path / name
             if not file.is_file():
-                yield f"{file} is missing", remade
+                yield f"{file} is missing"
             elif file.stat().st_size != entry["bytes"] or known_sha256(file) != entry["sha256"]:
-                yield f"{file} was changed after it was published", remade
+                yield f"{file} was changed after it was published"
         there = {str(path.relative_to(self.path)) for path in self.path.rglob("*") if path.is_file()}
-        for name in sorted(there - {*files, MANIFEST_FILE}):
-            yield f"{self.path / name} is not in the manifest; delete that file", " and run again."
+        yield from (f"{self.path / name} is not in the manifest" for name in sorted(there - {*files, MANIFEST_FILE}))
 
     @contextmanager
     def building(self) -> Iterator[Build | None]:

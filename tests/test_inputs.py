@@ -13,8 +13,9 @@ import pytest
 
 from aoq.pipeline import files
 from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.build import INPUTS, content_of, planned_file, seal
+from aoq.pipeline.build import INPUTS, MANIFEST_FILE, content_of, planned_file, seal
 from aoq.pipeline.files import LOCK, file_sha256, known_sha256
+from tests.republish import republish
 
 ROOT = Path(__file__).parent.parent
 
@@ -32,6 +33,12 @@ def table(tmp_path):
 @pytest.fixture
 def student(table):
     return Artifact(table.root, "student", 1, {}, (table,))
+
+
+def build(student, table, then):
+    with student.building() as work:
+        (work.directory / "checkpoint").write_bytes((table.opened() / "lists").read_bytes())
+        then()
 
 
 def flip(file):
@@ -66,48 +73,41 @@ def test_a_file_that_just_changed_is_not_remembered(tmp_path):
     [
         (lambda folder: flip(folder / "lists"), "lists was changed after it was published"),
         (lambda folder: (folder / "more" / "file").unlink(), "more/file is missing"),
+        (lambda folder: (folder / "new").touch(), "new is not in the manifest"),
     ],
 )
 def test_what_is_damaged_is_not_opened(table, student, damage, what):
     assert table.opened() == table.path
     damage(table.path)
-    with pytest.raises(ValueError, match=rf"{what}; delete .*{table.key} and run again: then it is remade\.$"):
+    with pytest.raises(ValueError, match=rf"{what}; put it right, or delete .*{table.key} and run again"):
         table.opened()
     with pytest.raises(ValueError, match=what), student.building():
         table.opened()
     assert not student.exists()
 
 
-def test_a_manifest_names_what_was_read(table, student):
+def test_a_manifest_names_what_was_read_and_nothing_that_a_killed_write_left_is_published(table, student):
+    (left := student.work / f".{INPUTS}.work").mkdir(parents=True)
+    (left / LOCK).touch()
     with student.building():
         table.opened()
     assert student.manifest()["inputs"] == {f"table/{table.key}": content_of(table.manifest())}
-    assert not (student.path / INPUTS).exists()
+    assert [path.name for path in student.path.iterdir()] == [MANIFEST_FILE]
 
 
 def test_what_changes_while_it_is_read_is_not_published_and_its_work_is_gone(table, student):
-    def read_in_vain():
-        with student.building() as work:
-            (work.directory / "checkpoint").write_bytes((table.opened() / "lists").read_bytes())
-            flip(table.path / "lists")
-
     with pytest.raises(ValueError, match=r"while it was read: .*lists was changed"):
-        read_in_vain()
+        build(student, table, lambda: flip(table.path / "lists"))
     assert not student.exists()
     assert not student.work.exists()
 
 
 def test_an_input_that_cannot_be_read_for_now_costs_no_finished_work(table, student, monkeypatch):
-    def read_then_unplugged():
-        with student.building() as work:
-            (work.directory / "checkpoint").write_bytes((table.opened() / "lists").read_bytes())
-            monkeypatch.setattr("aoq.pipeline.artifact.known_sha256", unplugged)
-
     def unplugged(path):
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
 
     with pytest.raises(OSError, match=r"handle: .*lists"):
-        read_then_unplugged()
+        build(student, table, lambda: monkeypatch.setattr("aoq.pipeline.artifact.known_sha256", unplugged))
     assert (student.work / "checkpoint").exists()
 
 
@@ -130,17 +130,13 @@ def test_what_unfit_work_was_begun_on_is_deleted_last(table, student, monkeypatc
 
 
 def test_work_goes_on_from_what_it_was_begun_on(table, student):
-    def interrupted():
-        with student.building() as work:
-            (work.directory / "checkpoint").write_bytes((table.opened() / "lists").read_bytes())
-            raise KeyboardInterrupt
+    def interrupt():
+        raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        interrupted()
+        build(student, table, interrupt)
     (table.path / "lists").write_bytes(b"another")  # as if it had been made again, with other bytes
-    said = table.manifest()
-    said["files"]["lists"] = {"bytes": 7, "sha256": file_sha256(table.path / "lists")}
-    table.manifest_path.write_text(json.dumps({**said, "seal": seal(said)}))
+    republish(table.path)
     with pytest.raises(ValueError, match="begun on another table/"), student.building():
         table.opened()
     assert not student.work.exists()
@@ -155,14 +151,6 @@ def test_a_damaged_memory_of_what_was_read_costs_the_work_alone(table, student):
     with pytest.raises(ValueError, match="run again"), student.building():
         pass
     assert not student.work.exists()
-
-
-def test_what_a_killed_write_left_is_not_published(table, student):
-    (left := student.work / f".{INPUTS}.work").mkdir(parents=True)
-    (left / LOCK).touch()
-    with student.building():
-        table.opened()
-    assert [path.name for path in student.path.iterdir()] == ["MANIFEST.json"]
 
 
 def test_a_stage_that_clears_its_work_may_read_others_than_before(table, student):
@@ -191,7 +179,7 @@ DEEP = "[" * 100_000
 @pytest.mark.parametrize(
     "content",
     [
-        *(text.encode() for text in ("", "[]", "null", "3", "{}", '"text"', DEEP, '{"files": 1e999}', "1" * 5000)),
+        *(text.encode() for text in ("", "[]", "{}", DEEP, '{"files": 1e999}', "1" * 5000)),
         b'\xff{"a": 1}',
     ],
     ids=repr,
