@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -168,20 +167,9 @@ def in_parallel(function: Callable[..., Any], count: int, *arguments: Any, parts
     """Call function(start, stop, *arguments) on ranges that cover `count` rows; it must release the GIL."""
     threads = thread_count()
     edges = np.linspace(0, count, min(count, parts * threads) + 1, dtype=np.int64).tolist()
-    left = iter([*pairwise(edges)])
-
-    def work() -> None:
-        for rows in left:
-            function(*rows, *arguments)
-
-    if threads == 1:
-        work()
-        return
-    with ThreadPoolExecutor(threads - 1) as pool:
-        others = [pool.submit(work) for _ in range(threads - 1)]
-        work()
-        for other in others:
-            other.result()  # raises the error of its thread, if any
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(lambda *rows: function(*rows, *arguments), edges[:-1], edges[1:]):
+            pass  # raises the error of a part, if any
 
 
 def torchrun_rank() -> int | None:

@@ -32,7 +32,7 @@ def import_extra(module: str, extra: str, purpose: str) -> Any:
 
 @contextmanager
 def loading(name: str, model: str, local: str = "the path of a folder with the weights") -> Iterator[None]:
-    """Turn any failure to load published weights into one line that names the encoder and the remedy.
+    """Turn any failure to load published weights or data into one line that names them and the remedy.
 
     Raises:
         ValueError: of one line.
@@ -66,14 +66,8 @@ def load_splits(given: str) -> dict[str, Any]:
     library = import_extra("datasets", "datasets", "reading a Hugging Face data set")
     name, _, split = given.removeprefix(HUB).partition("@")
     owner, *rest = name.split("/", 2)
-    try:
+    with loading(f"{name} of the Hugging Face hub", name, "the folder of datasets' save_to_disk"):
         splits = dict(library.load_dataset("/".join([owner, *rest[:1]]), *rest[1:]))
-    except Exception as error:  # the hub's client raises errors of any kind
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise ValueError(
-            f"{name} of the Hugging Face hub cannot be loaded ({reason}); where the hub can be reached, save it with "
-            "datasets' save_to_disk, and give that folder."
-        ) from None
     if split and split not in splits:
         raise ValueError(f"{name} of the Hugging Face hub has no split {split!r}; its splits are {sorted(splits)}.")
     return {split: splits[split]} if split else splits

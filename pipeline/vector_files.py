@@ -5,7 +5,7 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -47,14 +47,6 @@ class FilePart:
         return isinstance(value, pa.DataType) and pa.types.is_floating(value)
 
 
-class OpenMatrix(NamedTuple):
-    """Vectors of an open file, in blocks."""
-
-    shape: tuple[int, int]
-    blocks: Iterator[Shaped[np.ndarray, "rows D"]]
-    whole: np.ndarray | None = None
-
-
 class VectorFile(NamedTuple):
     """FILE or FILE::NAME: NAME is the part of the file that holds the vectors or the ids."""
 
@@ -86,7 +78,7 @@ class VectorFile(NamedTuple):
         if is_of_hub(str(self.path)):
             matrix = self.open()
             hasher = sha256("{} {}\0".format(*matrix.shape).encode())
-            for block in matrix.blocks:
+            for block in matrix.blocks():
                 hasher.update(np.ascontiguousarray(block).data)
             return hasher.hexdigest()
         if self.path.is_dir():
@@ -99,8 +91,8 @@ class VectorFile(NamedTuple):
             return _hub_columns(str(self.path))
         return _arrow(*_saved_shards(self.path)) if self.path.is_dir() else VECTOR_READERS[self.path.suffix](self.path)
 
-    def open(self) -> OpenMatrix:
-        """Open the named matrix, or the only one."""
+    def open(self) -> FilePart:
+        """Open the named matrix, or the only one; its shape has both sizes, and its blocks are matrices."""
         parts = self.read()
         names = [name for name, part in parts.items() if part.holds_vectors]
         if self.part and list(parts) == [""]:
@@ -117,9 +109,9 @@ class VectorFile(NamedTuple):
                 "per item is needed."
             )
         if isinstance(part.kind, str):
-            return OpenMatrix((part.shape[0], part.shape[1]), part.blocks(), part.whole)
+            return part
         first = next(self._matrices(name, part), np.empty((0, 0)))
-        return OpenMatrix((part.shape[0], first.shape[1]), self._matrices(name, part))
+        return replace(part, shape=(*part.shape, first.shape[1]), blocks=partial(self._matrices, name, part))
 
     def ids(self) -> list[str]:
         """Read the named column of ids: texts or whole numbers, as texts."""

@@ -14,7 +14,7 @@ from pyarrow import fs
 
 from aoq.pipeline.files import digest, file_sha256, known_sha256, scratch_beside, writing_in
 from aoq.pipeline.search.problem import blocks
-from aoq.pipeline.vector_files import OpenMatrix, VectorFile
+from aoq.pipeline.vector_files import FilePart, VectorFile
 
 OF_ARROW = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs", "file")
 """Schemes that pyarrow reads without further packages; fsspec reads others, such as https."""
@@ -34,7 +34,7 @@ def open_vectors(given: str, copy: Path, *, normalise: bool) -> Vectors:
     return read_vectors(VectorFile.of(given).open(), given, copy, normalise=normalise)
 
 
-def read_vectors(matrix: OpenMatrix, given: str, copy: Path, *, normalise: bool) -> Vectors:
+def read_vectors(matrix: FilePart, given: str, copy: Path, *, normalise: bool) -> Vectors:
     """Read an open matrix once. Threads may do this, but open files one at a time: 3.11 parses headers unsafely.
 
     Vectors to normalise, and anything but float32 in a .npy file, are written to `copy`, block by block.
@@ -49,7 +49,7 @@ def read_vectors(matrix: OpenMatrix, given: str, copy: Path, *, normalise: bool)
         header = {"descr": "<f4", "fortran_order": False, "shape": (count, dimensions)}
         np.lib.format.write_array_header_1_0(file, header)
         offset = file.tell()
-        for block in matrix.blocks:
+        for block in matrix.blocks():
             if block.shape[1] != dimensions:
                 raise ValueError(
                     f"{given}: vectors have {dimensions} dimensions, and from row {start} on {block.shape[1]}; all "

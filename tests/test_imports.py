@@ -5,23 +5,14 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.test_structure import ROOT, SOURCES, tree
 
+FIRST = ("artifact", "build", "files", "engine", "console", "extras", "reading", "columns")
 ROWS = [
-    [
-        "aoq.pipeline.artifact",
-        "aoq.pipeline.build",
-        "aoq.pipeline.columns",
-        "aoq.pipeline.console",
-        "aoq.pipeline.engine",
-        "aoq.pipeline.extras",
-        "aoq.pipeline.files",
-        "aoq.pipeline.reading",
-    ],
+    [f"aoq.pipeline.{name}" for name in FIRST],
     ["aoq.models"],
     ["aoq.pipeline.losses"],
     ["aoq.pipeline.search"],
@@ -53,23 +44,19 @@ def row_of(module):
     return None
 
 
-def imports_of(path):
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+def imports_of(module):
+    for node in ast.walk(tree(module)):
         if isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
         elif isinstance(node, ast.Import):
             yield from (name.name for name in node.names)
 
 
-SOURCES = sorted(path for folder in ("models", "pipeline", "tasks") for path in (ROOT / folder).rglob("*.py"))
-
-
 def test_no_module_imports_one_below_it():
-    for path in SOURCES:
-        module = ".".join(("aoq", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
+    for module in SOURCES:
         own = row_of(module)
         assert own is not None or module == "aoq.pipeline", f"{module} has no row in the map"
-        for imported in imports_of(path):
+        for imported in imports_of(module):
             row = row_of(imported)
             assert row is None or own is None or row <= own, f"{module} imports {imported}, which is below it"
 
@@ -77,9 +64,9 @@ def test_no_module_imports_one_below_it():
 def test_models_import_torch_only():
     allowed = {"__future__", "abc", "collections", "dataclasses", "functools", "math", "re", "typing"}
     allowed |= {"annotated_types", "importlib", "jaxtyping", "torch"}
-    for path in (ROOT / "models").glob("*.py"):
-        found = {name.split(".")[0] for name in imports_of(path) if not name.startswith("aoq.models")}
-        assert found <= allowed, f"{path.name}: {found - allowed}"
+    for module in (module for module, path in SOURCES.items() if path.parent == ROOT / "models"):
+        found = {name.split(".")[0] for name in imports_of(module) if not name.startswith("aoq.models")}
+        assert found <= allowed, f"{module}: {found - allowed}"
 
 
 @pytest.mark.parametrize("module", ["tasks", "aoq.tasks", "aoq.pipeline.cli"])
