@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ from aoq.pipeline.stages.chain import Chain
 
 if TYPE_CHECKING:
     from aoq.pipeline.data.batches import PairData, Pixels
+
+logger = logging.getLogger(__name__)
 
 NOISE = "noise.npy"
 """The dataset stage's file with the image of every training caption, in the format of NCR's noise files."""
@@ -80,6 +83,9 @@ def open_pairs(chain: Chain, role: str, verify: Verify = "sampled") -> PairData:
     tokens = TokenisedCaptions.load(chain["dataset"].opened() / f"{role}_tokens.npz")
     pairs = PairData(split, tokens, config.max_regions, _open_pixels(chain, split))
     if pairs.pixels is None:
+        if config.max_regions is not None and pairs.regions > config.max_regions:
+            message = "%s: all %d regions are read: they are cells of a grid, and max_regions = %d cuts boxes by score"
+            logger.info(message, split.name, pairs.regions, config.max_regions)
         _check_regions(chain.experiment.model.name, pairs)
     return pairs
 

@@ -42,6 +42,14 @@ def test_the_tables_teacher_teaches_by_default(make, loss):
     assert all(0 < value < 1e4 for value in figures(chain))
 
 
+def test_short_lists_teach_fewer_pairs_and_the_log_says_so(make, caplog):
+    caplog.set_level("INFO")
+    make("own", "mining", "second_round", second_round=TAUGHT.format('kind = "lists", negatives = 6'))
+    assert (
+        "t2i: the shortest list has 4 negatives, and distillation takes 6: short lists have fewer terms" in caplog.text
+    )
+
+
 def test_lists_teach_the_tables_scores_without_an_offline_loss(make):
     taught = TAUGHT.format('kind = "lists", negatives = 3, list_loss = "ranking"')
     chain = make("own", "mining", "second_round", loss="online", second_round=taught)
