@@ -10,8 +10,8 @@ An epoch has one row per pair, in the order of training:
 
 The manifest says how they were made, from which lists (`table_sha256`), and how hard the batches are.
 
-webdataset has no random access, so its shards hold an epoch in order: every `batch_size` samples are a batch. A sample
-is an image file unchanged, the caption in `.txt`, and in `.json` the rows: image_id, caption_id and batch.
+webdataset's shards hold an epoch in order: every `batch_size` samples are a batch. A sample is an image file unchanged,
+the caption in `.txt`, and in `.json` the rows: image_id, caption_id and batch.
 """
 
 from __future__ import annotations

@@ -20,11 +20,7 @@ MEASURED = 200
 
 @dataclass(frozen=True)
 class MeetingLists:
-    """Pairs of an epoch, each anchor's hard negatives, and the images and captions that must not share a batch.
-
-    The lists have the hardest negatives first, and -1 for padding and for negatives that should not share the anchor's
-    batch.
-    """
+    """Pairs of an epoch, each anchor's hard negatives, hardest first (or -1), and pairs that must not share a batch."""
 
     pairs: Pairs
     i2t: Int32[np.ndarray, "images h"]
@@ -53,9 +49,8 @@ def meeting_lists(
 ) -> MeetingLists:
     """Take the pairs that should share a batch: each anchor and its negatives of these ranks, after the screen.
 
-    `ranks` are [start, stop) of captions, from 0; those of images are scaled down by images / captions, at least one.
-    By default all are taken. Negatives that the screen drops are ignored. Suspected ones are kept apart, as are true
-    pairs: `pairs`, and all of `true`, which includes those of copies of a photograph.
+    `ranks` are [start, stop) of captions, from 0, by default all; those of images are scaled down by images / captions,
+    at least one. Suspected negatives are kept apart, as are true pairs: `pairs`, or `true`, with copies of photographs.
     """
     true = pairs if true is None else true
     if table.is_one_set:

@@ -30,10 +30,7 @@ _PairRows = Int64[np.ndarray, " rows"]
 
 @dataclass(frozen=True)
 class MinedBatches:
-    """Orders of the pairs, a function of (seed, epoch) alone; each `batch_size` of them are a batch.
-
-    A batch is communities of about `community` pairs, each other's hard negatives.
-    """
+    """Orders of the pairs; each `batch_size` are a batch: communities of about `community` mutual hard negatives."""
 
     lists: MeetingLists
     batch_size: int

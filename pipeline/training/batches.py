@@ -27,10 +27,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Batch:
-    """Images and captions in groups of B: the anchors, the offline negatives, their companions, and listed negatives.
-
-    A process holds its own part of each group; the other fields cover all anchors.
-    """
+    """The images and captions of a `Draw`, of each group the part of this process; other fields cover all anchors."""
 
     images: Images
     captions: Captions
@@ -49,7 +46,6 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """Number of anchors in all processes."""
         return len(self.image_rows)
 
     def to(self, device: torch.device) -> Batch:
@@ -63,10 +59,7 @@ class Batch:
 
 
 def epoch_loss(training: Training, epoch: int) -> Loss:
-    """Return the warm-up loss of the first epochs, then the round's own.
-
-    A warm-up keeps the online margin of the loss that it precedes, and its treatment of positives.
-    """
+    """Return the warm-up loss of the first epochs, with the online margin of the round's own; then that one."""
     if epoch >= len(training.warmup):
         return training.loss
     return online_version(training.loss, training.warmup[epoch])
@@ -121,8 +114,8 @@ def score_all(embeddings: EmbeddingStore, pairs: Int[np.ndarray, "batch 2"]) -> 
 def read_ahead(make: Callable[[int], _T], steps: Iterable[int], workers: int) -> Generator[_T]:
     """Yield `make(step)` for each step, in order, computed by threads ahead of time; without `workers`, on demand.
 
-    At most `workers` + 1 results wait in memory. `make` is a pure function of the step, so the number of workers
-    changes nothing; an error is raised when its step is due. Closing the generator waits for the steps in progress.
+    At most `workers` + 1 results wait in memory; an error is raised when its step is due. Closing the generator waits
+    for the steps in progress.
 
     >>> list(read_ahead(lambda step: step**2, range(4), workers=2))
     [0, 1, 4, 9]

@@ -48,11 +48,9 @@ class _Description(TypedDict):
 
 
 def save_model(path: Path, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
-    """Write weights with their model's description: name, options, feature_size, vocabulary_size.
-
-    There is one metadata entry: with more, the file's bytes would differ from process to process.
-    """
+    """Write weights with their model's description, its name and options."""
     contiguous = {name: value.detach().cpu().contiguous().clone() for name, value in weights.items()}
+    # One metadata entry: with more, the file's bytes would differ from process to process.
     write_atomically(path, save(contiguous, {"aoq": canonical_json(description)}))
 
 
@@ -107,16 +105,12 @@ def unpack_state(packed: bytes) -> dict[str, Any]:
 
 
 class Checkpoints:
-    """Two checkpoints, and a folder for each best epoch that they name.
-
-    A checkpoint's `state` names the files of the best epoch so far, and how far the log goes, with their hashes.
-    """
+    """Two checkpoints, and a folder for each best epoch: a checkpoint's `state` has hashes of its files and the log."""
 
     def __init__(self, folder: Path, log: MetricsLog) -> None:
         self._folder, self._log, self._paths = folder, log, [folder / name for name in CHECKPOINTS]
 
     def save(self, content: Mapping[str, Any]) -> None:
-        """Write the last checkpoint; the one before becomes the previous one."""
         last, previous = self._paths
         self._folder.mkdir(exist_ok=True)
         if last.exists():

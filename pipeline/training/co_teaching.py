@@ -40,8 +40,7 @@ _Read = tuple[Int64[np.ndarray, " batch"], Sequence[Batch]]
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CoTrainer(Loop):
-    """Trains two networks. Their mean is evaluated, and the best epoch is one of co-teaching; its files include each
-    pair's probability."""
+    """Trains two networks; the best epoch of their mean is one of co-teaching, and keeps each pair's probability."""
 
     section: CoTeaching
     schedule: Training = field(init=False)
@@ -77,10 +76,8 @@ class CoTrainer(Loop):
                 logger.info("epoch %d: online negatives are %s", state.epoch + 1, each)
 
     def _judge(self) -> Float32[np.ndarray, "networks pairs"]:
-        """Estimate the probability that each pair is right, by each network in its current state.
-
-        Sizes of batches differ by one at most, since a pair's loss depends on its batch.
-        """
+        """Estimate the probability that each pair is right, by each network in its current state."""
+        # Sizes of batches differ by one at most, since a pair's loss depends on its batch.
         count, epoch = self.pairs.split.caption_count, self.state.epoch
         losses = np.empty((len(self._networks), count), dtype=np.float32)
         order = random_order(count, self.seed, epoch, _JUDGING)

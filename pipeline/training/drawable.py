@@ -30,13 +30,11 @@ _FEWEST_RANKS = 4
 
 @dataclass(frozen=True)
 class Drawable:
-    """Negatives of each anchor that may be drawn, padded with -1, hardest first.
-
-    A negative's weight is its likelihood relative to its list; without weights all are equally likely.
-    """
+    """Negatives of each anchor that may be drawn, padded with -1, hardest first."""
 
     ids: Int32[np.ndarray, "anchors h"]
     weights: Float[np.ndarray, "anchors h"] | None = None
+    """Likelihood of each negative relative to its list; by default all are equally likely."""
     match_probability: Float32[np.ndarray, "anchors h"] | None = None
     """Probability that each negative matches, for losses with soft margins."""
     scores: Float32[np.ndarray, "anchors h"] | None = None
@@ -154,8 +152,7 @@ def drawable_of(
 def _gap_logarithms(lists: NegativeLists, gap: float, sharpness: float) -> Float64[np.ndarray, "anchors h"]:
     """Return logarithms of weights exp(-sharpness (g - gap)^2), where g is a negative's gap to the lowest positive.
 
-    As in SimANS (Zhou et al. 2022): negatives about as similar as the positive are drawn most, the most similar ones,
-    which may be true matches, and the easy ones less.
+    SimANS (Zhou et al. 2022) draws negatives about as similar as the positive most: more similar ones may be matches.
     """
     if len(unknown := np.flatnonzero(~np.isfinite(lists.positive_score))):
         raise ValueError(

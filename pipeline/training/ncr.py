@@ -34,17 +34,14 @@ def scikit_learn() -> list[Any]:
 
 
 def clean_probabilities(losses: Float[np.ndarray, " pairs"], *, seed: int) -> Float32[np.ndarray, " pairs"]:
-    """Return the posterior of the lower of two Gaussians fitted to the losses; 1 for all if they are equal.
-
-    The fit uses one thread: sums over several would differ in bits from run to run.
-    """
+    """Return the posterior of the lower of two Gaussians fitted to the losses; 1 for all if they are equal."""
     spread = losses.max() - losses.min()
     if spread == 0:
         return np.ones(len(losses), dtype=np.float32)
     scaled = ((losses - losses.min()) / spread).astype(np.float64)[:, None]
     exceptions, mixtures, threads = scikit_learn()
     mixture = mixtures.GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=seed)
-    with threads.threadpool_limits(1), warnings.catch_warnings():
+    with threads.threadpool_limits(1), warnings.catch_warnings():  # several threads add up in any order
         warnings.simplefilter("ignore", exceptions.ConvergenceWarning)  # ten iterations are NCR's
         posterior = mixture.fit(scaled).predict_proba(scaled)
     return posterior[:, mixture.means_.argmin()].astype(np.float32)
@@ -110,7 +107,6 @@ class Network:
         return soft_margin.pair_losses(self._judged(batch), margin=self.section.margin)
 
     def labels(self, batch: Batch) -> Float[Tensor, " batch"]:
-        """Predict how well each pair matches."""
         return soft_margin.predicted_labels(self._judged(batch), margin=self.section.margin)
 
     @torch.no_grad()
@@ -126,11 +122,7 @@ class Network:
         return take_step(self.model, self.optimizer, batch, objective, self.section.gradient_clip, self.cut)
 
     def learn_clean(self, batch: Batch, probabilities: Float[Tensor, " batch"]) -> dict[str, Tensor]:
-        """Learn from pairs selected as clean, whose labels lie between the network's own prediction and 1.
-
-        The figure `plateau` is the loss of equal similarities: each pair's margin, in both directions. With
-        `soft_labels = "broadcast"` it is approximate.
-        """
+        """Learn from pairs selected as clean, whose labels lie between the network's own prediction and 1."""
         labels = soft_margin.refined_labels(self._by_entry(probabilities), self.labels(batch))
         objective = self._soft_objective(labels)
         if self.pace is not None:
@@ -138,18 +130,15 @@ class Network:
         figures = take_step(self.model, self.optimizer, batch, objective, self.section.gradient_clip, self.cut)
         if self.pace is not None:
             figures["hardness"] = self.pace.figure
-        return {**figures, "plateau": 2 * batch.size * figures["margin"]}
+        return {**figures, "plateau": 2 * batch.size * figures["margin"]}  # about, with soft_labels = "broadcast"
 
     def learn_noisy(self, batch: Batch, labels: Float[Tensor, " batch"]) -> Float[Tensor, ""]:
-        """Learn from the other pairs, with the labels that both networks predict; return the loss.
-
-        Auxiliary losses are left out: VSRN would learn captions of other images. So are NAAF's thresholds, which would
-        be estimated from mismatched words.
-        """
+        """Learn from the other pairs, with the labels that both networks predict; return the loss."""
         objective = self._soft_objective(self._by_entry(labels))
         if self.pace is not None:  # wrong pairs do not change the level
             objective = replace(objective, pace=self.pace.at_level)
-        value, _, _ = forward(self.model.train(), batch, objective, self.cut)
+        # VSRN would learn captions of other images, and NAAF estimate its thresholds from mismatched words.
+        value, _auxiliary, _observe = forward(self.model.train(), batch, objective, self.cut)
         descend(value.total, self.optimizer, self.section.gradient_clip, self.cut, batch.size)
         return value.total.detach()
 

@@ -22,11 +22,7 @@ LORA = "lora"
 
 
 def learning_rate(schedule: Schedule, epoch: int, step: int = 0, steps: int = 1) -> float:
-    """Return the rate of a step of an epoch of `steps`, both counted from 0.
-
-    It is multiplied by `decay` after each of `decay_epochs`, or falls to 0 along half a cosine over all steps; over the
-    first `warmup_steps` it rises linearly.
-    """
+    """Return the rate of a step of an epoch of `steps`, both counted from 0."""
     taken, warm = epoch * steps + step, schedule.warmup_steps or 0
     rise = min(1.0, (taken + 1) / warm) if warm else 1.0
     if schedule.schedule == "cosine":
@@ -39,10 +35,7 @@ def learning_rate(schedule: Schedule, epoch: int, step: int = 0, steps: int = 1)
 def make_optimizer(
     model: MatchingModel, schedule: Training, learnt: Iterable[nn.Parameter] = ()
 ) -> torch.optim.Optimizer:
-    """Make Adam, or AdamW if weights decay; pretrained parameters have groups of their own with a `share` of the rate.
-
-    The numbers that a loss has `learnt`, such as a temperature, do not decay.
-    """
+    """Make Adam, or AdamW if weights decay; what a loss has `learnt`, such as a temperature, does not."""
     groups = _parameter_groups(model, schedule)
     if numbers := [*learnt]:
         groups.append({"params": numbers, "weight_decay": 0.0})
@@ -52,10 +45,7 @@ def make_optimizer(
 
 
 def _parameter_groups(model: MatchingModel, schedule: Schedule) -> list[dict[str, Any]]:
-    """Make a group for each share of the rate, fresh parameters first; one more if its biases and norms do not decay.
-
-    Fresh parameters start from random weights and have no `share`.
-    """
+    """Make a group for each `share` of the rate, one more if biases and norms do not decay; fresh weights have none."""
     pretrained = model.pretrained_parameters()
     rate = schedule.tower_rate or (TOWER_RATE if schedule.lora is None else 1.0)  # adapters start from nothing
     shares = {id(one): rate for one in pretrained}
@@ -89,10 +79,7 @@ def set_up_towers(model: MatchingModel, schedule: Schedule) -> None:
 def adapt(tower: Tower, section: LoRA) -> None:
     """Give every linear layer of the network a low-rank adapter, and train these alone (Hu et al., ICLR 2022).
 
-        W x + (alpha / rank) B A x        A (rank, in) is random, B (out, rank) starts at 0
-
-    Raises:
-        ValueError: if the network has no linear layer.
+    W x + (alpha / rank) B A x        A (rank, in) is random, B (out, rank) starts at 0
     """
     peft = import_extra("peft", "lora", "lora in a training")
     # No subclasses: torch's own attention reads the weights of its output layer directly.
@@ -117,12 +104,7 @@ def merged_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def make_average(model: nn.Module, decay: float) -> AveragedModel:
-    """Start an exponential moving average of the weights, to be updated after every step.
-
-        average ← decay · average + (1 − decay) · weights
-
-    Buffers are the model's own.
-    """
+    """Start an average of the weights, updated after every step: average ← decay · average + (1 − decay) · weights."""
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
     average.update_parameters(model)  # the first update copies
     return average

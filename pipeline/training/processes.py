@@ -72,7 +72,6 @@ class Processes:
         return Code(**{name: self.gather(own, items) for name, own in fields.items() if own is not None})
 
     def add_up(self, numbers: Tensor) -> Tensor:
-        """Sum over all processes."""
         if not self.are_several:
             return numbers
         total = numbers.detach().to(self.device, copy=True).contiguous()
@@ -84,11 +83,7 @@ class Processes:
         return self.add_up(own) + (own - own.detach()) if self.are_several else own
 
     def add_up_gradients(self, parameters: Iterable[nn.Parameter], *, counts: bool = True) -> None:
-        """Sum each parameter's gradient over the processes whose gradients count; where no process has one, it stays
-        None.
-
-        Gradients are sent in one message per dtype.
-        """
+        """Sum gradients over the processes whose gradients count, in one message per dtype; None where none has one."""
         if not self.are_several:
             return
         trained = sorted((one for one in parameters if one.requires_grad), key=lambda one: str(one.dtype))
@@ -175,25 +170,19 @@ def has_batch_norm(model: nn.Module) -> bool:
 @contextmanager
 def shared_statistics(model: nn.Module, processes: Processes) -> Iterator[None]:
     """Let the model compute statistics of a batch over the parts of all processes, gradients included."""
-    if not processes.are_several:
-        yield
-        return
-    shared: dict[type[nn.Module], Callable[..., Any]] = {
-        _BatchNorm: _normalise,
-        Moments: lambda layer, processes, values: moments(values, processes),
-    }
-    layers = [(layer, way) for layer in model.modules() for kind, way in shared.items() if isinstance(layer, kind)]
-    for layer, way in layers:
-        layer.forward = partial(way, layer, processes)
+    layers = [layer for layer in model.modules() if isinstance(layer, _BatchNorm | Moments)]
+    for layer in layers if processes.are_several else ():
+        is_norm = isinstance(layer, _BatchNorm)
+        layer.forward = partial(_normalise, layer, processes) if is_norm else partial(moments, processes)
     try:
         yield
     finally:
-        for layer, _ in layers:
+        for layer in layers if processes.are_several else ():
             del layer.forward
 
 
 def moments(
-    values: Float[Tensor, "items channels ..."], processes: Processes
+    processes: Processes, values: Float[Tensor, "items channels ..."]
 ) -> tuple[Channels, Channels, Float[Tensor, ""]]:
     """Return each channel's mean and variance over the values of all processes, and their number per channel.
 
@@ -219,7 +208,7 @@ def _normalise(
     """Do what BatchNorm does; in eval mode it needs no statistics of the batch."""
     if not layer.training:
         return type(layer).forward(layer, values)
-    mean, variance, count = moments(values.to(torch.promote_types(values.dtype, torch.float32)), processes)
+    mean, variance, count = moments(processes, values.to(torch.promote_types(values.dtype, torch.float32)))
     _update(layer, mean.detach(), variance.detach() * (count / (count - 1)))
     scale = (variance + layer.eps).rsqrt()
     shift = -mean * scale
