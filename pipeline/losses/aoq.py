@@ -34,8 +34,7 @@ def adaptive_weight(
 def off_tri(pairs: Similarities, *, margin_online: float, margin_offline: float) -> LossValue:
     """Sum the online triplet and an offline one in each direction, AOQ eq. (3).
 
-    L = sum of [m1 - S(i,t) + S(i,t_on)]_+ + [m2 - S(i,t) + S(i,t_off)]_+  and the same with image and caption
-    exchanged.
+    L = sum of [m1 - S(i,t) + S(i,t_on)]_+ + [m2 - S(i,t) + S(i,t_off)]_+  and the same for captions as anchors.
     """
     return add_up(pairs, equal_weights(pairs), [], margin_online, margin_offline)
 
@@ -133,12 +132,9 @@ def add_up(
 
 
 def offline_margins(pairs: Similarities, margin: float) -> list[Number]:
-    """Return the margins of S(i, t_off) and S(i_off, t): soft if these pairs may match.
+    """Return the margins of S(i, t_off) and S(i_off, t): m2 (1 - p) if they match with probability p.
 
-        m2 (1 - p)
-
-    where p is the probability that they match: NCR's linear soft margin for the label 1 - p. An offline negative that
-    surely matches need only be no more similar than the positive. Derived pairs were not judged and keep the margin m2.
+    This is NCR's linear soft margin for the label 1 - p. Derived pairs were not judged and keep the margin m2.
 
     >>> offline = OfflineSimilarities(*torch.zeros(4, 1), match_probability=torch.tensor([[0.25], [1.0]]))
     >>> offline_margins(Similarities(torch.eye(1), torch.eye(1).bool(), offline), margin=0.2)

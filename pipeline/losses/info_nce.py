@@ -60,10 +60,8 @@ def adap_info_nce(
 
         w_j = [beta - (s_offline - s_j) / alpha]_+
 
-    An in-batch negative as close to the anchor as its offline one has weight `beta`, and one alpha * beta further away
-    has weight 0. Eq. (6) differentiates through the weights. Here they have no gradient: in a softmax a harder offline
-    negative would lower the weights of the whole row, and be rewarded for it. Without an offline negative all weights
-    are 1. LLaVE's weights multiply these.
+    Unlike in eq. (6) the weights have no gradient: in a softmax a harder offline negative would lower the weights of
+    the whole row, and be rewarded for it. Without an offline negative all are 1. LLaVE's weights multiply these.
     """
     if pairs.offline is None:
         return info_nce(pairs, temperature=temperature, hardness_weight=hardness_weight)

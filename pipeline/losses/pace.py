@@ -1,8 +1,7 @@
 """Self-paced hardness: online negatives are as hard as the model can bear without collapsing.
 
-A collapsed model, which gives all pairs the same similarity, costs one margin per pair and direction. If hardest
-negatives cost more than that, descent leads to the collapse. So online negatives are means of in-batch negatives
-(`aoq.pipeline.losses.hinge.online_negative`), with the highest hardness at which the batch costs less:
+A collapsed model costs one margin per pair and direction. If hardest negatives cost more, descent leads to it.
+So online negatives are means (`online_negative`), with the highest hardness at which the batch costs less:
 
     t(batch) = the largest t with  mean over (i, t) of [m - S(i,t) + s_on(t)]_+  <=  0.9 m
     level    = 0.95 level + 0.05 level(t(batch))

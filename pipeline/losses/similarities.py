@@ -81,8 +81,7 @@ LossFunction = Callable[..., LossValue]
 def positive_pairs(image_rows: Int[Tensor, " batch"], *, mask_positives: bool) -> Bool[Tensor, "batch batch"]:
     """Mark the entries of the online matrix that are no negatives.
 
-    A batch may hold two captions of one image, so positives are not just the diagonal. The official code
-    excludes only the diagonal (`mask_positives=False`).
+    A batch may hold two captions of one image. The official code excludes only the diagonal (`mask_positives=False`).
 
     >>> positive_pairs(torch.tensor([7, 3, 7]), mask_positives=True).int()
     tensor([[1, 0, 1],
@@ -100,8 +99,8 @@ def guided_matches(scores: Float[Tensor, "batch batch"], *, margin: float = 0.0)
         g(i, j) > min(g(i, i), g(j, j)) - margin
 
     GISTEmbed excludes an anchor's negative that its guide scores above the anchor's own pair. Here a pair is excluded
-    for both its image and its caption if it exceeds either's own pair. A higher `margin` excludes more. The matched
-    pairs on the diagonal are marked too. Combine the mask with the true pairs: `is_positive | guided_matches(scores)`.
+    for both its image and its caption if it exceeds either's own pair; the diagonal is marked too. The mask is combined
+    with the true pairs: `is_positive | guided_matches(scores)`.
 
     >>> guided_matches(torch.tensor([[0.9, 0.3, 0.1], [0.2, 0.4, 0.5], [0.0, 0.1, 0.6]])).int()
     tensor([[1, 0, 0],

@@ -3,9 +3,8 @@
 In bfloat16, models encode under autocast, and compare so if they attend to fragments; losses and weights stay float32.
 Dot products of vectors are computed in float32: rounded to bfloat16, 18 % of anchors had another hardest negative.
 
-Losses see the whole batch either way. A chunked forward pass keeps only codes and scores; the backward pass encodes and
-scores each chunk again with its random numbers (GradCache, Gao et al. 2021, arXiv 2101.06983). Unlike with accumulated
-gradients of small batches, every pair has the negatives of the whole batch.
+A chunked forward pass keeps only codes and scores; the backward pass computes each chunk again with its random numbers
+(GradCache, Gao et al. 2021, arXiv 2101.06983). Losses, and so all pairs' negatives, are of the whole batch.
 """
 
 from __future__ import annotations
@@ -78,10 +77,7 @@ UNCUT = Cut()
 
 
 class BatchScores:
-    """The scores of a batch by its model, from codes in chunks, by group, of this process's part.
-
-    Without chunks and other processes there is one chunk, the batch: this is the definition that parts must equal.
-    """
+    """The scores of a batch, from codes of this process's part by group and chunk; whole, it is one chunk."""
 
     def __init__(self, model: MatchingModel, images: Images, captions: Captions, size: int, cut: Cut) -> None:
         self._model, self._size, self._processes = model, size, cut.sharing(size)
@@ -103,10 +99,7 @@ class BatchScores:
         self._all_captions = self._processes.gather_code(_joined(self._captions[0]), size)
 
     def matrix(self, is_sparse: Callable[[], bool]) -> Float[Tensor, "batch batch"]:
-        """Score the image of every anchor against the caption of every anchor.
-
-        If the loss will be sparse, the few scores with a gradient may be computed again for it.
-        """
+        """Score every anchor's image and caption; for a sparse loss, again the few scores that have a gradient."""
         parts, captions = [bare(images) for images in self._images[0]], self._all_captions
         if self._is_whole and self._model.scores_alone and captions.vectors.device.type in SYNCHRONOUS:
             tensors = _tensors(*parts, captions)
@@ -207,8 +200,7 @@ def _joined(chunks: Sequence[Code]) -> Code:
 class _ScoreAgain(torch.autograd.Function):
     """The matrix without its graph: the backward pass scores the pairs that have a gradient again.
 
-    A hinge on the hardest negatives has a gradient for about three entries of each row. Scoring the matrix without a
-    graph, and those entries again with one, takes half the time of the whole matrix with its gradients.
+    With hardest negatives these are about three of each row, and it takes half the time of the matrix with its graph.
     """
 
     @staticmethod

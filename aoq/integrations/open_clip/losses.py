@@ -2,8 +2,7 @@
 
 They are the losses of `aoq` on cosines, scaled like open_clip's: without a table's negatives, and if no two pairs of a
 batch match, `OfflineClipLoss` equals its ClipLoss and `OfflineSigLipLoss` its SigLipLoss. Several processes gather
-features with their gradients, so each computes the loss of the whole batch, and the gradient that
-DistributedDataParallel averages equals that of a single process. Accumulated batches (`--accum-freq`) count as one.
+features, so loss and gradient are those of one process. Accumulated batches (`--accum-freq`) count as one.
 """
 
 from __future__ import annotations

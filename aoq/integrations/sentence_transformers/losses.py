@@ -1,9 +1,8 @@
 """Losses on offline negatives for sentence-transformers, on its columns and labels, in one or more processes.
 
 Embeddings are normalised; the losses of `aoq` are divided by the number of pairs. Several processes gather embeddings
-and labels, so each computes the loss of the whole batch, and the gradient equals that of a single process with all of
-it. With `mini_batch_size`, embeddings are computed in mini-batches and their gradients cached (GradCache): the loss and
-gradients stay the same.
+and labels, so the loss and its gradient are those of one process with the whole batch. With `mini_batch_size`,
+embeddings are computed in mini-batches and their gradients cached (GradCache), with the same result.
 
 With several processes, mini-batches and separate towers for images and captions, the trainer's
 `ddp_find_unused_parameters` must be True. Otherwise it must be False, and parameters without a gradient, such as CLIP's
@@ -237,10 +236,8 @@ class DistilledLoss(CachedLossMixin, TaughtLoss):
             )
         self.model = self.loss.model
         if self.uses_gradient_cache:
-            self.mini_batch_size, self.mini_batch_num_tokens = (
-                self.loss.mini_batch_size,
-                self.loss.mini_batch_num_tokens,
-            )
+            self.mini_batch_size = self.loss.mini_batch_size
+            self.mini_batch_num_tokens = self.loss.mini_batch_num_tokens
 
     def forward(
         self, sentence_features: Iterable[Mapping[str, Any]], labels: Tensor | None
