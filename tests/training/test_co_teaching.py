@@ -154,9 +154,9 @@ def test_a_missing_extra_is_named_before_the_warm_up(run_co_teaching, monkeypatc
 
 
 AVERAGED = {"ema": 0.8, "schedule": "cosine", "decay_epochs": (), "warmup_steps": 3, "precision": "bfloat16"}
-VARIANTS = {name: (name, SECTION) for name in ("vsepp", "vsrn", "naaf")} | {
-    "averages": ("vsepp", SECTION.model_copy(update=AVERAGED))
-}
+PACED = SECTION.model_copy(update={"start_up": "auto", "warmup_epochs": 4, "epochs": 2, "decay_epochs": ()})
+VARIANTS = {name: (name, SECTION) for name in ("vsepp", "vsrn", "naaf")}
+VARIANTS |= {"averages": ("vsepp", SECTION.model_copy(update=AVERAGED)), "paced": ("vsepp", PACED)}
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -168,29 +168,23 @@ def test_killed_and_resumed_ends_at_the_same_weights(run_co_teaching, tmp_path, 
     with pytest.raises(KilledError):
         run_co_teaching(cut, name, kill_at=kill_at, section=section, workers=1)
     resumed, again = run_co_teaching(cut, name, section=section, workers=2)  # threads change nothing
-    for key in ("final_weights_sha256", "dev_rsum_by_epoch", "metrics", "best_epoch", "steps"):
-        assert resumed[key] == whole[key], key
+    for key in ("final_weights_sha256", "dev_rsum_by_epoch", "metrics", "best_epoch", "steps", "hardness_by_epoch"):
+        assert resumed.get(key) == whole.get(key), key
     for file in (*NETWORK_FILES, "clean_pairs.parquet"):
         assert (cut / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
     assert lines(cut) == lines(tmp_path / "whole")
     assert len(again) < len(reports)  # it did not start over
 
 
-def test_both_networks_have_a_pace_after_the_warm_up_and_keep_it_when_resumed(run_co_teaching, tmp_path, caplog):
+def test_both_networks_have_a_pace_after_the_warm_up(run_co_teaching, tmp_path, caplog):
     caplog.set_level("INFO")
-    paced = SECTION.model_copy(update={"start_up": "auto", "warmup_epochs": 4, "epochs": 2, "decay_epochs": ()})
-    whole, reports = run_co_teaching(tmp_path / "whole", section=paced)
-    with pytest.raises(KilledError):
-        run_co_teaching(tmp_path / "cut", section=paced, kill_at=len(reports) - 3)
-    resumed, _ = run_co_teaching(tmp_path / "cut", section=paced)
-    for key in ("final_weights_sha256", "hardness_by_epoch"):
-        assert resumed[key] == whole[key]
+    whole, _ = run_co_teaching(tmp_path, section=PACED)
     assert whole["hardness_by_epoch"][:4] == [[0.0, 0.0]] * 4  # the warm-up
     assert len(whole["hardness_by_epoch"]) == 6
     one, other = (f"of hardness {share:.2f} (network" for share in whole["hardness_by_epoch"][-1])
     assert f"epoch 6: online negatives are {one} 1) and {other} 2)" in caplog.text
     assert "epoch 4: online negatives" not in caplog.text
-    trained = [line for line in lines(tmp_path / "whole") if "loss" in line]
+    trained = [line for line in lines(tmp_path) if "loss" in line]
     assert all(("hardness" in line) == (line["loss_name"] == "co_teaching") for line in trained)
     assert all(max(line.get("hardness", 0) for line in trained if line["network"] == number) > 0 for number in (0, 1))
 
@@ -207,13 +201,11 @@ def test_the_best_of_both_is_kept_and_the_log_says_how_pairs_were_divided(run_co
     assert [line["epoch"] for line in divided] == [1, 2]
     assert all(0 < share < 1 for line in divided for share in line["selected_clean"])
     trained = [line for line in lines(tmp_path) if "loss" in line]
-    assert {(line["loss_name"], line["network"]) for line in trained} == {
-        (name, network) for name in ("warmup", "co_teaching") for network in (0, 1)
-    }
+    parts = {(line["loss_name"], line["network"]) for line in trained}
+    assert parts == {*itertools.product(("warmup", "co_teaching"), (0, 1))}
     assert {line["epoch"] for line in trained if "noisy_loss" in line} == {2}
-    found = read_clean_pairs(tmp_path / "clean_pairs.parquet", 48)
-    assert found.min() >= 0
-    assert found.max() <= 1
+    assert ((found := read_clean_pairs(tmp_path / "clean_pairs.parquet", 48)) >= 0).all()
+    assert (found <= 1).all()
 
 
 def test_each_network_learns_from_what_the_other_holds_clean(run_co_teaching, pairs, monkeypatch, tmp_path):
@@ -268,9 +260,3 @@ def test_collapsed_networks_are_named(run_co_teaching, network, pairs, tmp_path,
         names = [f"epoch {epoch}: network {network}" for epoch in (2, 3) for network in (1, 2)]
         assert [text[: text.index(" has")] for text in warnings] == names
         assert sum("Try start_up" in text for text in warnings) == advice
-
-
-def test_features_that_are_not_finite_are_an_error(run_co_teaching, pairs, tmp_path):
-    pairs.split.features[3] = np.nan
-    with pytest.raises(ValueError, match=r"a loss of epoch 0, step \d+ is not finite; check the features"):
-        run_co_teaching(tmp_path)

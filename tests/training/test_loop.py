@@ -73,16 +73,6 @@ def test_reading_ahead_changes_nothing_and_options_change_the_weights(run_traini
     assert len({whole["final_weights_sha256"], *hashes}) == 1 + len(OPTIONAL)
 
 
-def test_an_error_of_a_worker_ends_the_training(run_training, sampler, tmp_path, monkeypatch):
-    def refuse(*_, **__):
-        raise ValueError("row 7 is damaged; prepare it again.")
-
-    monkeypatch.setattr(sampler, "draw", refuse)
-    with pytest.raises(ValueError, match=r"^row 7 is damaged; prepare it again\.$"):
-        run_training(tmp_path, workers=2)
-    assert [line["epoch"] for line in lines(tmp_path) if "dev_rsum" in line] == [0]  # the warm-up draws nothing
-
-
 def test_a_plateau_is_still_one_after_a_kill(run_training, tmp_path, monkeypatch, caplog):
     """Everything counts as a plateau here after nine steps."""
     for name, value in (("NEAR", 1e9), ("GAP", 1e9), ("PATIENCE", 9)):

@@ -66,9 +66,7 @@ def towered(monkeypatch):
 
 
 def test_the_rate_rises_and_falls_along_half_a_cosine():
-    steps, rates = 5, []
-    for epoch in range(3):
-        rates += [learning_rate(COSINE, epoch, step, steps) for step in range(steps)]
+    rates = [learning_rate(COSINE, taken // 5, taken % 5, 5) for taken in range(15)]
     assert rates[:5] == pytest.approx([2e-3, 4e-3, 6e-3, 8e-3, 1e-2])
     expected = [1e-2 * 0.5 * (1 + math.cos(math.pi * done / 10)) for done in range(10)]
     assert rates[5:] == pytest.approx(expected)
@@ -106,9 +104,9 @@ def test_biases_and_norms_do_not_decay_if_so_changed(towered):
 
 
 def test_each_layer_has_a_share_of_the_rate_of_the_one_above(towered):
-    found = {share: names for names, share, _ in groups(towered(), tower_rate=0.5, layer_decay=0.8)}
-    assert {None, 0.5, 0.4, 0.32, 0.256} == {share and round(share, 6) for share in found}
-    by_share = {share and round(share, 6): names for share, names in found.items()}
+    found = groups(towered(), tower_rate=0.5, layer_decay=0.8)
+    by_share = {share and round(share, 6): names for names, share, _ in found}
+    assert by_share.keys() == {None, 0.5, 0.4, 0.32, 0.256}
     assert by_share[0.5] == {"text.network.norm.weight", "text.network.norm.bias"}
     assert by_share[0.4] == {"text.network.blocks.1.weight", "text.network.blocks.1.bias"}
     assert "text.network.words.embedding.weight" in by_share[0.256]
