@@ -203,14 +203,12 @@ def check_same_data(name: str, one: Chain, other: Chain, stage: str = "hard_nega
     """Refuse a table, or embeddings, of other training data: the rows belong to one training split."""
     owner = other.owner(stage)
     if _training_data(one) != _training_data(owner):
-        overrides = "; ".join(
-            override_text({"dataset": dataset.model_dump(mode="json", include={*TRAINING_DATA}, exclude_unset=True)})
-            for dataset in (one.experiment.dataset, owner.experiment.dataset)
-        )
+        both = (each.experiment.dataset.model_dump(mode="json", exclude_unset=True) for each in (one, owner))
+        theirs = ({key: value for key, value in data.items() if key in TRAINING_DATA} for data in both)
+        overrides = "; ".join(override_text({"dataset": data}) for data in theirs)
         raise ValueError(
             f"{name!r}: {one.experiment.name!r} and {other.experiment.name!r} are of different training data "
-            f"({overrides}), so their rows are other images; give both the same, in an override if need be: "
-            '"NAME@dataset.train_images=2000".'
+            f'({overrides}); give both the same, in an override if need be: "NAME@dataset.train_images=2000".'
         )
 
 

@@ -111,10 +111,8 @@ def make_dataset(chain: Chain, build: Build, engine: Engine) -> None:
     vocabulary.save(build.directory / (SUBWORDS if isinstance(vocabulary, Pieces) else VOCABULARY))
     for role, split in splits.items():
         tokens = tokenised(split.captions, vocabulary)
-        captions = str(folder / f"{split.name}_caps.txt")
-        _heed(confusion(captions, split.captions, tokens.sequences()))
-        if role == "train":
-            _heed(isolation(captions, split.captions, tokens))
+        captions = str(folder / f"{split.name}_caps.txt"), split.captions
+        _heed(confusion(*captions, tokens.sequences()), isolation(*captions, tokens) if role == "train" else None)
         tokens.save(build.directory / f"{role}_tokens.npz")
     trained_on = split_fingerprint(folder, config.train)
     if config.train_images is not None:
@@ -128,9 +126,7 @@ def make_dataset(chain: Chain, build: Build, engine: Engine) -> None:
     build.notes |= {
         "fingerprint": {"train": trained_on, "dev": split_fingerprint(folder, config.dev)},
         "folder_sha256": folder_sha256,
-        "counts": {
-            role: {"images": split.image_count, "captions": split.caption_count} for role, split in splits.items()
-        },
+        "counts": {role: {"images": one.image_count, "captions": one.caption_count} for role, one in splits.items()},
         "vocabulary_size": len(vocabulary),
         "feature_size": int(train.features.shape[2]),
     }
@@ -143,30 +139,25 @@ def _check_files(folder: Path, splits: Sequence[str]) -> None:
     errors, warnings = ([summed_up(kind) for kind in kinds if kind[0].severity == level] for level in SEVERITIES)
     if errors:
         shown = "\n".join(f"  {line}" for line in errors[:MOST_PROBLEMS])
-        more = f"\n  and {len(errors) - MOST_PROBLEMS} more kinds" if len(errors) > MOST_PROBLEMS else ""
         check = f"aoq data check {'--full ' * bool(changed)}{folder}"
-        raise ValueError(f"{folder} cannot be used; `{check}` lists every problem:\n{shown}{more}")
-    for line in warnings:
+        raise ValueError(f"{folder} cannot be used; `{check}` lists every problem:\n{shown}")
+    for line in [*warnings, *([f"`aoq data check {folder}` lists all warnings"] if warnings else [])]:
         logger.warning("%s", line)
-    if warnings:
-        logger.warning("`aoq data check %s` lists all warnings", folder)
 
 
-def _heed(flaw: Flaw | None) -> None:
-    """Refuse an error, and log a warning."""
-    if flaw is not None and flaw.severity == "error":
-        raise ValueError(f"{flaw.file}: {flaw.message}")
-    if flaw is not None:
+def _heed(*flaws: Flaw | None) -> None:
+    """Refuse errors, and log warnings."""
+    for flaw in filter(None, flaws):
+        if flaw.severity == "error":
+            raise ValueError(f"{flaw.file}: {flaw.message}")
         logger.warning("%s: %s", flaw.file, flaw.message)
 
 
 def check_feature_size(chain: Chain, split: Split, expected: int) -> None:
     """Refuse a split whose regions have other features than those trained on."""
     if (size := split.features.shape[2]) != expected:
-        raise ValueError(
-            f"{chain.folder}: regions of split {split.name!r} have {size} features, and those of "
-            f"{chain.experiment.dataset.train!r} {expected}; extract both with the same extractor."
-        )
+        both = f"regions of split {split.name!r} have {size} features, and those of {chain.experiment.dataset.train!r}"
+        raise ValueError(f"{chain.folder}: {both} {expected}; extract both with the same extractor.")
 
 
 def _open_vocabulary(chain: Chain, train: Split, dev: Split) -> Vocabulary | Pieces:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from aoq.pipeline.stages.splits import fingerprint
 from aoq.pipeline.tables.pairs import rows_by_id
 from aoq.pipeline.tables.screens.view import Judged, View, read_view
 from aoq.pipeline.tables.table import NegativeTable, read_table
-from aoq.pipeline.training.batches import Guide, score_all
+from aoq.pipeline.training.batches import score_all
 from aoq.pipeline.training.drawable import DrawnRanks, drawable, drawn_ranks
 from aoq.pipeline.training.sampler import WHOLE_LISTS, Sampler
 from aoq.pipeline.vectors import open_vectors
@@ -46,10 +47,20 @@ def open_student_table(chain: Chain) -> TableAndView:
     return table, view
 
 
-def make_guide(chain: Chain) -> Guide | None:
-    """Make the guide from the teacher's vectors, if [sampling] has a margin for it."""
-    margin = chain.experiment.sampling.guide_margin
-    return None if margin is None else (EmbeddingStore.open(chain["embeddings"].opened()), margin)
+def table_draws(chain: Chain, split: Split, training: Training) -> dict[str, Any]:
+    """Make what draws from the table, as a trainer names it: offline negatives, mined batches, the teacher as guide."""
+    (table, view), sampling = open_student_table(chain), chain.experiment.sampling
+    draws: dict[str, Any] = {"mined": None, "guide": None}
+    if sampling.batches is not None:
+        pairs, true = positive_pairs_of(split.image_of), positive_pairs_of(split.image_of, split.identity)
+        lists = meeting_lists(table, pairs, true=true, view=view, ranks=sampling.batch_ranks)
+        community = sampling.community or COMMUNITY
+        draws["mined"] = MinedBatches(lists, training.batch_size, chain.experiment.seed, community)
+    listed = training.distillation is not None and training.distillation.listed > 0
+    draws["sampler"] = _make_sampler(chain, split, table, view) if training.loss.draws_offline or listed else None
+    if sampling.guide_margin is not None:
+        draws["guide"] = EmbeddingStore.open(chain["embeddings"].opened()), sampling.guide_margin
+    return draws
 
 
 def make_teachers(chain: Chain, stage: str, training: Training, split: Split, folder: Path) -> list[EmbeddingStore]:
@@ -102,18 +113,7 @@ def _open_store(files: TeacherVectors, root: Path, split: Split, copies: Path) -
     return EmbeddingStore(images, captions)
 
 
-def mine_batches(chain: Chain, split: Split, table: NegativeTable, view: View | None) -> MinedBatches | None:
-    """Make the mined batches of each epoch, if [sampling] asks for them."""
-    sampling = chain.experiment.sampling
-    if sampling.batches is None:
-        return None
-    pairs, true = positive_pairs_of(split.image_of), positive_pairs_of(split.image_of, split.identity)
-    lists = meeting_lists(table, pairs, true=true, view=view, ranks=sampling.batch_ranks)
-    batch_size = chain.experiment.student.batch_size
-    return MinedBatches(lists, batch_size, chain.experiment.seed, sampling.community or COMMUNITY)
-
-
-def make_sampler(chain: Chain, split: Split, table: NegativeTable, view: View | None) -> Sampler:
+def _make_sampler(chain: Chain, split: Split, table: NegativeTable, view: View | None) -> Sampler:
     """Make the sampler of the table, narrowed by [sampling] and judged by [screen]."""
     screen, sampling = chain.experiment.screen, chain.experiment.sampling
     distillation = chain.experiment.student.distillation

@@ -103,9 +103,8 @@ def _open(chain: Chain, build: Build, engine: Engine) -> Split:
         hashes = planned.get("annotations", {}) | {kind: planned[kind] for kind in ("phrases",) if kind in planned}
         files = _annotations(chain)
         if files.keys() != hashes.keys():
-            raise ValueError(
-                f"{chain.folder}: annotations of {name!r} were added or removed after the run was planned; run again."
-            )
+            changed = f"annotations of {name!r} were added or removed"
+            raise ValueError(f"{chain.folder}: {changed} after the run was planned; run again.")
         for kind, path in files.items():
             planned_file(chain.data_root, f"{below}/{path.name}", hashes[kind])
     return open_checked(chain, name, engine.verify)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -82,9 +81,8 @@ def _refresh(chain: Chain, options: Refresh, build: Build, engine: Engine) -> No
 
     (student,), vectors = (member.chain for member in chain.members), build.directory / "vectors"
     vectors.mkdir(exist_ok=True)
-    weights = embed_train_split(student, "second_round", vectors, engine)
-    provenance = _provenance(chain, _teacher(student, weights))
-    _search(chain, vectors, options, build, engine, provenance=provenance, search="auto")
+    teacher = _teacher(student, embed_train_split(student, "second_round", vectors, engine))
+    _search(chain, vectors, options, build, engine, provenance=_provenance(chain, teacher), search="auto")
     shutil.rmtree(vectors)
 
 
@@ -126,7 +124,8 @@ def _rerank(chain: Chain, options: Rerank, build: Build, engine: Engine) -> None
 
     device = engine.torch_device()
     shortlist, teacher = (member.chain for member in chain.members)
-    pairs, weights = open_pairs(teacher, "train", engine.verify), _weights(teacher, "second_round")
+    pairs = open_pairs(teacher, "train", engine.verify)
+    weights = teacher["second_round"].opened() / "model.safetensors"
     folder = shortlist["hard_negatives"].opened() / "table"
     manifest = read_manifest(folder, dataset=fingerprint(chain))
     captions, images = (read_lists(folder, direction, manifest).negative_ids.copy() for direction in DIRECTIONS)
@@ -183,16 +182,14 @@ def make_screen(chain: Chain, build: Build, engine: Engine) -> None:
     screen = chain.experiment.screen
     assert screen is not None  # else the chain lacks this stage
     split, planned = open_train_split(chain, engine.verify), chain["screen"].ingredients
-    images, captions, grades = split.image_count, split.caption_count, screen.judged_grades
-    readers: dict[str, tuple[str, Callable[[Path], Any]]] = {
-        "positives": ("matches", lambda file: read_matches(file, images, captions)),
-        "pair_probabilities": ("pair_probabilities", lambda file: read_clean_pairs(file, captions)),
-        "judgements": ("judgements", lambda file: read_judgements(file, images, captions, grades=grades)),
-    }
-    known: dict[str, Any] = {}
-    for option, name in screen.files.items():
-        kind, read = readers[option]
-        known[kind] = read(planned_file(chain.data_root, name, planned[option]))
+    files = {option: planned_file(chain.data_root, name, planned[option]) for option, name in screen.files.items()}
+    counts, known = (split.image_count, split.caption_count), dict[str, Any]()
+    if "positives" in files:
+        known["matches"] = read_matches(files["positives"], *counts)
+    if "pair_probabilities" in files:
+        known["pair_probabilities"] = read_clean_pairs(files["pair_probabilities"], counts[1])
+    if "judgements" in files:
+        known["judgements"] = read_judgements(files["judgements"], *counts, grades=screen.judged_grades)
     if screen.needs_vectors:
         store = EmbeddingStore.open(chain["embeddings"].opened())
         known |= {"images": store.images, "captions": store.captions}
@@ -200,13 +197,9 @@ def make_screen(chain: Chain, build: Build, engine: Engine) -> None:
     view = judge(read_table(chain["hard_negatives"].opened() / "table", dataset=fingerprint(chain)), screen, knowledge)
     write_view(view, build.directory / "view")
     build.notes["directions"] = view.manifest["directions"]
-    for direction, counts in view.manifest["directions"].items():
-        taken = ", ".join(f"{rule} {count}" for rule, count in counts["takes"].items())
-        logger.info("%s: %d of %d negatives left (%s)", direction, counts["left"], counts["listed"], taken)
-
-
-def _weights(chain: Chain, stage: str) -> Path:
-    return chain[stage].opened() / "model.safetensors"
+    for direction, about in view.manifest["directions"].items():
+        taken = ", ".join(f"{rule} {count}" for rule, count in about["takes"].items())
+        logger.info("%s: %d of %d negatives left (%s)", direction, about["left"], about["listed"], taken)
 
 
 def _teacher(chain: Chain, weights: str) -> dict[str, Any]:

@@ -164,10 +164,8 @@ class _Planner:
         shortlist = self.member("shortlist", rerank.shortlist, "hard_negatives")
         teacher = self.member("teacher", rerank.teacher, "second_round")
         if "second_round" not in teacher.chain.stages:
-            raise ValueError(
-                f"{section} {name!r}: teacher {rerank.teacher!r} trains nothing and has no weights, so it scores no "
-                "pairs; name an experiment with [second_round] or imported `weights`."
-            )
+            nothing = f"teacher {rerank.teacher!r} trains nothing and has no weights, so it scores no pairs"
+            raise ValueError(f"{section} {name!r}: {nothing}; name an experiment with [second_round] or `weights`.")
         check_same_data(name, teacher.chain, shortlist.chain)
         there = table_depths(shortlist.chain)
         check_depths(rerank, there, f"{section} {name!r}:", f"the table of {rerank.shortlist!r} keeps")
@@ -211,10 +209,8 @@ class _Planner:
         first, *others = (member.chain for member in members)
         for other in others:
             if (mine := _data(first)) != (theirs := _data(other)):
-                raise ValueError(
-                    f"ensemble {config.name!r}: {first.experiment.name!r} and {other.experiment.name!r} are of "
-                    f"different data ([dataset] gives {mine} and {theirs}); give members of the same pairs."
-                )
+                both = f"{first.experiment.name!r} and {other.experiment.name!r} are of different data"
+                raise ValueError(f"ensemble {config.name!r}: {both} ({mine} and {theirs}); give members of the same.")
         chain = self.on_data_of(first, config.name, members)
         experiment = chain.experiment.model_copy(update={"evaluation": config.evaluation})
         chain = replace(chain, experiment=experiment)

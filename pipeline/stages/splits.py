@@ -133,25 +133,18 @@ def _open_pixels(chain: Chain, split: Split) -> Pixels | None:
 def _check_regions(name: str, pairs: PairData) -> None:
     model, split = MODELS[name], pairs.split
     if model.needs_boxes and split.boxes is None:
-        raise ValueError(
-            f"{model.__name__} needs the boxes of regions, and split {split.name!r} has no {split.name}_boxes.npy; "
-            "write one (images, regions, 4): x1, y1, x2, y2 in [0, 1]; or choose a model without positions."
-        )
+        lacks = f"needs the boxes of regions, and split {split.name!r} has no {split.name}_boxes.npy"
+        raise ValueError(f"{model.__name__} {lacks}; write one (images, regions, 4): x1, y1, x2, y2 in [0, 1].")
     if not model.takes_masks and split.mask is not None and not split.mask[:, : pairs.regions].all():
-        raise ValueError(
-            f"{model.__name__} normalises each region slot over the batch and takes no masked regions, but "
-            f"{split.name}_mask.npy masks some; set [dataset] max_regions to what every image has, or choose another "
-            "model."
-        )
+        masks = f"normalises each region slot over the batch, and {split.name}_mask.npy masks some"
+        raise ValueError(f"{model.__name__} {masks}; set [dataset] max_regions to what every image has.")
 
 
 def _check_files(chain: Chain, name: str, verify: Verify) -> None:
     dataset = chain["dataset"]
     recorded = dataset.manifest().get("folder_sha256", {}) if dataset.exists() else {}
-    remedy = (
-        "is not the file that was read when the dataset was made; put that one back, or, if the change is meant, "
-        f"delete {dataset.path} and what was made from it, and run again."
-    )
+    meant = f"if the change is meant, delete {dataset.path} and what was made from it, and run again."
+    remedy = f"is not the file that was read when the dataset was made; put that one back, or, {meant}"
     if not any(path.name in recorded for path in present_files(chain.folder, name).values()):
         for file, flaw in changed_files(chain.folder, [name]):
             raise ValueError(f"{chain.folder / file} {flaw}.")

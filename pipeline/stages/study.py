@@ -69,10 +69,9 @@ def _cells(study: Study, data_root: Path, artifact_root: Path) -> Iterator[Cell]
                     chosen = override_text({**change, "seed": seed})
                     chain = plan(name, override=chosen, data_root=data_root, artifact_root=artifact_root)
                 except (ValueError, OSError) as error:
-                    raise ValueError(
-                        f"study {study.name!r}: model {model!r} ({member}) cannot run arm {arm!r}: {error}; change "
-                        f"[arms.{arm}], or name there the `models` that can run it."
-                    ) from None
+                    refused = f"study {study.name!r}: model {model!r} ({member}) cannot run arm {arm!r}: {error}"
+                    remedy = f"change [arms.{arm}], or name there the `models` that can run it."
+                    raise ValueError(f"{refused}; {remedy}") from None
                 yield Cell(f"{name}@{chosen}", chain, "evaluation", model, arm, seed)
 
 
@@ -117,10 +116,8 @@ def _check(study: Study, cells: tuple[Cell, ...]) -> None:
     trained: dict[tuple[str, int, str], str] = {}
     for cell in cells:
         if not same_queries(first.setdefault(cell.model, cell).chain, cell.chain):
-            raise ValueError(
-                f"study {study.name!r}: arm {cell.arm!r} of model {cell.model!r} is evaluated on other data than the "
-                "baseline, so they cannot be compared; make it a model of its own."
-            )
+            other = f"arm {cell.arm!r} of model {cell.model!r} is evaluated on other data than the baseline"
+            raise ValueError(f"study {study.name!r}: {other}; make it a model of its own.")
         arm = trained.setdefault((cell.model, cell.seed, cell.artifact.key), cell.arm)
         if arm != cell.arm and cell.seed == study.seeds[0]:  # a typing error in one of them, or an explicit default
             twins = study.name, arm, cell.arm, cell.model

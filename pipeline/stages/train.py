@@ -29,7 +29,7 @@ from aoq.pipeline.evaluation.retrieval import ensemble, retrieval_ranks, summari
 from aoq.pipeline.prepare.pixels import decoded_elsewhere
 from aoq.pipeline.stages.chain import Chain
 from aoq.pipeline.stages.data import check_pretrained
-from aoq.pipeline.stages.draws import make_guide, make_sampler, make_teachers, mine_batches, open_student_table
+from aoq.pipeline.stages.draws import make_teachers, table_draws
 from aoq.pipeline.stages.hard_negatives import shortened
 from aoq.pipeline.stages.processes import follow, joined, run_ranks
 from aoq.pipeline.stages.splits import model_options, open_pairs
@@ -53,7 +53,7 @@ def train(chain: Chain, stage: str, build: Build, engine: Engine, processes: Pro
     """
     if processes is None and torchrun_rank() is None and engine.processes > 1:
         return _start_ranks(chain, stage, build, engine)
-    section, name = chain.experiment.trained_by(stage), chain.experiment.model.name
+    section = chain.experiment.trained_by(stage)
     with ExitStack() as stack:
         alone = torchrun_rank() is None
         group = processes or (ALONE if alone else stack.enter_context(joined(engine, chain[stage].key)))
@@ -73,17 +73,14 @@ def train(chain: Chain, stage: str, build: Build, engine: Engine, processes: Pro
             return retrieval_ranks(mean, dev.split.image_of, dev.split.identity) if group.leads else None
 
         if pairs.pixels is not None and engine.workers > 1:
-            pixels = stack.enter_context(decoded_elsewhere(pairs.pixels, engine.workers))
-            pairs = replace(pairs, pixels=pixels)
+            pairs = replace(pairs, pixels=stack.enter_context(decoded_elsewhere(pairs.pixels, engine.workers)))
         title = "co-teaching" if isinstance(section, CoTeaching) else section.loss.name
         shown = show_progress(f"{chain.experiment.name} {title}") if group.leads else nullcontext(lambda *_: None)
         progress = stack.enter_context(shown)
-        settings = engine.checkpoint_steps, engine.tensorboard, progress, engine.workers, group
-        run = Run(build.directory, device, *settings)
-        description = {"name": name, "options": model_options(chain)}
-        trainer = _make_trainer(
-            chain, stage, section, description=description, pairs=pairs, seed=chain.experiment.seed, run=run
-        )
+        run = Run(build.directory, device, engine.checkpoint_steps, engine.tensorboard, progress, engine.workers, group)
+        description = {"name": chain.experiment.model.name, "options": model_options(chain)}
+        common = {"description": description, "pairs": pairs, "seed": chain.experiment.seed, "run": run}
+        trainer = _make_trainer(chain, stage, section, **common)
         if group.are_several:
             group.check_same({"experiment": repr(chain.experiment), **code_versions(), **build.inputs})
         notes = trainer.train(validate)
@@ -101,33 +98,23 @@ def _check_batches(experiment: Experiment, captions: int) -> None:
 
 
 def _make_trainer(chain: Chain, stage: str, section: Training | CoTeaching, **common: Any) -> Loop:
-    """Put together models, sampler, mined batches and guide; a fine-tuned student has the weights of its start."""
+    """Put together models, draws and teachers; a fine-tuned student has the weights of its start."""
     if isinstance(section, CoTeaching):
-        return CoTrainer(
-            models=[_fresh_model(**common["description"]) for _ in NETWORK_FILES], section=section, **common
-        )
-    sampler = mined = guide = None
-    on_table, split = stage == "second_round" and chain.trains_on_table, common["pairs"].split
+        models = [_fresh_model(**common["description"]) for _ in NETWORK_FILES]
+        return CoTrainer(models=models, section=section, **common)
+    split = common["pairs"].split
+    draws: dict[str, Any] = {"sampler": None, "mined": None, "guide": None}
     if stage == "first_round" and chain.experiment.mining is not None and common["run"].processes.leads:
         shortened(split, chain.experiment.mining)  # logs it before the teacher trains
+    on_table = stage == "second_round" and chain.trains_on_table
     if on_table:
-        table, view = open_student_table(chain)
-        mined = mine_batches(chain, split, table, view)
-        listed = section.distillation.listed if section.distillation else 0
-        sampler = make_sampler(chain, split, table, view) if section.loss.draws_offline or listed else None
-        guide = make_guide(chain)
+        draws = table_draws(chain, split, section)
     model = _fresh_model(**common["description"])
     if on_table and chain.start is not None:
-        path = chain.start.opened() / "model.safetensors"
-        try:
-            model.load_state_dict(read_weights(path)[1])
-        except RuntimeError as error:
-            raise ValueError(f"[second_round] start: the weights in {path} do not fit: {error}") from None
+        model.load_state_dict(read_weights(chain.start.opened() / "model.safetensors")[1])
     schedule = _with_numbers_of_pair(section, model)
     teachers = make_teachers(chain, stage, section, split, common["run"].work / UNITS)
-    return Trainer(
-        models=[model], schedule=schedule, sampler=sampler, mined=mined, guide=guide, teachers=teachers, **common
-    )
+    return Trainer(models=[model], schedule=schedule, teachers=teachers, **draws, **common)
 
 
 def _fresh_model(name: str, options: Mapping[str, Any]) -> MatchingModel:
@@ -149,15 +136,10 @@ def report_outcome(chain: Chain, training: Training, notes: Mapping[str, Any], d
     chance, reached = chance_of(dev.image_of, dev.identity), notes["metrics"]["rsum"]
     if at_chance := chance.explains(reached):
         remedy = "" if training.start_up or not training.loss.takes_pace else ' with start_up = "auto", or'
-        logger.warning(
-            "dev rsum %.1f is near chance (%.1f): the model learnt nothing that holds for dev. Check that each line of "
-            "captions belongs to its image (`aoq data check %s` finds missing lines, not exchanged ones); if so, "
-            "train%s longer.",
-            reached,
-            chance.rsum,
-            chain.folder,
-            remedy,
-        )
+        nothing = f"dev rsum {reached:.1f} is near chance ({chance.rsum:.1f}): nothing learnt holds for dev"
+        check = f"`aoq data check {chain.folder}` finds missing lines, not exchanged ones"
+        lines = f"Check that each line of captions belongs to its image ({check})"
+        logger.warning("%s. %s; if so, train%s longer.", nothing, lines, remedy)
     if harder := notes.get("offline_harder_by_epoch"):
         text = f"{harder[-1]:.0%} of the offline negatives were harder to this model than the hardest of their batch"
         adds_little = not at_chance and harder[-1] < EASY
