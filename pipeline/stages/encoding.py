@@ -103,10 +103,8 @@ class Encoding:
         def encode_captions(rows: list[int]) -> Float[Tensor, "some dims"]:
             return encoder.texts([self.captions[row] for row in rows], device)
 
-        return {
-            "images": EncodedSide(self.count, partial(_in_parts, encode_images)),
-            "captions": EncodedSide(len(self.captions), partial(_in_parts, encode_captions)),
-        }
+        sides = {"images": (self.count, encode_images), "captions": (len(self.captions), encode_captions)}
+        return {side: EncodedSide(count, partial(_in_parts, encode)) for side, (count, encode) in sides.items()}
 
 
 def write_encoded(encoding: Encoding, vectors: Path, work: Path, engine: Engine, report: Reporter) -> None:

@@ -41,21 +41,22 @@ def plan_report(runs: str, *, data_root: Path, artifact_root: Path) -> PlannedRe
         raise ValueError('a report is about runs; name some: "demo; demo@seed=1"')
     if len(set(names)) < len(names):
         raise ValueError(f"a run stands twice among {list(names)}; name each once.")
-    members = []
-    for name in names:
-        experiment, override = split_member(name)
-        chain = plan(experiment, override=override, data_root=data_root, artifact_root=artifact_root)
-        if "evaluation" not in chain.stages:
-            raise ValueError(f"{name!r} makes a table and trains nothing, so it has no results; name a student.")
-        members.append(Member(name, chain, "evaluation"))
-    known = {member.artifact.key for member in members}
+    roots = {"data_root": data_root, "artifact_root": artifact_root}
+    members = [_planned(name, **roots) for name in names]
     for member in tuple(members):
-        control = control_of(member, data_root=data_root, artifact_root=artifact_root)
-        if control is not None and control.artifact.key not in known:
-            known.add(control.artifact.key)
+        control = control_of(member, **roots)
+        if control is not None and control.artifact.key not in {member.artifact.key for member in members}:
             members.append(control)
     ingredients, evaluations = {"runs": [member.run for member in members]}, [member.artifact for member in members]
     return PlannedReport(tuple(members), Artifact(artifact_root, "report", 1, ingredients, tuple(evaluations)))
+
+
+def _planned(asked: str, **roots: Path) -> Member:
+    name, override = split_member(asked)
+    chain = plan(name, override=override, **roots)
+    if "evaluation" not in chain.stages:
+        raise ValueError(f"{asked!r} makes a table and trains nothing, so it has no results; name a student.")
+    return Member(asked, chain, "evaluation")
 
 
 def control_of(member: Member, *, data_root: Path, artifact_root: Path) -> Member | None:
@@ -65,13 +66,12 @@ def control_of(member: Member, *, data_root: Path, artifact_root: Path) -> Membe
         return None
     name, override = split_member(member.asked)
     loss = control_training(experiment.student).loss.model_dump(mode="json", exclude_defaults=True)
-    changed = merged(parse_override(override), {"second_round": {"loss": {**loss, "name": str(loss["name"])}}})
-    changes = override_text(changed)
+    changed = merged(parse_override(override), {"second_round": {"loss": loss}})
     try:
-        chain = plan(name, override=changes, data_root=data_root, artifact_root=artifact_root)
+        control = _planned(f"{name}@{override_text(changed)}", data_root=data_root, artifact_root=artifact_root)
     except ValueError:  # the experiment has options that need offline negatives
         return None
-    return Member(f"{name}@{changes}", chain, "evaluation") if trains_as_control(chain, member.chain) else None
+    return control if trains_as_control(control.chain, member.chain) else None
 
 
 def make_report(planned: PlannedReport, build: Build, engine: Engine) -> None:

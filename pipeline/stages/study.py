@@ -92,22 +92,17 @@ def _base(study: Study, model: str, member: str) -> Experiment:
 
 def _with_numbers(change: Change, base: Experiment) -> Change:
     """Add the numbers of the loss that the change replaces: they suit the model's scores rather than the loss."""
-    second_round = change.get("second_round")
-    if not isinstance(second_round, dict) or not isinstance(second_round.get("loss"), dict):
-        return change
-    loss = second_round["loss"]
     try:
-        section = LossSection.kind(str(loss.get("name", "")))
-    except ValueError:  # loading the experiment raises the better message
+        loss = change["second_round"]["loss"]
+        fields = LossSection.kind(loss["name"]).model_fields
+    except (KeyError, TypeError, ValueError):  # no other loss, or one that loading the experiment refuses
         return change
     here = base.student.loss.model_dump(exclude={"name"})
     online = here.get("margin", here.get("margin_online"))  # with offline negatives its name differs
-    numbers = {
-        number: value
-        for number, value in {"margin": online, "margin_online": online, **here}.items()
-        if number in section.model_fields and value not in (None, section.model_fields[number].default)
-    }
-    return {**change, "second_round": {**second_round, "loss": {**numbers, **loss}}}
+    numbers = {"margin": online, "margin_online": online, **here}
+    suited = {name: value for name, value in numbers.items() if name in fields and value is not None}
+    suited = {name: value for name, value in suited.items() if value != fields[name].default}
+    return {**change, "second_round": {**change["second_round"], "loss": {**suited, **loss}}}
 
 
 def _check(study: Study, cells: tuple[Cell, ...]) -> None:
