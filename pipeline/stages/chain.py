@@ -71,9 +71,8 @@ class Chain:
     @property
     def folder(self) -> Path:
         """The precomp folder that the experiment reads."""
-        if self.data_artifact is not None:
-            return self.data_artifact.path
-        return self.data_root / str(self.experiment.dataset.folder)
+        world = self.data_artifact
+        return self.data_root / str(self.experiment.dataset.folder) if world is None else world.path
 
     @property
     def data_artifact(self) -> Artifact | None:
@@ -92,9 +91,8 @@ class Chain:
 
     def owner(self, stage: str) -> Chain:
         """Return the chain that has the stage: this one or, for what the table comes from, a teacher's."""
-        for chain in self.lineage:
-            if stage in chain.stages:
-                return chain
+        if owner := next((chain for chain in self.lineage if stage in chain.stages), None):
+            return owner
         known, kind = self._reached, "ensemble" if self.is_ensemble else "experiment"
         question = did_you_mean(stage, known)
         end = f"; {question}" if question else "."
@@ -158,7 +156,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Cell(Member):
-    """One training of a study, with its evaluation."""
+    """A training of a study, with its evaluation."""
 
     model: str
     arm: str
@@ -201,8 +199,7 @@ def teacher_of(chain: Chain) -> Member | None:
 
 def check_same_data(name: str, one: Chain, other: Chain, stage: str = "hard_negatives") -> None:
     """Refuse a table, or embeddings, of other training data: the rows belong to one training split."""
-    owner = other.owner(stage)
-    if _training_data(one) != _training_data(owner):
+    if _training_data(one) != _training_data(owner := other.owner(stage)):
         both = (each.experiment.dataset.model_dump(mode="json", exclude_unset=True) for each in (one, owner))
         theirs = ({key: value for key, value in data.items() if key in TRAINING_DATA} for data in both)
         overrides = "; ".join(override_text({"dataset": data}) for data in theirs)
@@ -213,9 +210,8 @@ def check_same_data(name: str, one: Chain, other: Chain, stage: str = "hard_nega
 
 
 def _training_data(chain: Chain) -> list[Any]:
-    dataset = chain["dataset"]
-    changes = [dataset.ingredients[key] for key in ("train_images", "noise") if dataset.ingredients.get(key)]
-    return [dataset.ingredients["splits"]["train"], changes, [world.key for world in dataset.upstream]]
+    world, dataset = chain.data_artifact, chain["dataset"].ingredients
+    return [world and world.key, dataset["splits"]["train"], dataset.get("train_images"), dataset.get("noise")]
 
 
 def same_queries(one: Chain, other: Chain) -> bool:
@@ -224,15 +220,14 @@ def same_queries(one: Chain, other: Chain) -> bool:
 
 
 def _queries(chain: Chain) -> list[Any]:
-    dataset, evaluation = chain["dataset"], chain["evaluation"].ingredients
-    worlds = [world.key for world in dataset.upstream]
-    return [dataset.ingredients["splits"]["dev"], worlds, *(evaluation[key] for key in ("split", "folds", "content"))]
+    world, evaluation = chain.data_artifact, chain["evaluation"].ingredients
+    splits = chain["dataset"].ingredients["splits"]
+    return [world and world.key, splits["dev"], *(evaluation[key] for key in ("split", "folds", "content"))]
 
 
 def trains_as_control(one: Chain, other: Chain) -> bool:
     """Return whether the one's second round is the other's control."""
-    control = other.stages.get("control")
-    return control is not None and control.key == one["second_round"].key
+    return "control" in other.stages and other["control"].key == one["second_round"].key
 
 
 def pretrained(name: str) -> dict[str, Any]:

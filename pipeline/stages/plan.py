@@ -226,4 +226,5 @@ class _Planner:
 
 
 def _data(chain: Chain) -> dict[str, str]:
-    return {**chain["dataset"].ingredients["splits"], **{each.stage: each.key for each in chain["dataset"].upstream}}
+    splits, world = chain["dataset"].ingredients["splits"], chain.data_artifact
+    return splits if world is None else {**splits, world.stage: world.key}

@@ -22,7 +22,6 @@ second_round = {{{second_round}}}
 """
 OWN = 'first_round = {epochs = 1, batch_size = 16, loss.name = "online"}\nmining = {h_captions = 9, h_images = 4}'
 SHORT = 'epochs = 1, batch_size = 16, loss.name = "LOSS"'
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 MINING = ["dataset", "first_round", "embeddings", "hard_negatives"]
 ENGINE = Engine(device="cpu", threads=1)
 
@@ -63,12 +62,10 @@ def make_once(tmp_path_factory):
     def run(chain, stage):
         artifact = chain[stage]
         kept = store / artifact.stage / artifact.key
-        if artifact.exists():
-            return
-        if kept.exists():
+        if kept.exists() and not artifact.exists():
             shutil.copytree(kept, artifact.path)
-        else:
-            make_stage(chain, stage)
+        make_stage(chain, stage)
+        if not kept.exists():
             shutil.copytree(artifact.path, kept)
 
     return run
@@ -77,22 +74,11 @@ def make_once(tmp_path_factory):
 @pytest.fixture
 def make(data_root, tmp_path, make_once):
     """Plan an experiment from its parts, or from `text`, and make the stages; `mining` is all up to the table."""
+    usual = {"folder": "one", "model": "vsepp", "teacher": OWN, "second_round": SHORT, "more": ""}
 
-    def run(
-        name,
-        *stages,
-        folder="one",
-        model="vsepp",
-        teacher=OWN,
-        loss="offtri",
-        second_round=SHORT,
-        more="",
-        text=EXPERIMENT,
-        root=data_root,
-    ):
-        path = tmp_path / f"{name}.toml"
-        rounds = second_round.replace("LOSS", loss)
-        path.write_text(text.format(folder=folder, model=model, teacher=teacher, second_round=rounds, more=more))
+    def run(name, *stages, loss="offtri", text=EXPERIMENT, root=data_root, **parts):
+        path, parts = tmp_path / f"{name}.toml", usual | parts
+        path.write_text(text.format(**parts | {"second_round": parts["second_round"].replace("LOSS", loss)}))
         chain = plan(str(path), data_root=root, artifact_root=tmp_path / "artifacts")
         for given in stages:
             for stage in MINING if given == "mining" else [given]:
@@ -123,31 +109,16 @@ def places(data_root, tmp_path):
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory):
     """The folder of a BERT that knows the words of the demo, two pieces each where they are long."""
-    transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
-    root = tmp_path_factory.mktemp("bert")
-    write_demo_world(root / "world", images=40, dev_images=12, seed=0)
-    words = {word for line in (root / "world" / "train_caps.txt").read_text().splitlines() for word in tokenise(line)}
-    names = [*SPECIAL, *sorted({word[:4] for word in words} | {f"##{word[4:]}" for word in words if len(word) > 4})]
-    cutter = tokenizers.Tokenizer(
-        tokenizers.models.WordPiece({name: n for n, name in enumerate(names)}, unk_token="[UNK]")
-    )
-    cutter.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    cutter.post_processor = tokenizers.processors.TemplateProcessing(
-        "[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    tokeniser = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=cutter,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        model_max_length=40,
-    )
+    transformers, folder = pytest.importorskip("transformers"), tmp_path_factory.mktemp("bert")
+    write_demo_world(folder / "world", images=40, dev_images=12, seed=0)
+    words = {word for line in (folder / "world" / "train_caps.txt").read_text().splitlines() for word in tokenise(line)}
+    pieces = sorted({word[:4] for word in words} | {f"##{word[4:]}" for word in words if len(word) > 4})
+    (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces]))
+    tokeniser = transformers.BertTokenizerFast(str(folder / "vocab.txt"), model_max_length=40)
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2}
     torch.manual_seed(0)
-    model = transformers.BertModel(
-        transformers.BertConfig(vocab_size=len(names), max_position_embeddings=48, **sizes)
-    ).eval()
-    model.save_pretrained(root / "bert")
-    tokeniser.save_pretrained(root / "bert")
-    return model, tokeniser, root / "bert"
+    config = transformers.BertConfig(vocab_size=len(tokeniser), max_position_embeddings=48, **sizes)
+    model = transformers.BertModel(config).eval()
+    for each in (model, tokeniser):
+        each.save_pretrained(folder / "bert")
+    return model, tokeniser, folder / "bert"

@@ -132,8 +132,6 @@ def test_sections_follow_the_constructor():
     [
         (TOY.replace("size", "depth"), "", r"\[model\] has unknown keys \['depth'\]; allowed keys are \['cen"),
         (TOY.replace("max", "sum"), "", r"model.pooling: Input should be 'mean' or 'max' \(got 'sum'\)"),
-        ('{name = "toyy"}', "", "model: there is no model 'toyy'; known are 'vsepp', .*'toy', 'narrow'"),
-        (VSEPP, 'name = "minedhinge", beta = 1.0, power = 1', r"\[second_round.loss\] has unknown keys \['beta'\]"),
         (VSEPP, 'name = "minedhinge", power = 1, margin_online = 3.0', "loss.margin_online: .*less than or equal to 2"),
         (VSEPP, 'name = "nce"', "second_round.loss: there is no loss 'nce'; known are .*'halfnce', 'minedh"),
     ],

@@ -53,11 +53,12 @@ def test_results_show_another_split_beside_dev(make, file_of, places):
     assert {f"{metrics[name]:.1f}" for name in ("i2t_r1", "rsum")} <= {*train}
 
 
+def full(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def test_a_full_disk_ends_an_evaluation_with_a_remedy_and_not_the_process(make, monkeypatch):
     chain = make("own", "mining", "second_round")
-
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "posix_fallocate", full)
@@ -91,11 +92,14 @@ def test_a_student_draws_from_what_its_screen_leaves(make, data_root):
     table = read_table(chain["hard_negatives"].path / "table")
     view = read_view(chain["screen"].path / "view", table.manifest)
     assert view.manifest["screen"]["positives"] == "known.csv"
-    counts = chain["screen"].manifest()["directions"]
-    assert counts == view.manifest["directions"]
+    assert (counts := chain["screen"].manifest()["directions"]) == view.manifest["directions"]
     for direction in ("i2t", "t2i"):
-        assert counts[direction]["listed"] == table[direction].negative_ids.size
-        assert 0 < counts[direction]["meets"]["near_text"] < counts[direction]["listed"]
+        assert (
+            0
+            < counts[direction]["meets"]["near_text"]
+            < counts[direction]["listed"]
+            == table[direction].negative_ids.size
+        )
 
 
 JUDGED = """
@@ -106,18 +110,14 @@ match_prior = 0.05
 suspected = "{suspected}"
 """
 SHORT = 'epochs = 2, batch_size = 16, loss.name = "LOSS"'
+NCE = 'epochs = 2, batch_size = 40, loss = {name = "infonce", hardness_weight = 2.0}'
 SOFT = 'epochs = 1, batch_size = 40, loss = {name = "LOSS", margin_offline = 0.2}'
 
 
-@pytest.mark.parametrize(
-    ("suspected", "rounds"),
-    [
-        ("drop", SOFT),
-        ("downweight", SOFT),
-        ("soft_margin", SOFT),
-        ("soft_margin", SHORT.replace("LOSS", "infonce")),
-    ],
-)
+JUDGING = [*((suspected, SOFT) for suspected in ("drop", "downweight", "soft_margin")), ("soft_margin", NCE)]
+
+
+@pytest.mark.parametrize(("suspected", "rounds"), JUDGING)
 def test_a_student_trains_on_what_a_judge_says(make, data_root, suspected, rounds):
     """The judge knows the world's truth about the first five captions listed for each image."""
     chain = make("own", "mining")
@@ -125,12 +125,11 @@ def test_a_student_trains_on_what_a_judge_says(make, data_root, suspected, round
     scenes = read_scenes(chain.folder, "train")
     true = [is_true(caption, scenes) for caption in open_split(chain.folder, "train").captions]
     pairs = [(image, int(caption)) for image in range(40) for caption in table.i2t.negative_ids[image, :5]]
-    (data_root / "judged.jsonl").write_text(
-        "\n".join(
-            json.dumps({"image_id": image, "caption_id": caption, "probability": 0.9 if true[caption][image] else 0.1})
-            for image, caption in pairs
-        )
-    )
+    judged = [
+        {"image_id": image, "caption_id": caption, "probability": 0.9 if true[caption][image] else 0.1}
+        for image, caption in pairs
+    ]
+    (data_root / "judged.jsonl").write_text("\n".join(map(json.dumps, judged)))
     chain = make("own", "screen", "second_round", second_round=rounds, more=JUDGED.format(suspected=suspected))
     view = read_view(chain["screen"].path / "view", table.manifest)
     assert view.manifest["directions"]["i2t"]["judged"] == len(pairs)
@@ -175,13 +174,10 @@ def test_fine_tuning_goes_on_from_trained_weights(make, start, stage, epochs):
     assert {*lines_with("loss_name", chain)} == {"offtri"}
 
 
-NCE = 'epochs = 2, batch_size = 40, loss = {name = "LOSS", hardness_weight = 2.0}'
-
-
 @pytest.mark.parametrize("loss", ["infonce", "adapinfonce"])
 def test_both_rounds_train_on_logits_and_any_model_can(make, taught_by, loss):
     own = OWN.replace("epochs = 1", "epochs = 2").replace("online", "infonce")
-    more = NCE.replace("LOSS", loss)
+    more = NCE.replace("infonce", loss)
     teacher = make("own", "mining", "control", "second_round", "evaluation", teacher=own, second_round=more)
     chains, rounds = [teacher], ["dataset", "control", "second_round"]
     if loss == "infonce":
@@ -264,16 +260,13 @@ def test_every_model_can_be_a_student(make, taught_by, name):
 @pytest.mark.parametrize("second_round", [SHORT, SHORT.replace("LOSS", "online")])
 def test_a_training_that_ended_takes_no_step_again_until_it_is_published(make, monkeypatch, second_round):
     """The disk is full when the manifest is to be written."""
-    whole = make("own", "mining", second_round=second_round)
-
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device", str(whole["second_round"].work))
+    chain = make("own", "mining", second_round=second_round)
 
     with monkeypatch.context() as patch:
         patch.setattr(build.Build, "write_manifest", full)
         with pytest.raises(OSError, match=r"free some space .* finished work is kept"):
             make("own", "second_round", second_round=second_round)
-    ended = {path.name: path.read_bytes() for path in whole["second_round"].work.glob("*.safetensors")}
+    ended = {path.name: path.read_bytes() for path in chain["second_round"].work.glob("*.safetensors")}
     with monkeypatch.context() as patch:
         patch.setattr(trainer.Trainer, "train_epoch", None)
         made = make("own", "second_round", second_round=second_round)["second_round"]
