@@ -38,7 +38,7 @@ def load_experiment(name: str, override: str = "", configs: tuple[Path, ...] = C
     where = f"{path}, changed by the override {override!r}" if change else str(path)
     _check_has_rounds(name, content, change)
     section = next((section for section in COMBINATIONS if section in {*content, *change}), "")
-    kind = COMBINATIONS.get(section, Experiment)
+    kind: type[Experiment | Combination] = COMBINATIONS.get(section, Experiment)
     if shared := _shared_change(change):
         content = _pass_on(shared, content, configs)
         change = _pass_on(shared, change, configs, own_wins=True)

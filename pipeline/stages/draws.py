@@ -50,7 +50,7 @@ def open_student_table(chain: Chain) -> TableAndView:
 def table_draws(chain: Chain, split: Split, training: Training) -> dict[str, Any]:
     """Make what draws from the table, as a trainer names it: offline negatives, mined batches, the teacher as guide."""
     (table, view), sampling = open_student_table(chain), chain.experiment.sampling
-    draws: dict[str, Any] = {"mined": None, "guide": None}
+    draws: dict[str, Any] = {}
     if sampling.batches is not None:
         pairs, true = positive_pairs_of(split.image_of), positive_pairs_of(split.image_of, split.identity)
         lists = meeting_lists(table, pairs, true=true, view=view, ranks=sampling.batch_ranks)

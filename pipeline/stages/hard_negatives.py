@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ def make_embeddings(model: str, chain: Chain, build: Build, engine: Engine) -> N
 def make_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
     """Write the table, as its recipe says."""
     recipe = chain.table or chain.experiment.mining
-    ways = {Mining: _mine, Rerank: _rerank, Fusion: _fuse, Refresh: _refresh}
+    ways: dict[Any, Callable[..., None]] = {Mining: _mine, Rerank: _rerank, Fusion: _fuse, Refresh: _refresh}
     ways[type(recipe)](chain, recipe, build, engine)
 
 

@@ -102,8 +102,7 @@ def _make_trainer(chain: Chain, stage: str, section: Training | CoTeaching, **co
     if isinstance(section, CoTeaching):
         models = [_fresh_model(**common["description"]) for _ in NETWORK_FILES]
         return CoTrainer(models=models, section=section, **common)
-    split = common["pairs"].split
-    draws: dict[str, Any] = {"sampler": None, "mined": None, "guide": None}
+    split, draws = common["pairs"].split, dict[str, Any](sampler=None)
     if stage == "first_round" and chain.experiment.mining is not None and common["run"].processes.leads:
         shortened(split, chain.experiment.mining)  # logs it before the teacher trains
     on_table = stage == "second_round" and chain.trains_on_table
