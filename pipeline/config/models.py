@@ -47,43 +47,31 @@ class ModelSection(NamedSection):
 
 @cache
 def _derive(name: str, module: str, model: str) -> type[ModelSection]:
-    options, constants, bases = _read_constructor(module, model)
-    own: dict[str, Any] = {option: value for option, value in options.items() if option not in NO_OPTIONS}
+    """Derive a section from a class's keywords and, through its `**options`, its bases'; any base may describe them."""
+    options, about, attends, bases = dict[str, Any](), dict[str, str](), list[bool](), list[str]()
+    takes_more = True
+    while node := _names(module).classes.get(model):
+        bases.append(model)
+        _, _, entries = (ast.get_docstring(node) or "").partition("\nArgs:\n")
+        about = dict(ENTRY.findall(entries)) | about
+        for part in node.body:
+            if isinstance(part, ast.Assign | ast.AnnAssign) and re.match(r"attends\b", ast.unparse(part)):
+                attends.append(ast.unparse(part).endswith("True"))
+            if takes_more and isinstance(part, ast.FunctionDef) and part.name == "__init__":
+                options = _names(module).keywords(part.args) | options
+                takes_more = part.args.kwarg is not None
+        module, model = _names(module).home(ast.unparse(node.bases[0]) if node.bases else "")
+    own: dict[str, Any] = {
+        option: (kind, Field(default, description=" ".join(about.get(option, "").split())))
+        for option, (kind, default) in options.items()
+        if option not in NO_OPTIONS
+    }
     section = create_model(f"ModelSection_{name}", __base__=ModelSection, **own)
-    section.makes_embeddings, section.attends = "EmbeddingModel" in bases, constants.get("attends", False)
+    section.makes_embeddings, section.attends = "EmbeddingModel" in bases, [*attends, False][0]
     return section
 
 
 Model = SerializeAsAny[ModelSection]
-
-
-def _read_constructor(module: str, name: str) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
-    """Read the keywords of a class and, through its `**options`, of its bases; any base may describe them.
-
-    Return pydantic's type and field of each, the constants in the bodies of the class and its bases, and their names.
-    """
-    parameters: dict[str, tuple[Any, Any]] = {}
-    about: dict[str, str] = {}
-    constants: dict[str, Any] = {}
-    bases: list[str] = []
-    takes_more = True
-    while node := _names(module).classes.get(name):
-        bases.append(name)
-        _, _, entries = (ast.get_docstring(node) or "").partition("\nArgs:\n")
-        about = dict(ENTRY.findall(entries)) | about
-        for part in node.body:
-            if isinstance(part, ast.Assign | ast.AnnAssign) and isinstance(part.value, ast.Constant):
-                targets = part.targets if isinstance(part, ast.Assign) else [part.target]
-                constants = {ast.unparse(target): part.value.value for target in targets} | constants
-            if takes_more and isinstance(part, ast.FunctionDef) and part.name == "__init__":
-                parameters = _names(module).keywords(part.args) | parameters
-                takes_more = part.args.kwarg is not None
-        module, name = _names(module).home(ast.unparse(node.bases[0]) if node.bases else "")
-    fields = {
-        option: (kind, Field(default, description=" ".join(about.get(option, "").split())))
-        for option, (kind, default) in parameters.items()
-    }
-    return fields, constants, bases
 
 
 class _Names(dict[str, Any]):
