@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,17 +66,18 @@ class VectorFile(NamedTuple):
         elif (path / _SPLITS).is_file():
             splits = sorted(saved.parent.name for saved in path.glob(f"*/{_SAVED}"))
             raise ValueError(f"{path} holds a data set's splits, {splits}; name one: {path}/SPLIT::COLUMN.")
-        elif not (path / _SAVED).is_file():
-            if path.suffix not in VECTOR_READERS or path.is_dir():
-                known = f"none of {', '.join(VECTOR_READERS)} and no folder of save_to_disk"
-                raise ValueError(f"{path} is {known}; save the vectors as one of these.")
-            if not path.is_file():
-                raise FileNotFoundError(f"{path} does not exist.")
+        elif not _files_at(path):
+            known = (
+                f"none of {', '.join(VECTOR_READERS)}, no folder of such files of one kind, and none of save_to_disk"
+            )
+            raise ValueError(f"{path} is {known}; save the vectors as one of these.")
+        elif not path.exists():
+            raise FileNotFoundError(f"{path} does not exist.")
         return cls(path, part)
 
     @property
     def sha256(self) -> str:
-        """Hash the file, the hashes of a saved data set's files in order, or the hub's vectors and their shape."""
+        """Hash the file, the hashes of a folder's files in order, or the hub's vectors and their shape."""
         if is_of_hub(str(self.path)):
             matrix = self.open()
             hasher = sha256("{} {}\0".format(*matrix.shape).encode())
@@ -82,14 +85,14 @@ class VectorFile(NamedTuple):
                 hasher.update(np.ascontiguousarray(block).data)
             return hasher.hexdigest()
         if self.path.is_dir():
-            return sha256("".join(map(file_sha256, _saved_shards(self.path))).encode()).hexdigest()
+            return sha256("".join(map(file_sha256, _files_at(self.path))).encode()).hexdigest()
         return file_sha256(self.path)
 
     def read(self) -> dict[str, FilePart]:
         """Open the columns or the arrays of the file by name."""
         if is_of_hub(str(self.path)):
             return _hub_columns(str(self.path))
-        return _arrow(*_saved_shards(self.path)) if self.path.is_dir() else VECTOR_READERS[self.path.suffix](self.path)
+        return _joined(_files_at(self.path))
 
     def open(self) -> FilePart:
         """Open the named matrix, or the only one; its shape has both sizes, and its blocks are matrices."""
@@ -188,26 +191,20 @@ def _parquet(path: Path) -> dict[str, FilePart]:
         return _columns(file.file.schema_arrow, len(file), read)
 
 
-def _arrow(*paths: Path) -> dict[str, FilePart]:
-    """Read Arrow files one after another, each in the format of files (Feather) or of streams."""
+def _arrow(path: Path) -> dict[str, FilePart]:
+    """Read a file of the format of files (Feather) or of streams."""
 
     def read(name: str) -> Iterator[Any]:
-        for path in paths:
-            with _opened_arrow(path, [schemas[0].names.index(name)]) as (_, batches):
-                for batch in batches:
-                    column = batch.column(0)
-                    column.validate(full=True)  # a hostile file's offsets may point anywhere
-                    yield from (plain(column.slice(start, READ_ROWS)) for start in range(0, len(column), READ_ROWS))
+        with _opened_arrow(path, [schema.names.index(name)]) as (_, batches):
+            for batch in batches:
+                column = batch.column(0)
+                column.validate(full=True)  # a hostile file's offsets may point anywhere
+                yield from (plain(column.slice(start, READ_ROWS)) for start in range(0, len(column), READ_ROWS))
 
-    rows, schemas = 0, []
-    for path in paths:
-        with _opened_arrow(path, [0]) as (_, batches):
-            rows += sum(batch.num_rows for batch in batches)
-        with _opened_arrow(path) as (schema, _):
-            schemas.append(schema.remove_metadata())
-        if schemas[-1] != schemas[0]:
-            raise ValueError(f"{path} and {paths[0]} of one data set have different columns; save it again.")
-    return _columns(schemas[0], rows, read)
+    with _opened_arrow(path, [0]) as (_, batches):
+        rows = sum(batch.num_rows for batch in batches)
+    with _opened_arrow(path) as (schema, _):
+        return _columns(schema, rows, read)
 
 
 @contextmanager
@@ -239,6 +236,24 @@ def _hub_columns(given: str) -> dict[str, FilePart]:
     return _columns(rows.features.arrow_schema.remove_metadata(), len(rows), read)
 
 
+def _joined(paths: Sequence[Path]) -> dict[str, FilePart]:
+    """Read files of the same parts one after another."""
+    first, *others = opened = [VECTOR_READERS[path.suffix](path) for path in paths]
+    shapes = [{name: (part.kind, part.shape[1:]) for name, part in parts.items()} for parts in opened]
+    if wrong := next((path for path, shape in zip(paths, shapes, strict=True) if shape != shapes[0]), None):
+        raise ValueError(f"{wrong} and {paths[0]} have other columns, types or dimensions; save them again.")
+
+    def read(name: str) -> Iterator[Any]:
+        return chain.from_iterable(parts[name].blocks() for parts in opened)
+
+    rows = {name: sum(parts[name].shape[0] for parts in opened) for name in first}
+    longer = {
+        name: replace(part, shape=(rows[name], *part.shape[1:]), blocks=partial(read, name), whole=None)
+        for name, part in first.items()
+    }
+    return longer if others else first
+
+
 class _DataFile(TypedDict):
     filename: str
 
@@ -247,13 +262,23 @@ class _Saved(TypedDict):
     _data_files: list[_DataFile]
 
 
-def _saved_shards(folder: Path) -> list[Path]:
-    """Return the files of a data set that `datasets` saved, in order."""
-    state = read_json(folder / _SAVED, _Saved, remedy="save the data set again")
-    paths = [folder / file["filename"] for file in state["_data_files"]]
-    if not paths or state.get("_indices_data_files") or any(path.parent != folder for path in paths):
-        raise ValueError(f"{folder / _SAVED} names no files of rows in order; save the data set again.")
+def _files_at(path: Path) -> list[Path]:
+    """Return the file, or the files of a folder in order: of a saved data set, or of one kind, as clip-retrieval's."""
+    if not path.is_dir():
+        return [path] if path.suffix in VECTOR_READERS else []
+    if not (path / _SAVED).is_file():
+        suffixes = {file.suffix for file in path.iterdir()} & {*VECTOR_READERS}
+        return sorted(path.glob(f"*{suffixes.pop()}"), key=_by_numbers) if len(suffixes) == 1 else []
+    state = read_json(path / _SAVED, _Saved, remedy="save the data set again")
+    paths = [path / file["filename"] for file in state["_data_files"]]
+    if not paths or state.get("_indices_data_files") or any(file.parent != path for file in paths):
+        raise ValueError(f"{path / _SAVED} names no files of rows in order; save the data set again.")
     return paths
+
+
+def _by_numbers(path: Path) -> list[tuple[int, str]]:
+    """Sort `emb_10` behind `emb_9`."""
+    return [(int(text) if text.isdecimal() else -1, text) for text in re.split(r"(\d+)", path.name)]
 
 
 COLUMNED: Mapping[str, Callable[..., dict[str, FilePart]]] = {

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shlex
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,9 @@ from aoq.pipeline.vectors import fetch_given, is_address, read_vectors
 
 OF_THE_JOB = ("normalise", "per_image", "min_grade", "h_captions", "h_images", "metric", "search", "sides")
 """Options that decide whether the lists of an interrupted run can be used."""
+HEAD = 8
+"""Rows that differ in these first numbers are no copies."""
+logger = logging.getLogger(__name__)
 
 
 @click.command("mine")
@@ -57,10 +62,10 @@ def mine_command(
     OUTPUT. IMAGES alone are one set: each is searched among the others, and pairs count both ways.
 
     IMAGES and CAPTIONS are matrices with a vector a row: .npy, .npz, .safetensors, .parquet, .arrow or .feather
-    files, folders of datasets' save_to_disk, or data sets of the Hugging Face hub, hf:OWNER/NAME@SPLIT; FILE::NAME for
-    one tensor or column of several. They may be any two sides that are compared by cosine or dot product. A FILE may be
-    an address: s3://bucket/images.npy is copied once into [paths] cache_root of luigi.cfg, by each node of a cluster
-    too. Ids that are given are kept beside the lists; exports name rows by them.
+    files, folders of such parts or of datasets' save_to_disk, or data sets of the hub, hf:OWNER/NAME@SPLIT; FILE::NAME
+    for one tensor or column of several. They may be any two sides that are compared by cosine or dot product. A FILE
+    may be an address: s3://bucket/images.npy is copied once into [paths] cache_root of luigi.cfg, by each node of a
+    cluster too. Ids that are given are kept beside the lists; exports name rows by them.
 
     An approximate search keeps its indexes below [paths] artifact_root of luigi.cfg, by default ./artifacts.
 
@@ -117,7 +122,15 @@ def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mappin
     if len(set(hashes.values())) < len(files) and len({file.partition("::")[2] for file in files.values()}) == 1:
         _require_own_rows(problem)
     pairs = options["pairs"] and file_sha256(options["pairs"])
-    shape = {**{key: options[key] for key in OF_THE_JOB}, "ids": {side: digest(names) for side, names in ids.items()}}
+    labelled = [file for file in (*options["labels"], options["identity"]) if file is not None]
+    if not labelled and (copies_of_others := _count_copies(problem.images)):
+        remedy = "--labels FILE pairs them" if problem.one_set else "--identity FILE says which are the same photograph"
+        logger.warning("%d rows of IMAGES equal earlier ones bit by bit; %s", copies_of_others, remedy)
+    shape = {
+        **{key: options[key] for key in OF_THE_JOB},
+        "labels": [file_sha256(file) for file in labelled],
+        "ids": {side: digest(names) for side, names in ids.items()},
+    }
     job = {"vectors": hashes, "given": files, "pairs": pairs, **shape, "version": version("aoq")}
     provenance = {
         **({"sides": list(options["sides"])} if options["sides"] else {}),
@@ -140,6 +153,14 @@ def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mappin
             progress=lambda done, total: report(done, total, "units"),
         )
     write_ids(build / "table", ids)
+
+
+def _count_copies(vectors: np.ndarray) -> int:
+    """Count the rows that equal an earlier row bit by bit."""
+    heads = np.ascontiguousarray(vectors[:, :HEAD]).view(np.dtype((np.void, 4 * min(HEAD, vectors.shape[1])))).ravel()
+    _, number, counts = np.unique(heads, return_inverse=True, return_counts=True)
+    rows = np.flatnonzero(counts[number] > 1)
+    return len(rows) - len({sha256(vectors[row].tobytes()).digest() for row in rows})
 
 
 def _require_own_rows(problem: Problem) -> None:

@@ -13,10 +13,15 @@ from jaxtyping import Float32, Int32, Integer
 from aoq.pipeline.cli.options import PATH, POSITIVE, threads, together, with_default
 from aoq.pipeline.cli.output import echo, is_typed
 from aoq.pipeline.cli.table_options import ID_OPTIONS, read_id_file
+from aoq.pipeline.data.files import read_lines
+from aoq.pipeline.reading import open_array
+from aoq.pipeline.search.positives import pairs_of, pairs_of_one_number
 from aoq.pipeline.search.problem import Problem, longest_lists
 from aoq.pipeline.tables.pairs import TWO_SIDES, Known, read_pairs, rows_by_id
 from aoq.pipeline.vectors import Vectors, open_vectors
 
+MOST_PAIRS = 1 << 28
+"""True pairs that --labels may make: 2 GB."""
 normalise = click.option("--normalise", is_flag=True, help="Divide every vector by its norm, as a cosine does.")
 pairing_options = together(
     click.option(
@@ -35,6 +40,18 @@ pairing_options = together(
 )
 mining_options = together(
     pairing_options,
+    click.option(
+        "--labels",
+        type=PATH,
+        multiple=True,
+        help="Labels instead of pairs: rows of one label match. A .npy file, or text with a line per row, for IMAGES, "
+        "and another for CAPTIONS.",
+    ),
+    click.option(
+        "--identity",
+        type=PATH,
+        help="Labels of the images, given likewise: those of one label are the same photograph and share their pairs.",
+    ),
     *ID_OPTIONS.values(),
     with_default("--h-captions", default=300, type=POSITIVE, help="Negatives per image; in one set, per item."),
     with_default("--h-images", default=60, type=POSITIVE, help="Negatives per caption."),
@@ -68,7 +85,11 @@ def require_pairing(options: Mapping[str, Any], *, one_set: bool) -> None:
         raise click.UsageError("IMAGES alone are one set; --per-image and --caption-ids are for IMAGES and CAPTIONS")
     if one_set and is_typed("h_images"):
         raise click.UsageError("one set has lists of one kind; give their length as --h-captions alone")
-    require_true_pairs(options)
+    if len(options["labels"]) not in (0, 2 - one_set):
+        raise click.UsageError("give --labels for each side: once for one set, twice for IMAGES and CAPTIONS")
+    if one_set and options["identity"]:
+        raise click.UsageError("--identity is for IMAGES and CAPTIONS; in one set, give --labels")
+    require_true_pairs(options, **{"--labels FILE": options["labels"] or None})
 
 
 def require_true_pairs(options: Mapping[str, Any], **others: object) -> None:
@@ -105,15 +126,43 @@ def pair_vectors(sides: Mapping[str, Vectors], options: Mapping[str, Any], ids: 
     for side in known:
         if side.ids is not None and len(side.ids) != side.count:
             raise ValueError(f"{len(side.ids)} {side.noun} ids are given for {side.count} vectors; give one each.")
-    if options["pairs"] is None:
-        pairs: Integer[np.ndarray, "*shape"] = pair_in_order(counts["images"], counts["captions"], options["per_image"])
+    pairs: Integer[np.ndarray, "*shape"]
+    if options["labels"]:
+        pairs = _pairs_of_one_label(options["labels"], counts)
+    elif options["pairs"] is None:
+        pairs = pair_in_order(counts["images"], counts["captions"], options["per_image"])
     else:
         pairs = read_pairs(options["pairs"], known[0], known[0] if one_set else known[1], options["min_grade"])
+    if options["identity"] is not None:
+        identity = _read_labels(options["identity"], "images", counts["images"])
+        images_of, captions_of = pairs_of(pairs, *counts.values()).T
+        spread = pairs_of_one_number(identity, identity[images_of])
+        pairs = np.stack([spread[:, 0], captions_of[spread[:, 1]]], axis=1)
     longest = longest_lists(pairs, *counts.values(), one_set=one_set)
     h_captions = _depth("h_captions", options, longest["i2t"])
     h_images = 0 if one_set else _depth("h_images", options, longest["t2i"])
     memory, norms = options["memory_mb"] * 1_000_000, (images.norms, captions.norms)
     return Problem(images.rows, captions.rows, pairs, h_captions, h_images, memory, one_set, known_norms=norms)
+
+
+def _pairs_of_one_label(files: Sequence[Path], counts: Mapping[str, int]) -> Int32[np.ndarray, "pairs 2"]:
+    labels = [_read_labels(file, side, counts[side]) for file, side in zip(files, TWO_SIDES, strict=False)]
+    numbers = np.unique(np.concatenate(labels), return_inverse=True)[1]
+    images, captions = numbers[: counts["images"]], numbers[-counts["captions"] :]
+    sizes = (np.bincount(side, minlength=numbers.max() + 1) for side in (images, captions))
+    if (most := int(np.prod([*sizes], axis=0).sum())) > MOST_PAIRS:
+        raise ValueError(f"--labels make {most:,} pairs, and at most {MOST_PAIRS:,} fit; use finer labels.")
+    return pairs_of_one_number(images, captions)
+
+
+def _read_labels(file: Path, side: str, count: int) -> np.ndarray:
+    """Read a label per row, whole numbers or texts."""
+    labels = open_array(file) if file.suffix == ".npy" else np.array(read_lines(file))
+    if labels.ndim != 1 or labels.dtype.kind not in "iuUb":
+        raise ValueError(f"{file} holds {labels.dtype} of shape {labels.shape}; it needs a whole number or text a row.")
+    if len(labels) != count:
+        raise ValueError(f"{file} has {len(labels)} labels, and there are {count} {side}; give one each.")
+    return labels
 
 
 def _depth(name: str, options: Mapping[str, Any], longest: int) -> int:

@@ -64,6 +64,58 @@ def test_it_is_what_the_pipeline_mines(run, files):
     assert sorted(path.name for path in files.glob(".*")) == []
 
 
+@pytest.fixture
+def labelled(files):
+    """Labels of both sides, as numbers and as lines; the pairs that they make; and equal images."""
+    images, captions = np.arange(IMAGES) % 5, np.arange(IMAGES * EACH) % 5
+    np.save("image_labels.npy", images)
+    (files / "labels.txt").write_text("".join(f"{label}\n" for label in captions))
+    np.save("caption_labels.npy", captions)
+    np.save("pairs.npy", np.argwhere(images[:, None] == captions))
+    np.save("set.npy", np.argwhere(images[:, None] == images))
+    np.save("same.npy", np.where(np.arange(IMAGES) == 7, 3, np.arange(IMAGES)))
+    own, of_others = np.arange(IMAGES * EACH) // EACH, {3: 7, 7: 3}
+    pairs = [(image, row) for row, one in enumerate(own) for image in {one, of_others.get(int(one), int(one))}]
+    np.save("shared.npy", np.array(pairs))
+
+
+def test_labels_and_equal_photographs_stand_for_the_pairs_that_they_make(run, aoq, files, labelled):
+    for output, options in {
+        "labels": ("--labels", "image_labels.npy", "--labels", "caption_labels.npy"),
+        "pairs": ("--pairs", "pairs.npy"),
+        "identity": ("--per-image", EACH, "--identity", "same.npy"),
+        "shared": ("--pairs", "shared.npy"),
+    }.items():
+        assert run(*options, output=output).exit_code == 0
+    assert (hashes("labels"), hashes("identity")) == (hashes("pairs"), hashes("shared"))
+    for output, options in {"one": ("--labels", "image_labels.npy"), "other": ("--pairs", "set.npy")}.items():
+        assert aoq("mine", "images.npy", output, "--h-captions", 6, *options, root=None).exit_code == 0
+    assert read_table("one").i2t.negative_ids.tolist() == read_table("other").i2t.negative_ids.tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--labels", "image_labels.npy"), "give --labels for each side: once for one set, twice"),
+        (("--labels", "labels.txt", "--labels", "labels.txt"), "labels.txt has 40 labels, and there are 20 images"),
+        (("--per-image", EACH, "--identity", "pairs.npy"), "pairs.npy holds int64 of shape"),
+        (("--per-image", EACH, "--labels", "labels.txt", "--labels", "labels.txt"), "give the true pairs: --pairs"),
+    ],
+)
+def test_labels_that_fit_no_row_are_refused(run, labelled, options, message):
+    result = run(*options)
+    assert result.exit_code in (1, 2)
+    assert message in result.stderr
+
+
+def test_images_that_equal_others_are_counted(run, files, caplog):
+    images = vectors()[0]
+    images[[5, 9]] = images[3]
+    np.save("images.npy", images)
+    assert run("--per-image", EACH).exit_code == 0
+    assert "2 rows of IMAGES equal earlier ones bit by bit; --identity FILE says which are the same" in caplog.text
+
+
 def test_vectors_at_an_address_are_copied_and_give_the_same_table(run, files, monkeypatch):
     monkeypatch.setenv("HOME", str(files))
     run("--per-image", EACH)

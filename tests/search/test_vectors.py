@@ -73,7 +73,15 @@ def write_saved(path, vectors):
     shuffled.select(np.argsort(order).tolist()).save_to_disk(str(path), num_shards=2)
 
 
+def write_parts(path, vectors):
+    """Parts as clip-retrieval writes them: emb_0.npy to emb_11.npy."""
+    path.mkdir()
+    for number, rows in enumerate(np.array_split(vectors, 12)):
+        np.save(path / f"emb_{number}.npy", rows)
+
+
 SUFFIXES = {
+    write_parts: "",
     write_npy: ".npy",
     write_npz: ".npz",
     write_safetensors: ".safetensors",
@@ -83,7 +91,7 @@ SUFFIXES = {
     write_stream: ".arrow",
     write_saved: "",
 }
-COLUMNED = [*SUFFIXES][3:]
+COLUMNED = [*SUFFIXES][4:]
 
 
 def written(write, folder, vectors):
@@ -197,6 +205,17 @@ def test_splits_are_chosen_by_their_folder(vectors, tmp_path):
     assert VectorFile.of(f"{tmp_path / 'all' / 'train'}::vector").open().shape == (ROWS, SIZE)
 
 
+def test_parts_of_other_sizes_are_refused_and_ids_lie_in_parts_too(vectors, tmp_path):
+    path = written(write_parts, tmp_path, vectors)
+    np.save(path / "emb_12.npy", vectors[:2, :3])
+    with pytest.raises(ValueError, match=r"emb_12\.npy and \S+emb_0\.npy have other columns, types or dimensions"):
+        VectorFile.of(str(path)).open()
+    (tmp_path / "ids").mkdir()
+    for number, rows in enumerate(np.array_split(np.arange(ROWS), 3)):
+        pq.write_table(pa.table({"name": [IDS[row] for row in rows]}), tmp_path / "ids" / f"metadata_{number}.parquet")
+    assert read_id_file(f"{tmp_path / 'ids'}::name") == IDS
+
+
 @pytest.mark.parametrize("state", ["{}", '{"_data_files": []}', '{"_data_files": [{"filename": "../v.arrow"}]}'])
 def test_a_state_that_names_no_files_is_refused(state, vectors, tmp_path):
     written(write_arrow, tmp_path, vectors)
@@ -209,7 +228,7 @@ def test_a_state_that_names_no_files_is_refused(state, vectors, tmp_path):
 def test_what_is_no_file_of_vectors_is_refused(tmp_path):
     (tmp_path / "folder").mkdir()
     for given in (tmp_path / "folder", tmp_path / "v.txt"):
-        with pytest.raises(ValueError, match=r"is none of \.npy, .* and no folder of save_to_disk"):
+        with pytest.raises(ValueError, match=r"is none of \.npy, .* no folder of such files of one kind"):
             VectorFile.of(str(given))
     with pytest.raises(FileNotFoundError, match=r"v\.npy does not exist"):
         VectorFile.of(str(tmp_path / "v.npy"))
