@@ -20,7 +20,7 @@ from aoq.models.towers.libraries import (
     preprocessing_of_transformers,
 )
 from aoq.models.towers.preprocessing import Preprocessing
-from aoq.models.towers.tower import Tower, checkpoint_transformers, last_on_top, offered
+from aoq.models.towers.tower import Tower, offered
 
 CLASS_TOKENS = ("cls_token", "class_embedding")
 Normalised = Float[Tensor, "images 3 height width"]
@@ -51,9 +51,6 @@ class ImageTower(Tower):
 
     def native(self, items: Images) -> Float[Tensor, "images native_size"]:
         return self._each_group(self.vectors, items)
-
-    def checkpoint_gradients(self) -> None:
-        self.network.set_grad_checkpointing(True)
 
     def regions(self, images: Images) -> Images:
         """Return the patches as region features."""
@@ -128,9 +125,6 @@ class TransformerImage(ImageTower):
     def pair_numbers(self) -> dict[str, float]:
         return self.source.numbers() if self.source.is_half else super().pair_numbers()
 
-    def checkpoint_gradients(self) -> None:
-        checkpoint_transformers(self.network)
-
     def tokens(self, pixels: Normalised) -> Float[Tensor, "images tokens size"]:
         states: Tensor = self.network(pixel_values=pixels).last_hidden_state
         return states.flatten(2).transpose(1, 2) if states.ndim == 4 else states
@@ -170,9 +164,6 @@ class OpenClipImage(ImageTower):
 
     def pair_numbers(self) -> dict[str, float]:
         return self.pair.numbers()
-
-    def layers(self) -> list[list[nn.Parameter]]:
-        return last_on_top(super().layers(), getattr(self.network, "proj", None))
 
     def tokens(self, pixels: Normalised) -> Float[Tensor, "images tokens size"]:
         options = {"indices": 1, "normalize_intermediates": True, "intermediates_only": True}

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 from jaxtyping import Float
-from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from aoq.models.towers.preprocessing import Preprocessing, seen_by_open_clip, seen_by_timm, seen_by_transformers
@@ -247,28 +247,25 @@ class StaticVectors:
     def shape(self) -> tuple[int, int]:
         """Return the number of tokens and the length of a vector."""
         with loading(self.name, str(self.file)):
-            if self.file.suffix == ".npy":
-                shape = open_array(self.file).shape
-                tokens = shape[0]
-            else:
-                with safe_open(self.file, framework="pt") as tensors:
-                    names = [*tensors.keys()]
-                    shape = tensors.get_slice(_vectors(names)).get_shape()
-                    tokens = tensors.get_slice("mapping").get_shape()[0] if "mapping" in names else shape[0]
+            tensors = self._tensors()
+            shape = tensors[_vectors(tensors)].shape
             if len(shape) != 2 or 0 in shape:
                 raise ValueError(f"{self.file.name} holds an array of shape {tuple(shape)}, not (tokens, size)")
-            return int(tokens), int(shape[1])
+            return len(tensors.get("mapping", tensors[_vectors(tensors)])), shape[1]
 
     def read(self) -> Float[Tensor, "tokens size"]:
         """Read the vector of every token."""
         with loading(self.name, str(self.file)):
-            if self.file.suffix == ".npy":
-                return torch.from_numpy(open_array(self.file, "c")).float()
-            with safe_open(self.file, framework="pt") as tensors:
-                parts = {name: tensors.get_tensor(name) for name in [*tensors.keys()]}
-            vectors = parts[_vectors(parts)].float()
-            vectors = vectors[parts["mapping"].long()] if "mapping" in parts else vectors
-            return vectors * parts["weights"].float().unsqueeze(1) if "weights" in parts else vectors
+            tensors = self._tensors()
+            vectors = tensors[_vectors(tensors)].float()
+            vectors = vectors[tensors["mapping"].long()] if "mapping" in tensors else vectors
+            return vectors * tensors["weights"].float().unsqueeze(1) if "weights" in tensors else vectors
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """Map the tensors into memory."""
+        if self.file.suffix == ".npy":
+            return {VECTORS[0]: torch.from_numpy(open_array(self.file, "c"))}
+        return load_file(self.file)
 
 
 def static_folder(name: str) -> Path:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from aoq.models.base import Captions
 from aoq.models.layers import zero_masked
 from aoq.models.towers.libraries import OpenClipSource, StaticVectors, TransformersSource, library_of
-from aoq.models.towers.tower import Tower, checkpoint_transformers, last_on_top, offered
+from aoq.models.towers.tower import Tower, offered
 
 States = Float[Tensor, "captions words size"]
 IsWord = Bool[Tensor, "captions words"]
@@ -26,6 +26,23 @@ class TextTower(Tower):
     has_ends = True
     """True if a caption's first and last ids are special tokens."""
     network: Any
+
+    def __init__(
+        self, name: str, *, vocabulary_size: int, embedding_size: int | None = None, native: bool = False
+    ) -> None:
+        super().__init__()
+        known, width, remedy = self._open(name, native=native)
+        if known < vocabulary_size:
+            raise ValueError(
+                f"{name} knows {known} ids, and the captions' tokeniser has {vocabulary_size}; set [dataset] "
+                f'tokeniser = "{name}"{remedy}.'
+            )
+        self.size = width if embedding_size is None else embedding_size
+        self.project = nn.Identity() if embedding_size is None else nn.Linear(width, embedding_size)
+
+    @abstractmethod
+    def _open(self, name: str, *, native: bool) -> tuple[int, int, str]:
+        """Set all but the projection; return the number of known ids, the length of a state, and a further remedy."""
 
     @abstractmethod
     def last_states(self, items: Captions) -> tuple[States, IsWord]:
@@ -39,18 +56,6 @@ class TextTower(Tower):
     def first(self, items: Captions) -> Float[Tensor, "captions size"]:
         return self.states(items)[0][:, 0]
 
-    def _project_to(self, embedding_size: int | None, width: int) -> None:
-        self.size = width if embedding_size is None else embedding_size
-        self.project = nn.Identity() if embedding_size is None else nn.Linear(width, embedding_size)
-
-
-def _check_vocabulary(name: str, known: int, vocabulary_size: int, remedy: str = "") -> None:
-    if known < vocabulary_size:
-        raise ValueError(
-            f"{name} knows {known} ids, and the captions' tokeniser has {vocabulary_size}; set [dataset] "
-            f'tokeniser = "{name}"{remedy}.'
-        )
-
 
 class TransformerText(TextTower):
     """The last hidden states of `transformers:NAME_OR_PATH`.
@@ -59,17 +64,12 @@ class TransformerText(TextTower):
     which comes after padding; SigLIP attends to padding as to any other id.
     """
 
-    def __init__(
-        self, name: str, *, vocabulary_size: int, embedding_size: int | None = None, native: bool = False
-    ) -> None:
-        super().__init__()
+    def _open(self, name: str, *, native: bool) -> tuple[int, int, str]:
         self.source = source = TransformersSource.open(name, "Text", native=native)
         config = source.config
         if getattr(config, "vocab_size", None) is None or getattr(config, "is_encoder_decoder", False):
             raise ValueError(f"{name} is no text encoder; choose one, such as transformers:bert-base-uncased.")
-        _check_vocabulary(name, config.vocab_size, vocabulary_size)
         self.network = source.build()
-        self._project_to(embedding_size, config.hidden_size)
         self.longest: int | None = getattr(config, "max_position_embeddings", None)
         self.sees_padding = source.is_half and config.model_type.startswith("siglip")
         self.padding = getattr(config, "pad_token_id", None)
@@ -79,12 +79,10 @@ class TransformerText(TextTower):
         self.poolings = offered(first=not source.is_half, native=source.is_half)
         if source.is_half:
             self.native_size = getattr(config, "projection_size", None) or getattr(config, "projection_dim", None)
+        return config.vocab_size, config.hidden_size, ""
 
     def load_pretrained(self) -> None:
         self.source.load_into(self.network)
-
-    def checkpoint_gradients(self) -> None:
-        checkpoint_transformers(self.network)
 
     def last_states(self, items: Captions) -> tuple[States, IsWord]:
         output, mask = self._run(items)
@@ -116,10 +114,7 @@ class OpenClipText(TextTower):
     The pair's own vector is that of a caption's last id.
     """
 
-    def __init__(
-        self, name: str, *, vocabulary_size: int, embedding_size: int | None = None, native: bool = False
-    ) -> None:
-        super().__init__()
+    def _open(self, name: str, *, native: bool) -> tuple[int, int, str]:
         self.pair = OpenClipSource.open(name)
         self.network = network = self.pair.build().text
         is_causal = getattr(network, "attn_mask", None) is not None
@@ -128,23 +123,16 @@ class OpenClipText(TextTower):
                 f"the text side of {name} is not CLIP's causal transformer; open such a pair as "
                 "transformers:NAME_OR_PATH."
             )
-        _check_vocabulary(name, network.vocab_size, vocabulary_size)
         network.output_tokens = True
         self.native_size = network.output_dim
         if not native:
             network.text_projection = None
-        self._project_to(embedding_size, network.width)
         # The first state has seen nothing but the start of a text.
         self.poolings = offered(first=False, native=True)
+        return network.vocab_size, network.width, ""
 
     def load_pretrained(self) -> None:
         self.pair.load_into("text", self.network)
-
-    def checkpoint_gradients(self) -> None:
-        self.network.set_grad_checkpointing(True)
-
-    def layers(self) -> list[list[nn.Parameter]]:
-        return last_on_top(super().layers(), self.network.text_projection)
 
     def last_states(self, items: Captions) -> tuple[States, IsWord]:
         (_, states), mask = self._run(items)
@@ -175,17 +163,12 @@ class StaticText(TextTower):
 
     has_ends = False
 
-    def __init__(
-        self, name: str, *, vocabulary_size: int, embedding_size: int | None = None, native: bool = False
-    ) -> None:
-        super().__init__()
+    def _open(self, name: str, *, native: bool) -> tuple[int, int, str]:
         self.vectors = StaticVectors.open(name)
         tokens, size = self.vectors.shape()
-        remedy = f", and use the {self.vectors.file.name} that belongs to it"
-        _check_vocabulary(name, tokens, vocabulary_size, remedy)
         self.network = nn.Embedding(tokens, size)
-        self._project_to(embedding_size, size)
         self.poolings = offered(first=False, native=False)
+        return tokens, size, f", and use the {self.vectors.file.name} that belongs to it"
 
     def load_pretrained(self) -> None:
         self.network.load_state_dict({"weight": self.vectors.read()})

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 PoolingName = Literal["cls", "mean", "gpo", "native"]
 SideName = Literal["image", "text"]
+LAST_PROJECTIONS = ("proj", "text_projection")
 
 
 class Tower(nn.Module, ABC):
@@ -58,9 +59,15 @@ class Tower(nn.Module, ABC):
         self.network.requires_grad_(False).eval()
         self.is_frozen = True
 
-    @abstractmethod
     def checkpoint_gradients(self) -> None:
         """Recompute activations in the backward pass instead of keeping them."""
+        network: Any = self.network
+        if hasattr(network, "set_grad_checkpointing"):  # timm and open_clip
+            network.set_grad_checkpointing(True)
+            return
+        # Transformers 5.23 renamed the method.
+        enable = getattr(network, "activation_checkpointing_enable", None) or network.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
 
     def layers(self) -> list[list[nn.Parameter]]:
         """Group the parameters of the network by depth: the embeddings, every block, and what follows the last.
@@ -70,11 +77,16 @@ class Tower(nn.Module, ABC):
         blocks = [[*block.parameters()] for block in _blocks(self.network)]
         depth_of = {id(one): depth for depth, block in enumerate(blocks, start=1) for one in block}
         depths: list[list[nn.Parameter]] = [[] for _ in range(len(blocks) + 2)]
+        # Those of open_clip precede the other parameters.
+        named = (getattr(self.network, name, None) for name in LAST_PROJECTIONS)
+        last = [one for one in named if isinstance(one, nn.Parameter)]
         reached = 0
         for one in self.network.parameters():
             is_inside = id(one) in depth_of
             reached = depth_of.get(id(one), reached)
-            depths[reached if is_inside or reached < len(blocks) else -1].append(one)
+            if not any(one is each for each in last):
+                depths[reached if is_inside or reached < len(blocks) else -1].append(one)
+        depths[-1] += last
         return [depth for depth in depths if depth]
 
 
@@ -88,20 +100,6 @@ def offered(*, first: bool, native: bool) -> frozenset[PoolingName]:
     """Return the poolings of an encoder that has a class token (`first`) or its own vector (`native`), or neither."""
     poolings: dict[PoolingName, bool] = {"mean": True, "gpo": True, "cls": first, "native": native}
     return frozenset(pooling for pooling, is_offered in poolings.items() if is_offered)
-
-
-def last_on_top(layers: list[list[nn.Parameter]], last: Any) -> list[list[nn.Parameter]]:
-    """Move open_clip's last projection, which precedes the other parameters, into the top layer."""
-    if not isinstance(last, nn.Parameter):
-        return layers
-    *below, top = ([one for one in layer if one is not last] for layer in layers)
-    return [*filter(None, below), [*top, last]]
-
-
-def checkpoint_transformers(network: Any) -> None:
-    # Transformers 5.23 renamed the method.
-    enable = getattr(network, "activation_checkpointing_enable", None) or network.gradient_checkpointing_enable
-    enable({"use_reentrant": False})
 
 
 def _blocks(network: nn.Module) -> list[nn.Module]:

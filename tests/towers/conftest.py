@@ -9,33 +9,25 @@ import pytest
 import torch
 from torch import nn
 
-SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2}
+from tests.prepare.conftest import SEEN, TINY
+
 SIDE, WORDS, LONGEST = 32, 40, 16
-VISION = {**SIZES, "image_size": SIDE, "patch_size": 8}
-TEXT = {**SIZES, "vocab_size": WORDS, "max_position_embeddings": LONGEST}
+VISION = {**TINY, "image_size": SIDE, "patch_size": 8}
+TEXT = {**TINY, "vocab_size": WORDS, "max_position_embeddings": LONGEST}
 STAGES = {"image_size": SIDE, "patch_size": 4, "embed_dim": 8, "depths": [1, 1], "num_heads": [1, 1], "window_size": 4}
 
 
-def _build(library, kind: str):
-    configs = {
-        "vit": lambda: library.ViTModel(library.ViTConfig(**VISION), add_pooling_layer=False),
-        "dinov2": lambda: library.Dinov2WithRegistersModel(
-            library.Dinov2WithRegistersConfig(
-                **{**VISION, "num_register_tokens": 2, "mlp_ratio": 1}, use_swiglu_ffn=False
-            )
-        ),
-        "swin": lambda: library.SwinModel(library.SwinConfig(**STAGES), add_pooling_layer=False),
-        "bert": lambda: library.BertModel(library.BertConfig(**TEXT), add_pooling_layer=False),
-        "clip": lambda: library.CLIPModel(
-            library.CLIPConfig(
-                text_config={**TEXT, "bos_token_id": 1, "eos_token_id": 2}, vision_config=VISION, projection_dim=6
-            )
-        ),
-        "siglip": lambda: library.SiglipModel(
-            library.SiglipConfig(text_config={**TEXT, "projection_size": 16}, vision_config=VISION)
-        ),
-    }
-    return configs[kind]()
+def _config(library, kind: str):
+    if kind == "dinov2":
+        options = VISION | {"num_register_tokens": 2, "mlp_ratio": 1, "use_swiglu_ffn": False}
+        return library.Dinov2WithRegistersConfig(**options)
+    if kind == "clip":
+        text = TEXT | {"bos_token_id": 1, "eos_token_id": 2}
+        return library.CLIPConfig(text_config=text, vision_config=VISION, projection_dim=6)
+    if kind == "siglip":
+        return library.SiglipConfig(text_config=TEXT | {"projection_size": 16}, vision_config=VISION)
+    options = {"vit": VISION, "swin": STAGES, "bert": TEXT}[kind]
+    return getattr(library, {"vit": "ViT"}.get(kind, kind.title()) + "Config")(**options)
 
 
 @pytest.fixture(scope="session")
@@ -48,17 +40,13 @@ def saved(tmp_path_factory):
         if kind not in made:
             torch.manual_seed(0)
             folder: Path = tmp_path_factory.mktemp(kind)
-            model = _build(library, kind).eval()
+            model = library.AutoModel.from_config(_config(library, kind)).eval()
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter.uniform_(-0.3, 0.3)
             model.save_pretrained(folder)
-            seen = {
-                "size": {"height": SIDE, "width": SIDE},
-                "image_mean": [0.5, 0.4, 0.3],
-                "image_std": [0.2, 0.3, 0.4],
-            }
-            (folder / "preprocessor_config.json").write_text(json.dumps(seen))
+            seen = json.dumps({"size": {"height": SIDE, "width": SIDE}} | SEEN)
+            (folder / "preprocessor_config.json").write_text(seen)
             made[kind] = model, f"transformers:{folder}"
         return made[kind]
 
@@ -67,7 +55,7 @@ def saved(tmp_path_factory):
 
 def normalised(pixels):
     """Normalise by (x / 255 - mean) / std, channels first: the definition."""
-    mean, std = torch.tensor([0.5, 0.4, 0.3]), torch.tensor([0.2, 0.3, 0.4])
+    mean, std = torch.tensor(SEEN["image_mean"]), torch.tensor(SEEN["image_std"])
     return ((pixels / 255 - mean) / std).permute(0, 3, 1, 2)
 
 

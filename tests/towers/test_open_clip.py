@@ -26,14 +26,10 @@ from tests.towers.conftest import normalised
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 SIDE, LONGEST, IDS = 32, 8, 49408
-CONFIG = {
-    "model_cfg": {
-        "embed_dim": 6,
-        "vision_cfg": {"image_size": SIDE, "layers": 2, "width": 64, "patch_size": 8},
-        "text_cfg": {"context_length": LONGEST, "vocab_size": IDS, "width": 16, "heads": 2, "layers": 2},
-    },
-    "preprocess_cfg": {"mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]},
-}
+CONFIG = json.loads(json.dumps(tiny.CLIP))
+for side in ("vision_cfg", "text_cfg"):
+    CONFIG["model_cfg"][side]["layers"] = 2
+CONFIG["model_cfg"]["text_cfg"]["vocab_size"] = IDS
 VISION = {
     "vit": CONFIG["model_cfg"]["vision_cfg"],
     "resnet": {"image_size": SIDE, "layers": [1, 1, 1, 1], "width": 8, "head_width": 8},
@@ -112,8 +108,6 @@ def test_captions_are_the_librarys_ids(open_clip, pair, tmp_path):
     pieces.save(tmp_path / "kept")
     assert np.array_equal(Pieces.load(tmp_path / "kept").tokenised(CAPTIONS).words, made.words)
     assert len(pieces) == IDS
-    with pytest.raises(ValueError, match=r"caption 2 \(' '\) became no ids; write a word"):
-        pieces.tokenised(["a", " "])
 
 
 def test_states_and_vectors_of_captions_are_the_librarys(open_clip, pair):
