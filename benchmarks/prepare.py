@@ -34,10 +34,10 @@ from torch.utils.data import DataLoader, Dataset
 sys.path.insert(0, str(Path(__file__).parent))
 from memory import Peak
 
+from aoq.pipeline.config.dataset import Source
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.prepare.extractors import EFFICIENTNET, open_extractor
 from aoq.pipeline.prepare.prepare import prepare_folder
-from aoq.pipeline.prepare.request import Request
 
 BATCH = 4
 """Batch of the rivals on a CPU: with 32 they take twice as long."""
@@ -100,8 +100,8 @@ def by_model(batch: torch.Tensor, extractor, output: np.ndarray) -> None:
 
 
 def ours(folder: Path, out: Path, engine: Engine, *, thumbnails: bool) -> None:
-    request = Request(str(folder / "table.csv"), thumbnails=thumbnails)
-    prepare_folder(request, out, out.with_name("work"), engine, report=lambda *_: None)
+    source = Source(path=str(folder / "table.csv"))
+    prepare_folder(source, out, out.with_name("work"), engine, thumbnails=thumbnails, report=lambda *_: None)
 
 
 def seconds(work: Callable[[], None]) -> tuple[float, float]:

@@ -20,7 +20,7 @@ from aoq.pipeline.browse.survey import Survey, Suspect, merge_suspects, survey
 from aoq.pipeline.config.load import split_member
 from aoq.pipeline.config.screen import RULES
 from aoq.pipeline.data.folder import Split
-from aoq.pipeline.data.thumbnails import Picture, Thumbnails, small_picture
+from aoq.pipeline.data.images import Picture, Thumbnails, small_picture
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.evaluation.retrieval import open_similarity
 from aoq.pipeline.files import digest

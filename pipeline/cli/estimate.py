@@ -165,7 +165,7 @@ def _estimate_mining(
     source: Chain, depths: Mapping[Direction, int], images: int, captions: int, positives: Integer[np.ndarray, "*shape"]
 ) -> Estimate:
     from aoq.pipeline.mining.estimate import unknown_vectors
-    from aoq.pipeline.prepare.encoders import open_encoder
+    from aoq.pipeline.prepare.extractors import open_encoder
 
     engine, mining = configured_engine(), source.experiment.mining
     assert mining is not None  # it has a table

@@ -24,9 +24,11 @@ _test_split = with_default("--split", default="testall", help="The split with CO
 @click.command("prepare")
 @click.argument("source")
 @click.argument("folder", type=PATH)
-@click.option("--images", type=PATH, help="Where image paths start; default: SOURCE's folder.")
+@click.option("--images", help="Where image paths start; default: SOURCE's folder.")
 @click.option("--image-column", help="The column of images or their paths.")
-@click.option("--caption-column", multiple=True, help="A column of captions; may be given several times.")
+@click.option(
+    "--caption-column", "caption_columns", multiple=True, help="A column of captions; may be given several times."
+)
 @click.option("--id-column", help="The column of ids; default: paths, or row numbers.")
 @click.option("--split-column", help="The column that says train, dev or test.")
 @click.option("--split-sizes", default="", help="Draw splits: dev=1000,test=1000; train is the rest.")
@@ -45,7 +47,7 @@ _test_split = with_default("--split", default="testall", help="The split with CO
 @cluster_options("Who extracts. With ray, --threads (0: one) is for one unit, and many run at a time.")
 @click.option("--overwrite", is_flag=True, help="Replace FOLDER, if it was prepared before.")
 def prepare_command(
-    source: str, folder: Path, split_sizes: str, batch_size: int, overwrite: bool, **options: Any
+    source: str, folder: Path, split_sizes: str, batch_size: int, thumbnails: bool, overwrite: bool, **options: Any
 ) -> None:
     """Make a dataset of photographs.
 
@@ -56,14 +58,12 @@ def prepare_command(
 
     Give the same command again to resume a run that was cut short.
     """
+    from aoq.pipeline.config.dataset import Source
+    from aoq.pipeline.prepare.listing import read_sizes
     from aoq.pipeline.prepare.prepare import prepare_folder
-    from aoq.pipeline.prepare.request import Request
-    from aoq.pipeline.prepare.sources.records import Fields
-    from aoq.pipeline.prepare.splits import read_sizes
 
     engine = Engine(**{name: options.pop(name) for name in ("device", "threads", "backend", "ray_address")})
-    fields = Fields(*(options.pop(f"{one}_column") for one in ("image", "caption", "id", "split")))
-    request = Request(source, fields=fields, sizes=read_sizes(split_sizes), **options)
+    asked = Source(path=source, split_sizes=read_sizes(split_sizes), **options)
     if (above := folder.parent.parent).is_dir():  # so that data/mine needs no data/
         with writing_in(above):
             folder.parent.mkdir(exist_ok=True)
@@ -74,7 +74,9 @@ def prepare_command(
         if folder.exists() and not (folder / PREPARED).is_file():
             raise ValueError(f"{folder} was not made by aoq prepare, and is not replaced; choose another name.")
         with show_progress("preparing") as report:
-            extractor, splits = prepare_folder(request, made, scratch / "work", engine, batch=batch_size, report=report)
+            extractor, splits = prepare_folder(
+                asked, made, scratch / "work", engine, thumbnails=thumbnails, batch=batch_size, report=report
+            )
         replace_output(made, folder)
     for name, counts in splits.items():
         echo(f"{name}: {counts['images']:,} images, {counts['captions']:,} captions")

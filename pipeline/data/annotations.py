@@ -1,12 +1,7 @@
-"""Annotations of a split beyond its pairs, optional files for evaluations; and those of COCO's test images as files.
+"""Annotations of a split beyond its pairs: optional files for evaluations (docs/formats/dataset.md), and COCO's.
 
-    {split}_relevance.parquet    caption_id, image_id [, direction]  all right answers, beyond the own pairs
-    {split}_classes.npy          (images, classes) bool              the classes that each image shows
-    {split}_judgements.parquet   image_id, caption_id, score         human scores of pairs
-
-Ids are rows of the split. The tables may be .csv as well, and there may be several, `{split}_relevance_eccv.parquet`.
-`direction` is i2t or t2i if a pair is an answer to the image or to the caption alone. Queries that a relevance file
-does not name are left out. A generated world provides the first two itself.
+Queries that a relevance file does not name are left out. A generated world provides the right
+pairs and the classes itself.
 """
 
 from __future__ import annotations
@@ -169,11 +164,10 @@ def write_coco_relevance(folder: Path, split: Split) -> list[Path]:
     images are captions beyond those five, which no split has.
     """
     known, image_rows = _known(), {image: row for row, image in enumerate(coco_image_ids(split))}
+    places = product(_test_images(), range(COCO_CAPTIONS))
     caption_rows = {
         caption: int(split.captions_of[image_rows[image]][place])
-        for (image, place), caption in zip(
-            product(_test_images(), range(COCO_CAPTIONS)), known.coco_ids.tolist(), strict=True
-        )
+        for (image, place), caption in zip(places, known.coco_ids.tolist(), strict=True)
         if image in image_rows
     }
     written = []
@@ -184,11 +178,11 @@ def write_coco_relevance(folder: Path, split: Split) -> list[Path]:
         there = [(caption_rows[c], image_rows[i], way) for c, i, way in pairs if c in caption_rows and i in image_rows]
         if not there:
             raise ValueError(f"split {split.name!r} has no image of {name}; take COCO's test split.")
-        columns = dict(zip(("caption_id", "image_id", "direction"), zip(*there, strict=True), strict=True))
-        file, path = io.BytesIO(), folder / f"{split.name}_relevance_{name}.parquet"
-        pq.write_table(pa.table(columns), file)
-        write_atomically(path, file.getvalue())
-        written.append(path)
+        table = pa.table([*zip(*there, strict=True)], names=ANNOTATION_COLUMNS["relevance"].names)
+        file = io.BytesIO()
+        pq.write_table(table, file)
+        written.append(folder / f"{split.name}_relevance_{name}.parquet")
+        write_atomically(written[-1], file.getvalue())
     return written
 
 

@@ -149,9 +149,10 @@ class _Examination:
             image_of = self._attempt(paired_by, lambda path: files.pair_captions(path, images, captions, pairs))
         if image_of is not None:
             counts, by_file = np.bincount(image_of), "" if pairs is None else f"{self.split}_pairs.npy"
-            shown = self.split, images, *features.shape[1:], str(features.dtype), median_norm(features), captions
+            fewest, most, (_, regions, size) = int(counts.min()), int(counts.max()), features.shape
+            shown = self.split, images, regions, size, str(features.dtype), median_norm(features), captions
             photographs = images if identity is None else len(np.unique(identity))
-            self.facts = Facts(*shown, int(counts.min()), int(counts.max()), by_file, repeat, photographs)
+            self.facts = Facts(*shown, fewest, most, by_file, repeat, photographs)
             self._examine_texts(texts, image_of if identity is None else identity[image_of])
         if ids is not None:
             self.ids = self._attempt("ids.txt", lambda path: files.fit_ids(path, ids, images, captions)) or []

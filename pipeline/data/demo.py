@@ -130,11 +130,11 @@ _NUMBERS = {
     ),
 }
 _SIDES = {word: sides for sides, words in world.RELATIONS.items() for word in words}
-_ANY = -2
+_WORDS: dict[str, Iterable[str]] = {**_NUMBERS, "relation": _SIDES}
 _COUNT, _SIZE, _COLOUR, _NOUN, _GROUND, _RELATION = (
-    f"(?P<{name}>{'|'.join(sorted(words, key=len, reverse=True))})"
-    for name, words in [*_NUMBERS.items(), ("relation", _SIDES)]
+    f"(?P<{name}>{'|'.join(sorted(words, key=len, reverse=True))})" for name, words in _WORDS.items()
 )
+_ANY = -2
 _PIECE = re.compile(
     rf"(?:{_COUNT} (?:{_SIZE} )?(?:{_COLOUR} )?{_NOUN}\b|{_RELATION}|{_GROUND}|there|is|are|and|[.,])\s*|(?P<other>.+)",
     re.DOTALL,

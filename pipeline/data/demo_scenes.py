@@ -180,15 +180,15 @@ def narrate(
     texts: set[str] = set()
     captions: list[Caption] = []
     contents = zip(scenes.groups.tolist(), scenes.cells.tolist(), scenes.ground.tolist(), styles.tolist(), strict=True)
-    for *scene, own_styles in contents:
+    for groups, cells, ground, own_styles in contents:
         own: dict[str, Caption] = {}
         for style in own_styles:
             if rng.random() < FAMILY_STYLE:
-                caption = Teller(*scene, np.random.default_rng(style), detail).tell()
+                caption = Teller(groups, cells, ground, np.random.default_rng(style), detail).tell()
                 if caption.text not in texts:
                     own[caption.text] = caption
         while len(own) < number:
-            caption = Teller(*scene, rng, detail).tell()
+            caption = Teller(groups, cells, ground, rng, detail).tell()
             own[caption.text] = caption
         texts.update(own)
         captions += own.values()

@@ -1,6 +1,6 @@
 """What a check of a dataset folder finds: facts about each split, and flaws; many flaws of one kind are summed up.
 
-Among the flaws are captions that no model can learn from: different texts with the same token ids, or no shared words.
+Among the flaws are captions that no model can learn from: different texts with the same token ids.
 """
 
 from __future__ import annotations
@@ -13,17 +13,12 @@ from typing import Literal
 import numpy as np
 
 from aoq.pipeline.data import files
-from aoq.pipeline.data.tokens import TokenisedCaptions
 
 MOST_OF_A_KIND = 20
 _CONFUSED = 0.05
 """Fraction of captions with the token ids of another text from which a warning says so."""
 _FEWEST = 0.05
 """Fraction of the texts that must stay different; below it there is nothing to learn."""
-_FREQUENT = 0.5
-"""A token in at least this fraction of the captions carries no information: full stops, `<start>`, `<end>`."""
-_ISOLATED = 0.5
-"""Fraction of captions without a shared word from which a warning says so."""
 _REMEDY = (
     "Cut captions that are written without spaces into words, lower `dataset.min_count`, or choose a "
     "`dataset.vocabulary` or `dataset.tokeniser` that has their words."
@@ -131,25 +126,7 @@ def confusion(file: str, captions: Sequence[str], encoded: Sequence[Hashable]) -
         return Flaw(file, f"{texts:,} different texts become {became}, so no model can tell them apart. {_REMEDY}")
     confused = [row for row, ids in enumerate(encoded) if len(texts_of[ids]) > 1]
     if confused and len(confused) >= _CONFUSED * len(captions):
-        return _warning(file, captions, confused, "have the token ids of another text", _REMEDY)
+        first = f"the first in line {confused[0] + 1}: {captions[confused[0]]!r}"
+        message = f"{len(confused):,} of {len(captions):,} captions have the token ids of another text"
+        return Flaw(file, f"{message} ({first}). {_REMEDY}", "warning")
     return None
-
-
-def isolation(file: str, captions: Sequence[str], tokens: TokenisedCaptions) -> Flaw | None:
-    """Count captions with words of their own and none shared: learning one teaches nothing about the others."""
-    caption_of = np.repeat(np.arange(len(captions)), np.diff(tokens.offsets))
-    size = int(tokens.words.max(initial=0)) + 1
-    caption, token = np.divmod(np.unique(caption_of * size + tokens.words), size)
-    occurs = np.bincount(token)
-    is_shared = (occurs > 1) & (occurs < _FREQUENT * len(captions))
-    isolated = np.setdiff1d(caption[occurs[token] == 1], caption[is_shared[token]])
-    if len(captions) > 1 and len(isolated) > _ISOLATED * len(captions):
-        remedy = "Cut captions that are written without spaces into words."
-        return _warning(file, captions, isolated.tolist(), "share no word with another", remedy)
-    return None
-
-
-def _warning(file: str, captions: Sequence[str], rows: Sequence[int], what: str, remedy: str) -> Flaw:
-    first = f"the first in line {rows[0] + 1}: {captions[rows[0]]!r}"
-    message = f"{len(rows):,} of {len(captions):,} captions {what} ({first}). {remedy}"
-    return Flaw(file, message, "warning")

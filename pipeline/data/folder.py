@@ -1,13 +1,4 @@
-"""A dataset folder in the field's "precomp" layout, opened split by split.
-
-    {split}_ims.npy    (images, regions, features)   float32 or float16; always memory-mapped
-    {split}_caps.txt   one caption per line, UTF-8
-    {split}_ids.txt    one image id per line                        optional: the row number
-    {split}_boxes.npy  (images, regions, 4) in [0, 1]               optional
-    {split}_mask.npy   (images, regions), True = a real region      optional: all are real
-    {split}_pairs.npy  (captions,) the image of each caption        optional: equally many each, in order
-    {split}_identity.npy (images,) the same for copies of a photograph  optional: no copies
-    {split}_phrases.jsonl  words and the regions they refer to   optional, for evaluation: `phrases.py`
+"""A dataset folder in the field's "precomp" layout, as docs/formats/dataset.md describes it, opened split by split.
 
 Official arrays that repeat every image once per caption are read as one row per image. No split is ever cut:
 the official loaders take the first 1000 images of `dev`, this one takes all.
@@ -67,21 +58,16 @@ class Split:
         return len(self.captions)
 
     def count_regions(self, most: int | None) -> int:
-        """Count the regions that are read of each image: `most`, as boxes lie by falling score; all cells of a grid."""
-        count = self.features.shape[1]
-        return count if most is None or self._is_grid else min(count, most)
+        """Count the regions that are read of each image: `most`, as boxes lie by falling score; all cells of a grid.
 
-    @cached_property
-    def _is_grid(self) -> bool:
-        """Whether the regions of an image are cells of equal rank: their boxes lie row by row."""
-        if self.boxes is None or not len(self.boxes) or self.boxes.shape[2] != 4:
-            return False
+        A grid's boxes lie row by row.
+        """
+        count = self.features.shape[1]
+        if most is None or most >= count or self.boxes is None or self.boxes.shape[2] != 4:
+            return count if most is None else min(count, most)
         left, top = self.boxes[0, :, 0], self.boxes[0, :, 1]
-        columns, rows = np.unique(left), np.unique(top)
-        is_full = len(left) == len(columns) * len(rows)
-        return bool(
-            is_full and (left == np.tile(columns, len(rows))).all() and (top == rows.repeat(len(columns))).all()
-        )
+        cells = np.stack(np.meshgrid(np.unique(left), np.unique(top)), axis=-1).reshape(-1, 2)
+        return count if np.array_equal(cells, np.stack([left, top], axis=1)) else most
 
     @cached_property
     def positives(self) -> Int32[np.ndarray, "pairs 2"]:
@@ -91,8 +77,7 @@ class Split:
     @cached_property
     def captions_of(self) -> Positives:
         """Captions of each image itself, without those of its copies."""
-        captions = np.flatnonzero(self.image_of >= 0)
-        return Positives.of_pairs(self.image_of[captions], captions, self.image_count)
+        return Positives.of_pairs(self.image_of, np.arange(self.caption_count), self.image_count)
 
     def answers_of(self, direction: Direction, query: int) -> Int32[np.ndarray, " right"]:
         """Right captions of an image (i2t), or right images of a caption (t2i), rising."""

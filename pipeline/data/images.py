@@ -1,4 +1,4 @@
-"""Decode one image of any format, or give the reason why it cannot be decoded.
+"""Decode one image of any format, or give the reason why it cannot be decoded; and thumbnails, for reports and pages.
 
 The first frame of an animation is taken, rotations in EXIF are applied, CMYK, grey, palette and 16-bit pixels become
 8-bit RGB, and transparent areas become white.
@@ -6,16 +6,27 @@ The first frame of an animation is taken, rotations in EXIF are applied, CMYK, g
 
 from __future__ import annotations
 
+import base64
 import io
+import logging
+import os
+import threading
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from aoq.pipeline.data.demo import labels_path, read_labels
+from aoq.pipeline.data.demo_scenes import OBJECT_COLOURS, OBJECTS, UNLABELLED
+from aoq.pipeline.data.folder import Split
 from aoq.pipeline.extras import import_extra
+from aoq.pipeline.reading import read_file
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+logger = logging.getLogger(__name__)
 
 DECODED_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 """Formats that Pillow decodes itself; it would pass others to external programs."""
@@ -25,15 +36,21 @@ _MOST_PIXELS = 178_956_970
 _UNREADABLE = f"is no {', '.join(DECODED_FORMATS[:-1])} or {DECODED_FORMATS[-1]}, or is damaged"
 _ORIENTATION = 0x0112
 """EXIF's tag; from 5 on, width and height are exchanged."""
+WIDTH = 200
+_SMALL = 50_000_000
+"""Bytes, and pixels, that a picture has at most."""
+_LINKED = "is a link out of thumbs/, which is not followed; copy the picture, or make thumbs itself a link"
+DECODING = threading.Lock()
+SHADES = {"red": "#d33", "blue": "#36c", "green": "#2a2", "yellow": "#ec0", "black": "#222", "white": "#fff"}
+SHADES |= {"pink": "#f8a", "brown": "#853"}
 
 
 class Decoded(NamedTuple):
-    """An upright RGB image, its full size, and the changes made: "animated", "rotated", "CMYK", …"""
+    """An upright RGB image, and its full size."""
 
     image: Image
     width: int
     height: int
-    changes: tuple[str, ...]
 
 
 class _UnsupportedError(ValueError):
@@ -69,45 +86,34 @@ def decode(encoded: bytes, least: int = 0, most_pixels: int = _MOST_PIXELS) -> D
 def _upright(opened: Image, least: int) -> Decoded:
     from PIL import ImageOps
 
-    (width, height), changes = opened.size, []
-    if getattr(opened, "is_animated", False) and opened.format != "MPO":
-        changes.append("animated")
+    width, height = opened.size
     if least and min(width, height) > least:
         shrink = least / min(width, height)
         opened.draft("RGB", (round(width * shrink), round(height * shrink)))
     opened.load()
     image = ImageOps.exif_transpose(opened)
-    orientation = opened.getexif().get(_ORIENTATION, 1)
-    if orientation in range(2, 9):
-        changes.append("rotated")
-    if orientation in range(5, 9):
+    if opened.getexif().get(_ORIENTATION) in range(5, 9):
         width, height = height, width
     if image.mode not in ("RGB", "L"):
-        image = _eight_bits(image, changes)
-    return Decoded(image.convert("RGB"), width, height, tuple(changes))
+        image = _eight_bits(image)
+    return Decoded(image.convert("RGB"), width, height)
 
 
-def _eight_bits(image: Image, changes: list[str]) -> Image:
+def _eight_bits(image: Image) -> Image:
     """Convert an image of any mode to one that Pillow converts to RGB without loss of meaning."""
     pillow = import_extra("PIL.Image", "prepare", "reading images")
     if image.mode.startswith("I"):
         values = np.asarray(image).astype(np.int64)
         if values.min() < 0 or values.max() > 65535:
             raise _UnsupportedError("has whole numbers beyond 16 bits as pixels")
-        changes.append("16-bit")
         # Cameras and scanners write 10, 12 or 14 bits into 16, whose upper eight are dark or empty.
         bits = max(8, -(-int(values.max()).bit_length() // 2) * 2)
-        eight: Image = pillow.fromarray((values >> (bits - 8)).astype(np.uint8))
-        return eight
-    if image.mode == "F":
+        image = pillow.fromarray((values >> (bits - 8)).astype(np.uint8))
+    elif image.mode == "F":
         raise _UnsupportedError("has real numbers as pixels")
-    if image.has_transparency_data:
-        changes.append("transparent")
+    elif image.has_transparency_data:
         seen = image.convert("RGBA")
-        opaque: Image = pillow.alpha_composite(pillow.new("RGBA", seen.size, "white"), seen)
-        return opaque
-    if image.mode == "CMYK":
-        changes.append("CMYK")
+        image = pillow.alpha_composite(pillow.new("RGBA", seen.size, "white"), seen)
     return image
 
 
@@ -117,3 +123,75 @@ def thumbnail(image: Image, width: int) -> bytes:
     small.thumbnail((width, width))
     small.save(file, "JPEG", quality=80)
     return file.getvalue()
+
+
+class Picture(NamedTuple):
+    """A file's content, its media type, and the size to show it at, in pixels."""
+
+    media_type: str
+    content: bytes
+    width: int
+    height: int
+
+    @property
+    def uri(self) -> str:
+        """The picture as a data URI."""
+        return f"data:{self.media_type};base64,{base64.b64encode(self.content).decode()}"
+
+
+class Thumbnails:
+    """Pictures of a split's images: `thumbs/<id>` beside it, drawn for the demo world, or none."""
+
+    def __init__(self, folder: Path, split: Split) -> None:
+        self._thumbs, self._split = (folder / "thumbs").absolute(), split
+        self._refused: set[str] = set()
+        is_generated = labels_path(folder, split.name).exists()
+        self._labels = read_labels(folder, split.name)["regions"] if is_generated else None
+
+    def read(self, image: int) -> Picture | None:
+        """Read the picture; None if it is missing or refused. The first refusal for each reason is logged."""
+        thumbs = self._thumbs
+        path = Path(os.path.normpath(thumbs / self._split.ids[image]))
+        try:
+            if not path.is_relative_to(thumbs) or not path.is_file():  # ids are data, and could be any path
+                return self._drawn(image)
+            if not path.resolve().is_relative_to(thumbs.resolve()):
+                raise ValueError(_LINKED)
+            return small_picture(path)
+        except ValueError as error:  # also for an invalid file name
+            self._refuse(path, str(error))
+        except OSError as error:
+            self._refuse(path, error.strerror or str(error))
+        return None
+
+    def _refuse(self, path: Path, reason: str) -> None:
+        if reason not in self._refused:
+            self._refused.add(reason)
+            logger.warning("%s %s (further pictures refused for this reason are not logged)", path, reason)
+
+    def _drawn(self, image: int) -> Picture | None:
+        if self._split.boxes is None or self._labels is None:
+            return None
+        parts = ['<rect width="100" height="100" fill="#bcc"/>']
+        for (thing, shade, *_), box in zip(self._labels[image], np.asarray(self._split.boxes[image]), strict=True):
+            if thing == UNLABELLED:
+                continue
+            left, top, right, bottom = (100 * float(corner) for corner in box)
+            parts.append(
+                f'<rect x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}" height="{bottom - top:.1f}" rx="3" '
+                f'fill="{SHADES[OBJECT_COLOURS[shade]]}" stroke="#555" stroke-width=".5"/>'
+                f'<text x="{(left + right) / 2:.1f}" y="{(top + bottom) / 2 + 2:.1f}" font-size="6" '
+                f'text-anchor="middle" font-family="sans-serif" stroke="#fff" stroke-width="1.5" '
+                f'paint-order="stroke">{OBJECTS[thing]}</text>'
+            )
+        drawn = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 100 100">{"".join(parts)}</svg>'
+        return Picture("image/svg+xml", drawn.encode(), WIDTH, WIDTH)
+
+
+def small_picture(path: Path) -> Picture:
+    """Decode one picture at a time, so that many requests take the memory of one; refuse large ones by their header."""
+    import_extra("PIL.Image", "report", "showing pictures")
+    with DECODING:
+        picture = decode(read_file(path, _SMALL), 2 * WIDTH, _SMALL).image
+        picture.thumbnail((WIDTH, WIDTH))
+        return Picture("image/jpeg", thumbnail(picture, WIDTH), *picture.size)

@@ -1,10 +1,7 @@
-"""Noisy correspondence: wrong pairs, and how probably each pair is right.
+"""Noisy correspondence: wrong pairs, and a Parquet file that holds how probably each pair is right.
 
 Captions of a training split are paired with other images, drawn at random or read from a file. Every image keeps
-captions: captions are permuted among images, never removed. The probabilities are a Parquet file, a row per caption:
-
-caption_id    int32     row n is caption n
-probability   float32   0 to 1
+captions: captions are permuted among images, never removed.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ STREAM = int.from_bytes(b"noise", "big")
 CLEAN_PAIRS = "clean_pairs.parquet"
 """The file beside the weights of co-taught networks."""
 CLEAN_PAIR_COLUMNS = pa.schema({"caption_id": pa.int64(), "probability": pa.float64()})
-"""Columns as read; narrower types fit."""
+"""Row n is caption n; narrower types fit."""
 
 
 def draw_noise(image_of: Int32[np.ndarray, " captions"], noise: Noise) -> Int64[np.ndarray, " captions"]:

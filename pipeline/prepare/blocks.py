@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -15,27 +14,16 @@ import pyarrow as pa
 import torch
 from torch import nn
 
+from aoq.pipeline.config.dataset import Source
 from aoq.pipeline.on_ray import Job, Opened
 from aoq.pipeline.prepare import extraction
-from aoq.pipeline.prepare.extraction import Arrays, Extracting, Extraction, ImageReader, ReadImage, concatenate_arrays
-from aoq.pipeline.prepare.extractor import Extractor, Tokens
+from aoq.pipeline.prepare.extraction import Extracting, Extraction, ImageReader, ReadImage
+from aoq.pipeline.prepare.extractor import Tokens
 from aoq.pipeline.prepare.extractors import open_extractor
-from aoq.pipeline.prepare.request import Request
 from aoq.pipeline.prepare.sources.images import EncodedImages
 from aoq.pipeline.search.problem import blocks
 from aoq.pipeline.search.units import Folder, Runner, Store, Unit, run_in_order, unit_name
 
-READ_COLUMNS = pa.schema(
-    {
-        "problem": pa.string(),
-        "sha256": pa.binary(),
-        "width": pa.int32(),
-        "height": pa.int32(),
-        "changes": pa.list_(pa.string()),
-        "thumbnail": pa.binary(),
-    }
-)
-"""Columns of a block's table, one row per image; the extractor's follow as bytes, null if the image is unreadable."""
 READ_BY_NODES = 16
 """Images that every node reads before the run starts."""
 ROOM = 1_000_000_000
@@ -43,8 +31,7 @@ ROOM = 1_000_000_000
 
 
 def extract_blocks(
-    extractions: Mapping[str, Extraction],
-    readers: Mapping[str, ImageReader],
+    extractions: Sequence[Extraction],
     job: Extracting,
     store: Store,
     run: Runner[Extracting],
@@ -53,58 +40,40 @@ def extract_blocks(
     """Continue all splits after the last run. Batches are those of one process, so features are the same too."""
     size = -(-extraction.BLOCK_IMAGES // job.batch) * job.batch  # whole batches
     left = [
-        (name, each.progress["done"] + start, each.progress["done"] + stop)
-        for name, each in extractions.items()
-        for start, stop in blocks(len(readers[name]) - each.progress["done"], size)
+        (each, each.progress["done"] + start, each.progress["done"] + stop)
+        for each in extractions
+        for start, stop in blocks(len(each.listing) - each.progress["done"], size)
     ]
     units = [
-        Unit((unit_name(name, start, stop),), partial(extract_block, readers[name].part(start, stop)))
-        for name, start, stop in left
+        Unit((unit_name(each.split, start, stop),), partial(extract_block, each.reader.part(start, stop)))
+        for each, start, stop in left
     ]
     with ExitStack() as stack:
-        append = {name: stack.enter_context(each.appending()) for name, each in extractions.items()}
+        append = {each.split: stack.enter_context(each.appending()) for each in extractions}
 
         def take(number: int, table: pa.Table) -> None:
-            name, start, _ = left[number]
-            arrays, batch = _from_table(table, job.extractor)
-            _require_unreadable(readers[name], start, batch)
-            append[name](arrays, batch)
+            (each, start, _), rows = left[number], table.to_pylist()
+            content = {name: b"".join(row.pop(name) or b"" for row in rows) for name in job.extractor.columns}
+            batch = [ReadImage(**row) for row in rows]
+            _require_unreadable(each.reader, start, batch)
+            columns = job.extractor.columns.items()
+            append[each.split]({name: np.frombuffer(content[name], column) for name, column in columns}, batch)
             report()
 
         run_in_order(units, job, store, run, take)
 
 
 def extract_block(reader: ImageReader, job: Extracting, store: Store) -> list[pa.Table]:
-    parts = [*job.batches(reader, 0)]
-    arrays = concatenate_arrays([arrays for arrays, _ in parts if arrays])
-    return [_to_table(arrays, [image for _, batch in parts for image in batch], job.extractor)]
-
-
-def _to_table(arrays: Arrays, batch: Sequence[ReadImage], extractor: Extractor) -> pa.Table:
-    columns = {
-        field.name: pa.array([getattr(image, field.name) for image in batch], field.type) for field in READ_COLUMNS
-    }
-    is_readable = np.array([not image.problem for image in batch])
-    places = pa.array(np.cumsum(is_readable) - 1, mask=~is_readable)
-    for name, column in extractor.columns.items():
-        rows = np.ascontiguousarray(arrays.get(name, np.empty(0, column)))
-        buffers = [None, pa.py_buffer(rows.data)]
-        values = pa.FixedSizeBinaryArray.from_buffers(pa.binary(column.itemsize), len(rows), buffers)
-        columns[name] = values.take(places)
-    return pa.table(columns)
-
-
-def _from_table(table: pa.Table, extractor: Extractor) -> tuple[Arrays, list[ReadImage]]:
-    """Return the arrays and the images that `_to_table` was given."""
-    rows = table.select(READ_COLUMNS.names).to_pylist()
-    batch = [ReadImage(None, **{**row, "changes": tuple(row["changes"])}) for row in rows]
-    arrays = {}
-    for name, column in extractor.columns.items():
-        values = table[name].drop_null().combine_chunks()
-        size = column.itemsize
-        content = values.buffers()[1].slice(values.offset * size, len(values) * size)
-        arrays[name] = np.frombuffer(content, column)
-    return arrays, batch
+    """Extract images as rows, with the extractor's arrays as bytes; null if an image is unreadable."""
+    rows = []
+    for arrays, batch in job.batches(reader, 0):
+        readable = iter(zip(*arrays.values(), strict=True))
+        for image in batch:
+            features = dict.fromkeys(job.extractor.columns)
+            if not image.problem:
+                features = {name: part.tobytes() for name, part in zip(arrays, next(readable), strict=True)}
+            rows.append(image._asdict() | features)
+    return [pa.Table.from_pylist(rows)]
 
 
 def _require_unreadable(reader: ImageReader, start: int, batch: Sequence[ReadImage]) -> None:
@@ -117,13 +86,13 @@ def _require_unreadable(reader: ImageReader, start: int, batch: Sequence[ReadIma
             )
 
 
-def ship_extraction(job: Extracting, store: Folder, *, request: Request, reader: ImageReader) -> Job[Extracting]:
+def ship_extraction(job: Extracting, store: Folder, *, source: Source, reader: ImageReader) -> Job[Extracting]:
     """Describe the job to nodes: the extractor by name and weights, and a sample of the images."""
-    there = replace(job, device=torch.device(job.device.type))  # any GPU that Ray assigns
+    device = torch.device(job.device.type)  # any GPU that Ray assigns
     opened = partial(
-        _open_there, request.extractor, request.tokens, job.extractor.fingerprint, there.device, job.batch, job.workers
+        _open_there, source.extractor, source.tokens, job.extractor.fingerprint, device, job.batch, job.workers
     )
-    return images_job(store, job.extractor.module, there.device.type, reader.images, len(reader), opened)
+    return images_job(store, job.extractor.module, device.type, reader.images, len(reader), opened)
 
 
 def _open_there(

@@ -15,7 +15,7 @@ from jaxtyping import Float32
 from aoq.pipeline.data.demo import read_labels
 from aoq.pipeline.data.demo_scenes import OBJECT_COLOURS, OBJECTS, UNLABELLED
 from aoq.pipeline.data.files import read_lines
-from aoq.pipeline.data.thumbnails import SHADES
+from aoq.pipeline.data.images import SHADES
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.prepare.photographs import GROUP_IMAGES, PACKED
 from aoq.pipeline.reading import open_array

@@ -8,12 +8,10 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -32,6 +30,7 @@ from aoq.pipeline.engine import die_with_parent
 from aoq.pipeline.files import write_atomically
 from aoq.pipeline.prepare.extractor import Extractor
 from aoq.pipeline.prepare.sources.images import EncodedImages
+from aoq.pipeline.prepare.sources.records import Listing
 from aoq.pipeline.reading import read_json
 
 THUMBNAIL = 200
@@ -46,7 +45,6 @@ class ReadImage(NamedTuple):
     sha256: bytes = b""
     width: int = 0
     height: int = 0
-    changes: tuple[str, ...] = ()
     problem: str = ""
     thumbnail: bytes = b""
 
@@ -70,7 +68,7 @@ class ImageReader(Dataset[ReadImage]):
     def __getitem__(self, place: int) -> ReadImage:
         try:
             encoded = self.images.read(place)
-            image, width, height, changes = decode(encoded, max(self.preprocessing.least, 2 * THUMBNAIL))
+            image, width, height = decode(encoded, max(self.preprocessing.least, 2 * THUMBNAIL))
         except FileNotFoundError:
             return ReadImage(None, problem="does not exist")
         except OSError as error:
@@ -79,7 +77,7 @@ class ImageReader(Dataset[ReadImage]):
             return ReadImage(None, problem=str(error))
         small = thumbnail(image, THUMBNAIL) if self.has_thumbnails else b""
         pixels = self.preprocessing.pixels(image)
-        return ReadImage(pixels, sha256(encoded).digest(), width, height, changes, thumbnail=small)
+        return ReadImage(pixels, sha256(encoded).digest(), width, height, thumbnail=small)
 
 
 @dataclass(frozen=True)
@@ -107,20 +105,13 @@ class Extracting:
             worker_init_fn=lambda _: die_with_parent(),
         )
         for pixels, batch in loader:
-            yield self._extract(pixels, batch), batch
-
-    def _extract(self, pixels: list[Tensor], batch: list[ReadImage]) -> Arrays:
-        sizes = np.array([(image.width, image.height) for image in batch if not image.problem], np.int64)
-        parts, start = [], 0
-        for part in pixels:
-            widths, heights = sizes[start : start + len(part)].T
-            parts.append(self.extractor.extract(part, widths, heights, self.device))
-            start += len(part)
-        return concatenate_arrays(parts)
-
-
-def concatenate_arrays(parts: list[Arrays]) -> Arrays:
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
+            sizes = np.array([(image.width, image.height) for image in batch if not image.problem], np.int64)
+            parts, done = [], 0
+            for part in pixels:
+                widths, heights = sizes[done : done + len(part)].T
+                parts.append(self.extractor.extract(part, widths, heights, self.device))
+                done += len(part)
+            yield {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}, batch
 
 
 def _collate(batch: list[ReadImage]) -> tuple[list[Tensor], list[ReadImage]]:
@@ -142,8 +133,6 @@ class Extracted(TypedDict):
     kept: int
     broken: list[list[Any]]
     """Places in the listing, with reasons."""
-    changed: dict[str, int]
-    """Number of images that were animated, CMYK and so on."""
 
 
 @dataclass
@@ -153,23 +142,31 @@ class Extraction:
     folder: Path
     work: Path
     split: str
+    listing: Listing
     extractor: Extractor
-    ids: Sequence[str]
     thumbs: Path | None
     progress: Extracted = field(init=False)
 
     def __post_init__(self) -> None:
-        self._records_file = self.work / f"{self.split}.records"
         self._progress_file = self.work / f"{self.split}.progress.json"
-        self.progress = Extracted(done=0, kept=0, broken=[], changed={})
+        self.progress = Extracted(done=0, kept=0, broken=[])
         if self._progress_file.is_file():
             self.progress = read_json(self._progress_file, Extracted)
+        # Path of each growing file, the bytes before its first image, and the type of an image's part.
+        self._files = {"records": (self.work / f"{self.split}.records", 0, RECORD)}
+        for name, column in self.extractor.columns.items():
+            self._files[name] = self.folder / f"{self.split}_{name}.npy", HEADER, column
+
+    @property
+    def reader(self) -> ImageReader:
+        images, count = self.listing.images, len(self.listing)
+        return ImageReader(images, count, self.extractor.preprocessing, self.thumbs is not None)
 
     @property
     def records(self) -> np.ndarray:
         """Records of the readable images, memory-mapped."""
         kept = self.progress["kept"]
-        return np.memmap(self._records_file, RECORD, "r", shape=(kept,)) if kept else np.empty(0, RECORD)
+        return np.memmap(self._files["records"][0], RECORD, "r", shape=(kept,)) if kept else np.empty(0, RECORD)
 
     @contextmanager
     def appending(self) -> Iterator[Callable[[Arrays, Sequence[ReadImage]], None]]:
@@ -179,7 +176,7 @@ class Extraction:
         """
         self._cut_to_whole_blocks()
         with ExitStack() as stack:
-            files = {name: stack.enter_context(path.open("ab")) for name, (path, _, _) in self._files().items()}
+            files = {name: stack.enter_context(path.open("ab")) for name, (path, _, _) in self._files.items()}
             saved = self.progress["done"]
 
             def append(arrays: Arrays, batch: Sequence[ReadImage]) -> None:
@@ -196,33 +193,29 @@ class Extraction:
     def finish(self) -> None:
         """Write the headers; only then can the arrays be opened."""
         for name, column in self.extractor.columns.items():
-            with self._files()[name][0].open("r+b") as file:
+            with self._files[name][0].open("r+b") as file:
                 shape = self.progress["kept"], *column.shape
                 header = {"descr": npy.dtype_to_descr(column.base), "fortran_order": False, "shape": shape}
                 npy.write_array_header_1_0(file, header)
                 assert file.tell() == HEADER  # numpy leaves room for any number of images
                 os.fsync(file.fileno())
 
-    def _files(self) -> dict[str, tuple[Path, int, int]]:
-        """Path of each growing file, the bytes before its first image, and the bytes per image."""
-        columns = self.extractor.columns.items()
-        arrays = {name: (self.folder / f"{self.split}_{name}.npy", HEADER, one.itemsize) for name, one in columns}
-        return {**arrays, "records": (self._records_file, 0, RECORD.itemsize)}
-
     def _count(self, batch: Sequence[ReadImage]) -> np.ndarray:
         """Count a batch, write its thumbnails, and return its records, in the order of the listing."""
-        progress, changed, records = self.progress, Counter(self.progress["changed"]), []
+        progress, records = self.progress, []
         for place, image in enumerate(batch, start=progress["done"]):
             if image.problem:
                 progress["broken"].append([place, image.problem])
                 continue
             records.append((place, image.sha256, image.width, image.height))
-            changed.update(image.changes)
-            if self.thumbs is not None:
-                _write_thumbnail(self.thumbs, self.ids[place], image.thumbnail)
+            name = self.listing.ids[place].as_py()
+            if self.thumbs is not None and has_thumbnail(self.thumbs, name):
+                path = Path(os.path.normpath(self.thumbs / name))
+                with suppress(OSError, ValueError):  # not each id is a file name
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(image.thumbnail)
         progress["done"] += len(batch)
         progress["kept"] += len(records)
-        progress["changed"] = dict(changed)
         return np.array(records, RECORD)
 
     def _save(self, *files: BinaryIO) -> None:
@@ -234,28 +227,13 @@ class Extraction:
     def _cut_to_whole_blocks(self) -> None:
         """Drop anything that a killed run wrote after its last whole block."""
         kept = self.progress["kept"]
-        for path, start, item in self._files().values():
+        for path, start, kind in self._files.values():
             path.touch()
-            if path.stat().st_size < start + kept * item and kept:
+            if path.stat().st_size < start + kept * kind.itemsize and kept:
                 raise ValueError(f"{path} was cut short since the last run; remove {self.work.parent} and run again.")
-            os.truncate(path, start + kept * item)
+            os.truncate(path, start + kept * kind.itemsize)
 
 
 def has_thumbnail(thumbs: Path, name: str) -> bool:
     """Return whether an id leads below `thumbs`: no absolute path, and none that leads up."""
     return thumbs in Path(os.path.normpath(thumbs / name)).parents
-
-
-def _write_thumbnail(thumbs: Path, name: str, picture: bytes) -> None:
-    """Write the thumbnail, unless its id is no valid file name below `thumbs`."""
-    if not has_thumbnail(thumbs, name):
-        return
-    path = Path(os.path.normpath(thumbs / name))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(picture)
-    except (FileExistsError, IsADirectoryError, NotADirectoryError, ValueError):
-        return
-    except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
-            raise

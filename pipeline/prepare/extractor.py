@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -136,6 +136,43 @@ def _grid(name: str, blank: Tensor, preprocessing: Seen) -> tuple[int, int]:
     if blank.ndim != 3 or height != width or blank.shape[1] - side**2 > 16:
         raise ValueError(f"{name} gives {tuple(blank.shape[1:])} numbers an image, which is no square grid of tokens.")
     return side, side
+
+
+@dataclass(frozen=True)
+class Detector(Extractor):
+    """An R-CNN: up to `tokens` detections per image, best score first, with the features of its box head.
+
+    An image without detections has one region, the whole image. Rows beyond an image's regions are zero and masked.
+    """
+
+    @property
+    def columns(self) -> dict[str, np.dtype]:
+        return {**super().columns, "mask": np.dtype((np.bool_, (self.tokens,)))}
+
+    def extract(self, pixels: PixelBatch, widths: Sides, heights: Sides, device: torch.device) -> dict[str, np.ndarray]:
+        arrays = {name: np.zeros(len(pixels), kind) for name, kind in self.columns.items()}
+        for row, image in enumerate(pixels):  # one by one, so that features do not depend on the batch
+            features, boxes = self._regions(image.to(device))
+            count = len(features)
+            arrays["ims"][row, :count], arrays["boxes"][row, :count] = self.half(features), boxes.cpu().numpy()
+            arrays["mask"][row, :count] = True
+        return arrays
+
+    @torch.inference_mode()
+    def _regions(
+        self, image: UInt8[Tensor, "height width 3"]
+    ) -> tuple[Float[Tensor, "regions dims"], Float[Tensor, "regions 4"]]:
+        """Return features, and boxes as fractions of the image."""
+        model: Any = self.module
+        seen, _ = model.transform([image.permute(2, 0, 1).float() / 255])
+        maps = model.backbone(seen.tensors)
+        proposals, _ = model.rpn(seen, maps)
+        (detections,), _ = model.roi_heads(maps, proposals, seen.image_sizes)
+        high, wide = seen.image_sizes[0]
+        whole = torch.tensor([[0.0, 0.0, wide, high]], device=image.device)
+        boxes = detections["boxes"][: self.tokens] if len(detections["boxes"]) else whole
+        pooled = model.roi_heads.box_roi_pool(maps, [boxes], seen.image_sizes)
+        return model.roi_heads.box_head(pooled), (boxes / whole[0, [2, 3, 2, 3]]).clamp(0, 1)
 
 
 def hash_weights(module: nn.Module) -> str:

@@ -1,28 +1,32 @@
-"""Registry of feature extractors for photographs, by name. A new one is a function and a line in `LIBRARIES`."""
+"""Feature extractors for photographs, and encoders of photographs and texts with a shared space, by name.
+
+A new one is a function and a line in `LIBRARIES` or `ENCODERS`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from aoq.models.towers.libraries import (
     OpenClipSource,
+    library_of,
     load_sentence_transformers,
     load_timm,
     load_transformers,
     preprocessing_of_transformers,
+    tokeniser_of_transformers,
 )
-from aoq.models.towers.preprocessing import Preprocessing, Sides, Whole
+from aoq.models.towers.preprocessing import Preprocessing, Whole
 from aoq.pipeline.extras import import_extra, loading
-from aoq.pipeline.prepare.extractor import Extractor, GridExtractor, PixelBatch, Tokens, hash_weights
+from aoq.pipeline.prepare.extractor import Detector, Extractor, GridExtractor, Tokens, hash_weights
 from aoq.pipeline.reading import reading
 
 EFFICIENTNET = "efficientnet-lite0"
@@ -35,6 +39,7 @@ UNSEEN = Whole(1024, 2048)
 """Larger than the input of any model of sentence-transformers, whose own processor resizes images."""
 MOST_REGIONS = 36
 CLASS_BIAS = "roi_heads.box_predictor.cls_score.bias"
+NO_TEXTS = "{} encodes no texts; choose one that does, such as a CLIP or a SigLIP."
 
 
 def open_efficientnet(tokens: Tokens) -> GridExtractor:
@@ -103,6 +108,7 @@ def open_transformers(name: str, tokens: Tokens) -> GridExtractor:
 
 
 def _vector(output: Any) -> Tensor:
+    """Return the vectors that a model of transformers gives, whose form depends on the model and the version."""
     if isinstance(output, Tensor):
         return output
     pooled = getattr(output, "pooler_output", None)
@@ -148,43 +154,6 @@ def encode_by_sentence_transformers(network: Any, inputs: list[Any]) -> Tensor:
     return vectors
 
 
-@dataclass(frozen=True)
-class Detector(Extractor):
-    """An R-CNN: up to `tokens` detections per image, best score first, with the features of its box head.
-
-    An image without detections has one region, the whole image. Rows beyond an image's regions are zero and masked.
-    """
-
-    @property
-    def columns(self) -> dict[str, np.dtype]:
-        return {**super().columns, "mask": np.dtype((np.bool_, (self.tokens,)))}
-
-    def extract(self, pixels: PixelBatch, widths: Sides, heights: Sides, device: torch.device) -> dict[str, np.ndarray]:
-        arrays = {name: np.zeros(len(pixels), kind) for name, kind in self.columns.items()}
-        for row, image in enumerate(pixels):  # one by one, so that features do not depend on the batch
-            features, boxes = self._regions(image.to(device))
-            count = len(features)
-            arrays["ims"][row, :count], arrays["boxes"][row, :count] = self.half(features), boxes.cpu().numpy()
-            arrays["mask"][row, :count] = True
-        return arrays
-
-    @torch.inference_mode()
-    def _regions(
-        self, image: UInt8[Tensor, "height width 3"]
-    ) -> tuple[Float[Tensor, "regions dims"], Float[Tensor, "regions 4"]]:
-        """Return features, and boxes as fractions of the image."""
-        model: Any = self.module
-        seen, _ = model.transform([image.permute(2, 0, 1).float() / 255])
-        maps = model.backbone(seen.tensors)
-        proposals, _ = model.rpn(seen, maps)
-        (detections,), _ = model.roi_heads(maps, proposals, seen.image_sizes)
-        high, wide = seen.image_sizes[0]
-        whole = torch.tensor([[0.0, 0.0, wide, high]], device=image.device)
-        boxes = detections["boxes"][: self.tokens] if len(detections["boxes"]) else whole
-        pooled = model.roi_heads.box_roi_pool(maps, [boxes], seen.image_sizes)
-        return model.roi_heads.box_head(pooled), (boxes / whole[0, [2, 3, 2, 3]]).clamp(0, 1)
-
-
 def open_torchvision(name: str, tokens: Tokens) -> Detector:
     """Open torchvision:NAME with torchvision's own weights, or NAME/FILE with a state_dict that `torch.save` wrote."""
     if tokens == "pooled":
@@ -198,26 +167,22 @@ def open_torchvision(name: str, tokens: Tokens) -> Detector:
         known = [one for one in models.list_models(models.detection) if "rcnn" in one]
         if architecture not in known:
             raise ValueError(f"it is no detector with a box head; those are {', '.join(known)}")
+        own: Any = {"weights": "DEFAULT"}
         if file:
-            network = _load_file(models, architecture, Path(file))
-        else:
-            network = models.get_model(architecture, weights="DEFAULT")
+            with reading(Path(file), "a file of weights"):
+                state = torch.load(file, map_location="cpu", weights_only=True)
+            if not isinstance(state, dict) or CLASS_BIAS not in state:
+                raise ValueError(f"{file} has no {CLASS_BIAS}, so it is no state_dict of a detector")
+            own = {"weights": None, "weights_backbone": None, "num_classes": len(state[CLASS_BIAS])}
+        network = models.get_model(architecture, **own)
+        if file:
+            network.load_state_dict(state)
     # Masks and keypoints are not needed.
     network.roi_heads.mask_roi_pool = network.roi_heads.keypoint_roi_pool = None
     network.eval().requires_grad_(False)
     seen = Whole(network.transform.min_size[-1], network.transform.max_size, "bilinear")
     dims = network.roi_heads.box_predictor.cls_score.in_features
     return Detector(name, seen, network, hash_weights(network), MOST_REGIONS, dims, None)
-
-
-def _load_file(models: Any, architecture: str, file: Path) -> Any:
-    with reading(file, "a file of weights"):
-        state = torch.load(file, map_location="cpu", weights_only=True)
-    if not isinstance(state, dict) or CLASS_BIAS not in state:
-        raise ValueError(f"{file} has no {CLASS_BIAS}, so it is no state_dict of a detector")
-    network = models.get_model(architecture, weights=None, weights_backbone=None, num_classes=len(state[CLASS_BIAS]))
-    network.load_state_dict(state)
-    return network
 
 
 LIBRARIES: dict[str, Callable[[str, Tokens], Extractor]] = {
@@ -239,3 +204,72 @@ def open_extractor(name: str, tokens: Tokens = "patches") -> Extractor:
         known = ", ".join([EFFICIENTNET, *(f"{library}:NAME" for library in LIBRARIES)])
         raise ValueError(f"there is no extractor {name!r}; known are {known}.")
     return LIBRARIES[library](name, tokens)
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Two towers; their vectors have one length and are compared by cosine."""
+
+    images: GridExtractor
+    """Pooled: one vector per image."""
+    texts: Callable[[Sequence[str], torch.device], Float[Tensor, "texts dims"]]
+
+    @property
+    def name(self) -> str:
+        return self.images.name
+
+
+def open_encoder(name: str) -> Encoder:
+    """Open the encoder of that name, on the CPU."""
+    encoder = library_of(name, ENCODERS, "encoder of images and texts")(name)
+    with torch.inference_mode():
+        images, texts = encoder.images.dims, encoder.texts(["a"], torch.device("cpu")).shape[1]
+    if images != texts:
+        raise ValueError(f"{name} gives images {images} numbers and texts {texts}; they share no space.")
+    return encoder
+
+
+def _open_transformers(name: str) -> Encoder:
+    images = open_transformers(name, "pooled")
+    whole: Any = images.module
+    if not hasattr(whole, "get_text_features"):
+        raise ValueError(NO_TEXTS.format(name))
+    tokenise = tokeniser_of_transformers(name)
+    longest = whole.config.text_config.max_position_embeddings
+    padding = "max_length" if whole.config.model_type.startswith("siglip") else True  # as SigLIP was trained
+
+    def texts(captions: Sequence[str], device: torch.device) -> Tensor:
+        tokens = tokenise(list(captions), padding=padding, truncation=True, max_length=longest, return_tensors="pt")
+        return _vector(whole.get_text_features(**tokens.to(device)))
+
+    return Encoder(images, texts)
+
+
+def _open_open_clip(name: str) -> Encoder:
+    pair = OpenClipSource.open(name, is_file_allowed=True)
+    (network, seen), tokenise = pair.load(), pair.tokeniser()
+
+    def texts(captions: Sequence[str], device: torch.device) -> Tensor:
+        vectors: Tensor = network.encode_text(tokenise(list(captions)).to(device))
+        return vectors
+
+    return Encoder(GridExtractor.build(name, seen, network, network.encode_image), texts)
+
+
+def _open_sentence_transformers(name: str) -> Encoder:
+    images = open_sentence_transformers(name)
+    if not images.module.supports("text"):  # type: ignore[operator]
+        raise ValueError(NO_TEXTS.format(name))
+
+    def texts(captions: Sequence[str], _: torch.device) -> Tensor:
+        # A caption given as a bare string would be opened if it is a path or an address of a picture.
+        return encode_by_sentence_transformers(images.module, [{"text": text} for text in captions])
+
+    return Encoder(images, texts)
+
+
+ENCODERS: dict[str, Callable[[str], Encoder]] = {
+    "transformers": _open_transformers,
+    "open_clip": _open_open_clip,
+    "sentence-transformers": _open_sentence_transformers,
+}

@@ -136,12 +136,10 @@ def photograph_files(folder: Path, split: str, images: int, unpacked: Path | Non
     if unpacked is None:
         return None
     unpacked.mkdir()
-    return [str(_unpack(photographs.read(row), unpacked / str(row))) for row in range(images)]
-
-
-def _unpack(content: bytes, path: Path) -> Path:
-    pillow = import_extra("PIL.Image", "prepare", "reading images")
-    with pillow.open(io.BytesIO(content), formats=DECODED_FORMATS) as opened:
-        path = path.with_suffix(f".{opened.format.lower()}")
-    path.write_bytes(content)
-    return path
+    pillow, paths = import_extra("PIL.Image", "prepare", "reading images"), []
+    for row in range(images):
+        content = photographs.read(row)
+        with pillow.open(io.BytesIO(content), formats=DECODED_FORMATS) as opened:
+            paths.append(unpacked / f"{row}.{opened.format.lower()}")
+        paths[-1].write_bytes(content)
+    return [*map(str, paths)]

@@ -11,7 +11,7 @@ import torch
 from aoq.models.base import MatchingModel
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.data.batches import PairData
-from aoq.pipeline.data.thumbnails import Thumbnails
+from aoq.pipeline.data.images import Thumbnails
 from aoq.pipeline.data.vocabulary import tokenise
 from aoq.pipeline.evaluation.attention import word_attention
 from aoq.pipeline.report.collect import ReportedRun

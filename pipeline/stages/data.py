@@ -14,7 +14,7 @@ from aoq.pipeline.build import UNITS, Build, planned_file, take_in_planned
 from aoq.pipeline.console import show_progress
 from aoq.pipeline.data.check import examine_folder
 from aoq.pipeline.data.demo import write_demo_world
-from aoq.pipeline.data.findings import SEVERITIES, Flaw, confusion, isolation, summed_up
+from aoq.pipeline.data.findings import SEVERITIES, Flaw, confusion, summed_up
 from aoq.pipeline.data.folder import Split, changed_files, split_fingerprint
 from aoq.pipeline.data.noise import draw_noise, read_noise
 from aoq.pipeline.data.vocabulary import Vocabulary
@@ -39,10 +39,10 @@ def plan_data(chain: Chain) -> None:
         first = data.demo.model_dump(include={"images", "dev_images", "seed"})
         chain.add("world", first | data.demo.model_dump(exclude_defaults=True))  # other options came later
     elif data.source is not None:
-        from aoq.pipeline.prepare.request import Request, source_fingerprint  # late: most experiments have none
+        from aoq.pipeline.prepare.listing import below, source_fingerprint  # late: most experiments have none
 
         ignored = {"path", "images", "skip_broken", *(() if data.source.pack else ("pack",))}
-        content = source_fingerprint(Request.of_section(data.source, chain.data_root))
+        content = source_fingerprint(below(data.source, chain.data_root))
         chain.add("prepared", {**data.source.model_dump(mode="json", exclude=ignored), "content": content})
     splits = {"train": data.train, "dev": data.dev}
     if data.folder is not None:
@@ -83,16 +83,16 @@ def make_world(chain: Chain, build: Build, engine: Engine) -> None:
 
 def make_prepared(chain: Chain, build: Build, engine: Engine) -> None:
     """Prepare a dataset folder from photographs and captions; a killed run continues after its last block of images."""
+    from aoq.pipeline.prepare.listing import below, source_fingerprint
     from aoq.pipeline.prepare.prepare import prepare_folder
-    from aoq.pipeline.prepare.request import Request, source_fingerprint
 
     section = chain.experiment.dataset.source
     assert section is not None  # only experiments on a source have this stage
-    request = Request.of_section(section, chain.data_root)
+    source = below(section, chain.data_root)
     content = str(chain["prepared"].ingredients["content"])
-    take_in_planned("source", content, partial(source_fingerprint, request), request.source)
+    take_in_planned("source", content, partial(source_fingerprint, source), source.path)
     with show_progress("preparing") as report:
-        _, counts = prepare_folder(request, build.directory, build.directory / UNITS, engine, report=report)
+        _, counts = prepare_folder(source, build.directory, build.directory / UNITS, engine, report=report)
     build.notes["counts"] = counts
 
 
@@ -111,8 +111,8 @@ def make_dataset(chain: Chain, build: Build, engine: Engine) -> None:
     vocabulary.save(build.directory / (SUBWORDS if isinstance(vocabulary, Pieces) else VOCABULARY))
     for role, split in splits.items():
         tokens = tokenised(split.captions, vocabulary)
-        captions = str(folder / f"{split.name}_caps.txt"), split.captions
-        _heed(confusion(*captions, tokens.sequences()), isolation(*captions, tokens) if role == "train" else None)
+        captions = str(folder / f"{split.name}_caps.txt")
+        _heed(confusion(captions, split.captions, tokens.sequences()))
         tokens.save(build.directory / f"{role}_tokens.npz")
     trained_on = split_fingerprint(folder, config.train)
     if config.train_images is not None:

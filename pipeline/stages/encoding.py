@@ -22,7 +22,7 @@ from aoq.pipeline.engine import Engine
 from aoq.pipeline.files import digest, file_sha256, known_sha256
 from aoq.pipeline.on_ray import Job, choose_runner
 from aoq.pipeline.prepare.blocks import images_job
-from aoq.pipeline.prepare.encoders import Encoder, open_encoder
+from aoq.pipeline.prepare.extractors import Encoder, open_encoder
 from aoq.pipeline.prepare.photographs import Photographs, open_photographs
 from aoq.pipeline.search.units import Folder
 from aoq.pipeline.stages.chain import Chain

@@ -286,7 +286,7 @@ def _annotate(folder: Path) -> None:
     np.save(folder / "dev_classes.npy", np.arange(images * 4).reshape(images, 4) % 3 == 0)
     columns = {"image_id": [0, 1, 2], "caption_id": [3, 4, 5], "score": [0.5, 1.0, 2.0]}
     pq.write_table(pa.table(columns), folder / "dev_judgements.parquet")
-    phrase = {"phrase": "caption", "start": 1, "regions": [0, 2]}
+    phrase = {"phrase": "caption", "start": 1, "boxes": [[0.1, 0.2, 0.5, 1.0]]}
     (folder / "dev_phrases.jsonl").write_text(f"{json.dumps([phrase])}\n" * captions)
 
 

@@ -14,11 +14,11 @@ from PIL import Image
 from torch import nn
 
 from aoq.models.towers.preprocessing import Preprocessing
+from aoq.pipeline.config.dataset import Source
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.prepare import extractors
 from aoq.pipeline.prepare.extractor import GridExtractor
 from aoq.pipeline.prepare.prepare import prepare_folder
-from aoq.pipeline.prepare.request import Request
 
 CPU = Engine("cpu", threads=1)
 TINY = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2}
@@ -91,10 +91,10 @@ def means(monkeypatch):
 def prepared(tmp_path):
     """Prepare a source in one process, a folder for each."""
 
-    def run(source: Path | str, name: str = "made", **options) -> Path:
-        request = Request(str(source), **{"extractor": "means:any", **options})
-        folder = tmp_path / name
-        prepare_folder(request, folder, tmp_path / f"{name}.work", CPU, batch=3, report=lambda *_: None)
+    def run(source: Path | str, name: str = "made", *, thumbnails: bool = True, **options) -> Path:
+        asked, folder = Source(path=str(source), **{"extractor": "means:any", **options}), tmp_path / name
+        how = {"thumbnails": thumbnails, "batch": 3, "report": lambda *_: None}
+        prepare_folder(asked, folder, tmp_path / f"{name}.work", CPU, **how)
         return folder
 
     return run

@@ -22,7 +22,7 @@ from tests.chaos import forks
 
 BLOCK, BATCH = 12, 4
 KILLS = 3
-PRELOADED = ["aoq.pipeline.prepare.encoders", "aoq.pipeline.stages.encoding", "PIL.Image"]
+PRELOADED = ["aoq.pipeline.prepare.extractors", "aoq.pipeline.stages.encoding", "PIL.Image"]
 PRELOADED += [f"transformers.models.{name}" for name in ("auto.modeling_auto", "auto.tokenization_auto")]
 PRELOADED += ["transformers.models.clip.modeling_clip", "transformers.image_processing_base"]
 GONE_SECONDS = 5

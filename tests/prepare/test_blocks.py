@@ -11,12 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from aoq.pipeline.config.dataset import Source
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.prepare import extraction, prepare
 from aoq.pipeline.prepare.blocks import ship_extraction
 from aoq.pipeline.prepare.extraction import Extracting, ImageReader
 from aoq.pipeline.prepare.extractors import open_extractor
-from aoq.pipeline.prepare.request import Request, list_source
+from aoq.pipeline.prepare.listing import list_source
 from aoq.pipeline.search.units import Folder, run_in_process
 from tests.prepare.conftest import CPU, encoded, picture
 from tests.prepare.test_sources import shard
@@ -41,9 +42,9 @@ def in_units(tmp_path, monkeypatch):
 
     def run(source, run=last_first, report=lambda *_: None, **options):
         monkeypatch.setattr(prepare, "choose_runner", lambda engine, ship: run)
-        request = Request(str(source), **{"extractor": "means:any", **options})
+        asked = Source(path=str(source), **{"extractor": "means:any", **options})
         folder, work = tmp_path / "units", tmp_path / "units.work"
-        prepare.prepare_folder(request, folder, work, UNITS, batch=3, report=report)
+        prepare.prepare_folder(asked, folder, work, UNITS, batch=3, report=report)
         return folder
 
     return run
@@ -122,7 +123,7 @@ def images(request, photos, tmp_path):
         features = datasets.Features({"image": datasets.Image(), "caption": datasets.Value("string")})
         columns = {"image": images, "caption": ["text"] * 20}
         datasets.Dataset.from_dict(columns, features=features).save_to_disk(str(source["saved"]))
-    return list_source(str(source[request.param])).images
+    return list_source(Source(path=str(source[request.param]))).images
 
 
 def test_some_images_are_read_elsewhere_and_have_their_names(images):
@@ -139,13 +140,13 @@ def test_some_images_are_read_elsewhere_and_have_their_names(images):
 
 def shipped(source, folder, **weights):
     """The job that is sent to nodes, of the photographs in order."""
-    request = Request(str(source), extractor="means:any")
-    listing = list_source(request.source)
+    asked = Source(path=str(source), extractor="means:any")
+    listing = list_source(asked)
     extractor = replace(open_extractor("means:any"), **weights)
     reader = ImageReader(listing.images, len(listing), extractor.preprocessing, False)
     folder.mkdir()
     job = Extracting(extractor, CPU.torch_device(), 3, 0)
-    return ship_extraction(job, Folder(folder), request=request, reader=reader)
+    return ship_extraction(job, Folder(folder), source=asked, reader=reader)
 
 
 def test_nodes_lack_nothing_or_say_what(photos, tmp_path):

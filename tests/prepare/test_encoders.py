@@ -13,7 +13,7 @@ from PIL import Image
 
 from aoq.pipeline.cli import main
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.prepare.encoders import open_encoder
+from aoq.pipeline.prepare.extractors import open_encoder
 from aoq.pipeline.stages.plan import MAKERS, plan
 from aoq.pipeline.tables.table import read_table
 from tests.prepare.conftest import SEEN, TINY, encoded, picture

@@ -18,7 +18,7 @@ from aoq.pipeline.data.demo import read_labels, write_demo_world
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.prepare.augmentation import GREY, RANDOM_OPERATIONS, augment, random_crop
 from aoq.pipeline.prepare.demo_pictures import write_demo_pictures
-from aoq.pipeline.prepare.encoders import open_encoder
+from aoq.pipeline.prepare.extractors import open_encoder
 from aoq.pipeline.prepare.pieces import Pieces
 from aoq.pipeline.prepare.pixels import may_be_flipped, open_pixels
 from aoq.pipeline.stages.encoding import Encoding

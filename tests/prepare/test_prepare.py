@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from aoq.pipeline.config.dataset import Source
 from aoq.pipeline.data.check import examine_folder
 from aoq.pipeline.data.folder import find_splits, open_split
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.prepare import extraction
 from aoq.pipeline.prepare.prepare import prepare_folder
-from aoq.pipeline.prepare.request import Request
 from tests.prepare.conftest import CPU, encoded, picture, write_csv
 
 
@@ -52,8 +52,8 @@ def test_features_are_those_of_each_image_alone(photos, prepared):
 
 def test_worker_processes_change_nothing(photos, prepared, tmp_path):
     one, two = prepared(photos), tmp_path / "two"
-    request = Request(str(photos), extractor="means:any")
-    prepare_folder(request, two, tmp_path / "work", Engine("cpu", threads=2), batch=5, report=lambda *_: None)
+    asked = Source(path=str(photos), extractor="means:any")
+    prepare_folder(asked, two, tmp_path / "work", Engine("cpu", threads=2), batch=5, report=lambda *_: None)
     for path in one.glob("*.*"):
         assert (two / path.name).read_bytes() == path.read_bytes(), path.name
 
@@ -69,11 +69,11 @@ def test_a_killed_run_continues_after_its_last_block(photos, prepared, tmp_path,
         if done == 9:
             raise Killed
 
-    request, folder, work = Request(str(photos), extractor="means:any"), tmp_path / "again", tmp_path / "work"
+    asked, folder, work = Source(path=str(photos), extractor="means:any"), tmp_path / "again", tmp_path / "work"
     with pytest.raises(Killed):
-        prepare_folder(request, folder, work, CPU, batch=3, report=report)
+        prepare_folder(asked, folder, work, CPU, batch=3, report=report)
     means.clear()
-    prepare_folder(request, folder, work, CPU, batch=3, report=lambda *_: None)
+    prepare_folder(asked, folder, work, CPU, batch=3, report=lambda *_: None)
     assert sum(means) == 20 - 6 + 1  # one blank image tells the extractor's shape
     for path in whole.glob("*.*"):
         assert (folder / path.name).read_bytes() == path.read_bytes(), path.name
@@ -102,7 +102,7 @@ def test_unreadable_images_are_named_and_can_be_left_out(photos, prepared, means
 def test_no_image_at_all_is_a_wrong_folder(photos, prepared, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"none of 20 images can be read.*--images"):
-        prepared(photos, images=tmp_path / "empty", skip_broken=True)
+        prepared(photos, images=str(tmp_path / "empty"), skip_broken=True)
 
 
 def test_copies_share_an_identity(photos, prepared, caplog):
@@ -118,10 +118,10 @@ def test_splits_are_drawn_by_a_seed_and_keep_copies_together(tmp_path, prepared)
         rows.append([f"{n}.png", f"caption {n}"])
     table = write_csv(tmp_path / "table.csv", ["path", "text"], rows)
     with pytest.raises(ValueError, match="dev cannot have 7; try 6"):
-        prepared(table, sizes={"dev": 7, "test": 6})
+        prepared(table, split_sizes={"dev": 7, "test": 6})
     drawn = {}
     for name, seed in (("one", 1), ("again", 1), ("other", 2)):
-        folder = prepared(table, name, sizes={"dev": 6, "test": 6}, seed=seed)
+        folder = prepared(table, name, split_sizes={"dev": 6, "test": 6}, seed=seed)
         drawn[name] = [[int(i.split(".")[0]) for i in open_split(folder, s).ids] for s in ("train", "dev", "test")]
     assert [len(ids) for ids in drawn["one"]] == [18, 6, 6]
     groups = [{n // 3 for n in ids} for ids in drawn["one"]]

@@ -18,10 +18,10 @@ from click.testing import CliRunner
 
 from aoq.pipeline import embedding, on_ray
 from aoq.pipeline.cli import main
+from aoq.pipeline.config.dataset import Source
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.prepare import blocks, extraction
 from aoq.pipeline.prepare.prepare import prepare_folder
-from aoq.pipeline.prepare.request import Request
 from aoq.pipeline.prepare.sources.images import ImageFiles
 from tests.prepare.conftest import CPU, encoded, picture
 from tests.two_nodes import two_nodes, wait_for
@@ -51,8 +51,8 @@ def on(cluster, tmp_path):
 
     def run(source, name, engine=None, report=lambda *_: None, **options):
         engine = engine or Engine("cpu", backend="ray", ray_address=cluster.address)
-        request, folder = Request(str(source), **{**DEFAULT, **options}), tmp_path / name
-        prepare_folder(request, folder, tmp_path / f"{name}.work", engine, batch=3, report=report)
+        asked, folder = Source(path=str(source), **{**DEFAULT, **options}), tmp_path / name
+        prepare_folder(asked, folder, tmp_path / f"{name}.work", engine, batch=3, report=report)
         return folder
 
     return run
@@ -84,21 +84,6 @@ def test_the_folder_is_that_of_one_process_though_a_worker_dies(cluster, on, pho
     monkeypatch.setattr(blocks, "extract_block", partial(dying, marker))
     assert contents(on(photos, "there")) == contents(whole)
     assert marker.exists()
-
-
-class Killed(BaseException):
-    pass
-
-
-def test_a_killed_run_goes_on_there_or_in_one_process(on, photos):
-    def report(done, total, text):
-        raise Killed
-
-    whole = contents(on(photos, "whole", CPU))
-    for name, engine in (("there", None), ("here", CPU)):
-        with pytest.raises(Killed):
-            on(photos, name, report=report)
-        assert contents(on(photos, name, engine)) == whole
 
 
 def test_a_node_that_does_not_see_the_photographs_is_named(cluster, on, photos, monkeypatch, tmp_path):

@@ -78,7 +78,7 @@ def test_stages_of_a_source(planned):
 
 def test_a_prepared_folder_that_was_damaged_is_not_trained_on(prepared, photos, tmp_path):
     """Neither a number, nor a caption, nor an id of train or dev, nor of the split that is evaluated."""
-    folder, experiment = prepared(photos, "folder", sizes={"dev": 2, "test": 2}), tmp_path / "experiment.toml"
+    folder, experiment = prepared(photos, "folder", split_sizes={"dev": 2, "test": 2}), tmp_path / "experiment.toml"
     source = EXPERIMENT[EXPERIMENT.index("[dataset.source]") : EXPERIMENT.index("[model]")]
     experiment.write_text(EXPERIMENT.replace(source, "").replace("[dataset]", f"[dataset]\nfolder = '{folder}'", 1))
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from jaxtyping import Int
 
 from aoq.pipeline.columns import transpose
+from aoq.pipeline.config.dataset import Source
 from aoq.pipeline.prepare.sources.images import EncodedImages, ImageFiles
 
 logger = logging.getLogger(__name__)
@@ -42,30 +43,13 @@ LIST_BEGINS = re.compile(r"\s*\[\s*(?:['\"\]]|(?:None|null|nan)\b)")
 LIST_ITEM = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|None|null|nan""")
 EMPTY: tuple[object, ...] = (None, "", [])
 HASHED_TEXTS = 1 << 16
+SHOWN_BROKEN = 5
+"""Records or images that an error names; the log names all."""
 
 Columns = Mapping[str, list[Any] | tuple[pa.Array | pa.ChunkedArray, ...]]
 """Values, or Arrow arrays one after another, each of its own type."""
-
-
-@dataclass(frozen=True)
-class Fields:
-    """The fields that the user names; those that are None are found by their usual names."""
-
-    image: str | None = None
-    captions: tuple[str, ...] = ()
-    id: str | None = None
-    split: str | None = None
-
-
-class Records(NamedTuple):
-    """Raw records of a source, and their images: one per record, or the folder where their paths start."""
-
-    kind: str
-    columns: Columns
-    images: EncodedImages | Path
-    fields: Fields
-    broken: Sequence[str] = ()
-    """Sentences about records that cannot be read."""
+Records = tuple[str, Columns, "EncodedImages | Path"]
+"""What a source is, its raw records, and their images: one per record, or the folder where their paths start."""
 
 
 @dataclass(frozen=True)
@@ -99,29 +83,32 @@ class Listing:
         return Listing(self.kind, self.images.take(places), ids, captions, splits)
 
 
-def read_records(records: Records) -> Listing:
-    """List the images of records."""
-    kind, columns, images, fields, _ = records
-    caption_fields = list(fields.captions) or _caption_fields(columns)
+def read_records(source: Source, kind: str, columns: Columns, images: EncodedImages | Path) -> Listing:
+    """List the images of records: one per record, or the files that a column names below a folder."""
+    named = [name for name in CAPTION_FIELDS if name in columns][:1]
+    caption_fields = [*source.caption_columns] or named or [name for name in columns if NUMBERED.fullmatch(name)]
+    if not caption_fields:
+        raise ValueError(
+            f"no column is named like captions; the columns are {', '.join(columns)}: name one by --caption-column."
+        )
     texts, row_of = [], []
     for name in caption_fields:
         for row, value in enumerate(column_values(columns, name)):
             captions = [*_texts(value, name, row)]
             texts += captions
             row_of += [row] * len(captions)
-    split = fields.split or (SPLIT if SPLIT in columns else None)
+    split = source.split_column or (SPLIT if SPLIT in columns else None)
     splits = None if split is None else _strings(columns, split)
     image_of = first = np.arange(len(column_values(columns, caption_fields[0])))
-    ids = None
-    kind = f"{kind} (captions in {', '.join(caption_fields)})"
+    ids, shown = None, f"captions in {', '.join(caption_fields)}"
     if isinstance(images, Path):
-        named = fields.image or next((name for name in IMAGE_FIELDS if name in columns), None)
-        if named is None:
+        image_field = source.image_column or next((name for name in IMAGE_FIELDS if name in columns), None)
+        if image_field is None:
             raise ValueError(
-                f"no column is named like images; the columns are {_names(columns)}: name it by --image-column."
+                f"no column is named like images; the columns are {', '.join(columns)}: name it by --image-column."
             )
-        kind = kind.replace("(", f"(images in {named}, ", 1)
-        paths = _paths(columns, named)
+        shown = f"images in {image_field}, {shown}"
+        paths = _paths(columns, image_field)
         # An image stands at the place of its first record; it may occur in every split.
         key = paths if splits is None else pc.binary_join_element_wise(paths, splits.fill_null(""), "\0")
         image_of = key.dictionary_encode().indices.to_numpy()
@@ -129,11 +116,11 @@ def read_records(records: Records) -> Listing:
         names = paths.take(pa.array(first)).to_pylist()
         ids = pa.array([name.removeprefix(f"{images}/") for name in names], pa.string())
         images = ImageFiles([str(images / name) for name in names])
-    if ids is None or fields.id:
-        ids = _ids(columns, fields.id, first)
+    if ids is None or source.id_column:
+        ids = _ids(columns, source.id_column, first)
     splits = None if splits is None else splits.take(pa.array(first))
-    owners = image_of[np.array(row_of, np.int64)]
-    return Listing(kind, images, ids, _lists(pa.array(texts, pa.string()), owners, len(first)), splits)
+    captions = _lists(pa.array(texts, pa.string()), image_of[np.array(row_of, np.int64)], len(first))
+    return Listing(f"{kind} ({shown})", images, ids, captions, splits)
 
 
 def clean_captions(listing: Listing) -> Listing:
@@ -154,27 +141,32 @@ def clean_captions(listing: Listing) -> Listing:
     return listing
 
 
-def split_of_file(path: Path) -> str | None:
-    """Return the name of the split that a file's name starts with."""
-    named = SPLIT_NAME.match(path.name)
-    return named[1] if named else None
+def splits_of_files(paths: Sequence[Path]) -> list[str] | None:
+    """Return the split that each file's name starts with; None unless there are several, and each has one."""
+    names = [named[1] for path in paths if (named := SPLIT_NAME.match(path.name))]
+    return names if len(names) == len(paths) and len({*names}) > 1 else None
 
 
-def concatenate_splits(parts: Sequence[pa.Table], names: Sequence[str | None]) -> dict[str, Any]:
-    """Concatenate the tables of splits; their names become the column `split`, unless one is unknown or all are one."""
+def concatenate_splits(parts: Sequence[pa.Table], names: Sequence[str] | None) -> dict[str, Any]:
+    """Concatenate the tables of splits, whose names, if there are several, become the column `split`."""
     columns: dict[str, Any] = {}
     for column in dict.fromkeys(column for part in parts for column in part.column_names):
         columns[column] = tuple(part[column] if column in part.column_names else pa.nulls(len(part)) for part in parts)
-    if None not in names and len(set(names)) > 1 and SPLIT not in columns:
+    if names is not None and SPLIT not in columns:
         columns[SPLIT] = [name for name, part in zip(names, parts, strict=True) for _ in range(len(part))]
     return columns
 
 
-def record_columns(records: Sequence[Mapping[str, Any]], fields: Fields) -> dict[str, list[Any]]:
+def root_of(source: Source, folder: Path) -> Path:
+    """Return where image paths start: `--images`, or this folder."""
+    return Path(source.images or folder).absolute()
+
+
+def record_columns(records: Sequence[Mapping[str, Any]], source: Source) -> dict[str, list[Any]]:
     """Return the fields of all records as columns; records may name their captions differently."""
     columns = transpose(records)
     usual = [name for name in CAPTION_FIELDS if name in columns]
-    if len(usual) > 1 and not fields.captions:
+    if len(usual) > 1 and not source.caption_columns:
         columns[usual[0]] = [next((one[name] for name in usual if one.get(name) not in EMPTY), None) for one in records]
     return columns
 
@@ -197,20 +189,6 @@ def _ids(columns: Columns, name: str | None, first: Int[np.ndarray, " images"]) 
     return pa.array(map(str, range(len(first))), pa.string())
 
 
-def _caption_fields(columns: Columns) -> list[str]:
-    if named := next((name for name in CAPTION_FIELDS if name in columns), None):
-        return [named]
-    if numbered := [name for name in columns if NUMBERED.fullmatch(name)]:
-        return numbered
-    raise ValueError(
-        f"no column is named like captions; the columns are {_names(columns)}: name one by --caption-column."
-    )
-
-
-def _names(columns: Columns) -> str:
-    return ", ".join(columns)
-
-
 def column_values(columns: Columns, name: str) -> Sequence[Any]:
     """Return a column's values; `caption.en` is the field `en` of the records in `caption`."""
     outer, _, inner = name.partition(".")
@@ -219,7 +197,7 @@ def column_values(columns: Columns, name: str) -> Sequence[Any]:
         if any(isinstance(record, dict) and inner in record for record in records):
             return [record.get(inner) if isinstance(record, dict) else None for record in records]
     if name not in columns:
-        raise ValueError(f"there is no column {name!r}; the columns are {_names(columns)}.")
+        raise ValueError(f"there is no column {name!r}; the columns are {', '.join(columns)}.")
     column = columns[name]
     return [value for part in column for value in part.to_pylist()] if isinstance(column, tuple) else column
 

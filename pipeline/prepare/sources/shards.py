@@ -8,15 +8,16 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from aoq.pipeline.config.dataset import Source
 from aoq.pipeline.prepare.sources.images import TarMembers
 from aoq.pipeline.prepare.sources.records import (
     CAPTION_FIELDS,
     NUMBERED,
+    SHOWN_BROKEN,
     SPLIT,
-    Fields,
     Records,
     record_columns,
-    split_of_file,
+    splits_of_files,
 )
 from aoq.pipeline.reading import parse_json, reading
 
@@ -31,39 +32,44 @@ def find_shards(source: Path) -> list[Path]:
     return sorted(source.glob("*.tar")) if source.is_dir() else [source] if source.suffix == ".tar" else []
 
 
-def list_shards(source: Path, images: Path | None, fields: Fields) -> Records:
+def list_shards(path: Path, source: Source) -> Records:
     """List the samples of all shards in order; samples without a picture are left out, and counted in the log."""
-    if images or fields.image:
+    if source.images or source.image_column:
         raise ValueError("shards hold their images; leave out --images and --image-column.")
-    shards = find_shards(source)
-    splits = [split_of_file(shard) for shard in shards]
-    are_splits = None not in splits and len(set(splits)) > 1
+    shards = find_shards(path)
+    splits = splits_of_files(shards)
     records, members, broken, ignored = [], [], [], Counter[str]()
     for number, shard in enumerate(shards):
         with reading(shard, "an uncompressed tar archive"), tarfile.open(shard, "r:") as archive:
             for key, files in _samples(archive, ignored).items():
                 try:
-                    image = _image(files)
-                    record = _record(archive, files, fields)
+                    suffix = next((suffix for suffix in IMAGE_SUFFIXES if suffix in files), None)
+                    image = None if suffix is None else _one(files[suffix])
+                    record = _record(archive, files, source)
                 except ValueError as error:
                     broken.append(f"{shard}:{error}")
                     continue
                 if image is None:
                     ignored["samples have no picture"] += 1
                     continue
-                records.append({**record, KEY: key, **({SPLIT: splits[number]} if are_splits else {})})
+                records.append({**record, KEY: key, **({SPLIT: splits[number]} if splits else {})})
                 members.append((number, image.offset_data, image.size, image.name))
     for what, count in ignored.items():
         logger.warning("%d %s and are left out", count, what)
-    if not records and not broken:
-        raise ValueError(f"{source} has no image with a caption of the same name in .txt or .json.")
+    if broken and not source.skip_broken:
+        shown = "; ".join(broken[:SHOWN_BROKEN])
+        raise ValueError(
+            f"{len(broken)} records cannot be read: {shown}; repair them, or leave them out (--skip-broken)."
+        )
+    for sentence in broken:
+        logger.warning("%s; the record is left out", sentence)
+    if not records:
+        raise ValueError(f"{path} has no image with a caption of the same name in .txt or .json.")
     if len({record[KEY] for record in records}) < len(records):
         for record, member in zip(records, members, strict=True):
             record[KEY] = f"{shards[member[0]].stem}/{record[KEY]}"
-    columns = record_columns(records, fields)
-    held = TarMembers([str(path) for path in shards], members)
-    named = Fields(captions=fields.captions, id=fields.id or KEY, split=fields.split)
-    return Records(f"{len(shards)} webdataset shards", columns, held, named, broken)
+    images = TarMembers([str(shard) for shard in shards], members)
+    return f"{len(shards)} webdataset shards", record_columns(records, source), images
 
 
 def _samples(archive: tarfile.TarFile, ignored: Counter[str]) -> dict[str, dict[str, list[tarfile.TarInfo]]]:
@@ -90,29 +96,21 @@ def _one(files: list[tarfile.TarInfo]) -> tarfile.TarInfo:
     return files[0]
 
 
-def _image(files: dict[str, list[tarfile.TarInfo]]) -> tarfile.TarInfo | None:
-    suffix = next((suffix for suffix in IMAGE_SUFFIXES if suffix in files), None)
-    return None if suffix is None else _one(files[suffix])
-
-
-def _record(archive: tarfile.TarFile, files: dict[str, list[tarfile.TarInfo]], fields: Fields) -> dict[str, Any]:
+def _record(archive: tarfile.TarFile, files: dict[str, list[tarfile.TarInfo]], source: Source) -> dict[str, Any]:
     """Read what a sample says: the text of `.txt` is its caption, else the record of `.json` has it."""
-    named = {
-        name and name.partition(".")[0] for name in (*CAPTION_FIELDS, SPLIT, *fields.captions, fields.id, fields.split)
-    }
+    chosen = (*source.caption_columns, source.id_column or "", source.split_column or "")
+    named = {name.partition(".")[0] for name in (*CAPTION_FIELDS, SPLIT, *chosen)}
     record = {}
     if "json" in files:
         member = _one(files["json"])
         try:
-            record = parse_json(_text(archive, member), dict[str, Any])
+            content = parse_json(_text(archive, member), dict[str, Any])
         except ValueError as error:
             raise ValueError(f"{member.name} is not a JSON record ({error})") from None
-    record = {name: value for name, value in record.items() if name in named or NUMBERED.fullmatch(name)}
-    if "txt" in files and not fields.captions:
-        record = {
-            CAPTION_FIELDS[0]: _text(archive, _one(files["txt"])),
-            **{n: v for n, v in record.items() if n not in CAPTION_FIELDS},
-        }
+        record = {name: value for name, value in content.items() if name in named or NUMBERED.fullmatch(name)}
+    if "txt" in files and not source.caption_columns:
+        others = {name: value for name, value in record.items() if name not in CAPTION_FIELDS}
+        record = {CAPTION_FIELDS[0]: _text(archive, _one(files["txt"])), **others}
     return record
 
 

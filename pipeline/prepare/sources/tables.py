@@ -1,5 +1,6 @@
-"""Tables of images and captions: CSV and variants, JSON lines, Parquet, or a folder with such a table or tables; and
-data sets of Hugging Face `datasets`, saved by save_to_disk or of the hub."""
+"""Tables of images and captions: CSV and variants, JSON lines, Parquet, or a folder with such a table or tables; data
+sets of Hugging Face `datasets`; JSON files of Karpathy, of COCO, or lists of records; and `{split}_ids.txt` with
+`{split}_caps.txt`, as VSE∞, LAPS and our own dataset folders have them."""
 
 from __future__ import annotations
 
@@ -7,66 +8,67 @@ import csv
 import io
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from aoq.pipeline.columns import find_separator, parse_json_lines
+from aoq.pipeline.columns import find_separator, parse_json_lines, transpose
+from aoq.pipeline.config.dataset import Source
+from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.prepare.sources.images import DatasetImages, ParquetImages
 from aoq.pipeline.prepare.sources.records import (
     IMAGE_FIELDS,
-    Fields,
+    SPLIT,
     Records,
     column_values,
     concatenate_splits,
     record_columns,
-    split_of_file,
+    root_of,
+    splits_of_files,
 )
-from aoq.pipeline.reading import read_file, reading
+from aoq.pipeline.reading import checked, read_file, read_json, reading
 
 SUFFIXES = {".csv": "CSV", ".tsv": "TSV", ".jsonl": "JSON lines", ".ndjson": "JSON lines", ".parquet": "Parquet"}
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet", "captions.csv", "captions.tsv")
 SAVED = ("dataset_dict.json", "state.json")
+COCO_NAME = re.compile(r"captions_(\D+?)\d*\.json")
+MAPPING = "id_mapping.json"
+"""Maps ids to files of images."""
 
 
-def table_in(source: Path) -> Path | None:
+def table_in(path: Path) -> Path | None:
     """Find the table that a source is, or that a folder of images has."""
-    if source.is_dir():
-        return next((source / name for name in METADATA if (source / name).is_file()), None)
-    return source if source.suffix.lower() in SUFFIXES else None
+    if path.is_dir():
+        return next((path / name for name in METADATA if (path / name).is_file()), None)
+    return path if path.suffix.lower() in SUFFIXES else None
 
 
-def list_table(source: Path, images: Path | None, fields: Fields) -> Records:
-    """List the images that a table names, below the folder `images`, or that it holds."""
-    path = table_in(source)
-    assert path is not None  # the source was recognised by it
-    suffix = path.suffix.lower()
-    kind, root = f"a {SUFFIXES[suffix]} table", images or path.parent
+def list_table(path: Path, source: Source) -> Records:
+    """List the images that a table names, below the folder of images, or that it holds."""
+    table = table_in(path)
+    assert table is not None  # the source was recognised by it
+    suffix = table.suffix.lower()
+    kind, root = f"a {SUFFIXES[suffix]} table", root_of(source, table.parent)
     if suffix == ".parquet":
-        return _list_parquet(kind, [path], fields, root, [None])
-    with reading(path, kind):
+        return _list_parquet(kind, [table], source, root)
+    with reading(table, kind):
         is_csv = suffix in (".csv", ".tsv")
-        columns = _read_csv(path) if is_csv else record_columns(parse_json_lines(path), fields)
-    return Records(kind, columns, root.absolute(), fields)
+        return kind, _read_csv(table) if is_csv else record_columns(parse_json_lines(table), source), root
 
 
 def parquet_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.parquet")) or sorted((folder / "data").glob("*.parquet"))
 
 
-def list_parquet_folder(source: Path, images: Path | None, fields: Fields) -> Records:
+def list_parquet_folder(folder: Path, source: Source) -> Records:
     """List files as the hub names them: `train-00000-of-00002.parquet`."""
-    paths = parquet_files(source)
-    return _list_parquet("a folder of Parquet files", paths, fields, images or source, [*map(split_of_file, paths)])
+    return _list_parquet("a folder of Parquet files", parquet_files(folder), source, root_of(source, folder))
 
 
-def _list_parquet(
-    kind: str, paths: Sequence[Path], fields: Fields, root: Path, splits: Sequence[str | None]
-) -> Records:
+def _list_parquet(kind: str, paths: Sequence[Path], source: Source, root: Path) -> Records:
     """List Parquet files of one schema; images in them stay there."""
     parts = []
     for path in paths:
@@ -75,11 +77,11 @@ def _list_parquet(
             held = [field.name for field in schema if _holds_images(field.type)]
             names = [name for name in schema.names if name not in held]
             parts.append(pq.ParquetFile(path, page_checksum_verification=True).read(names))
-    named = fields.image or next((name for name in IMAGE_FIELDS if name in held), None)
-    columns = concatenate_splits(parts, splits)
+    named = source.image_column or next((name for name in IMAGE_FIELDS if name in held), None)
+    columns = concatenate_splits(parts, splits_of_files(paths))
     if named is not None and named in held:
-        return Records(kind, columns, ParquetImages([str(path) for path in paths], named, str(root.absolute())), fields)
-    return Records(kind, columns, root.absolute(), fields)
+        return kind, columns, ParquetImages([str(path) for path in paths], named, str(root))
+    return kind, columns, root
 
 
 def _holds_images(kind: pa.DataType) -> bool:
@@ -101,37 +103,20 @@ def _read_csv(path: Path) -> dict[str, list[str]]:
 
 
 def _rows(text: str, separator: str) -> list[list[str]]:
-    """Read quoted rows, with backslashes before quotation marks if only those explain the text, or unquoted rows.
+    """Read quoted rows, or unquoted ones.
 
     Quotation marks belong to the text if each line is a whole row without them and quoting would join lines.
     """
     plain = _parse_csv(text, delimiter=separator, quoting=csv.QUOTE_NONE)
+    are_lines_rows = len({*map(len, plain)}) == 1
     try:
         quoted = _parse_csv(text, delimiter=separator, strict=True)
     except ValueError as error:
-        if rows := _escaped_rows(text, separator) or (_are_whole(plain) and plain):
-            return rows
+        if are_lines_rows and '\\"' not in text:
+            return plain
         raise ValueError(f"{error}; a quotation mark inside a quoted value is written twice") from None
-    unquoted = re.sub(rf'(?<![^{separator}\r\n])"(?:[^"]|"")*"(?![^{separator}\r\n])', "", text)
-    if ('"' in unquoted or not _are_whole(quoted)) and (rows := _escaped_rows(text, separator)):
-        return rows
     joins = any("\n" in value or "\r" in value for row in quoted for value in row)
-    return plain if joins and _are_whole(plain) and '"' not in "".join(plain[0]) else quoted
-
-
-def _escaped_rows(text: str, separator: str) -> list[list[str]]:
-    """Read rows in which every backslash stands before a character that needs it; none if others are there."""
-    escaped = re.sub(rf'\\[\\"{separator}]', "", text)
-    if "\\" in escaped or len(escaped) == len(text):
-        return []
-    with suppress(ValueError):
-        rows = _parse_csv(text, delimiter=separator, escapechar="\\", doublequote=False, strict=True)
-        return rows if _are_whole(rows) else []
-    return []
-
-
-def _are_whole(rows: list[list[str]]) -> bool:
-    return len({*map(len, rows)}) == 1
+    return plain if joins and are_lines_rows and '"' not in "".join(plain[0]) else quoted
 
 
 def _parse_csv(text: str, **dialect: Any) -> list[list[str]]:
@@ -143,42 +128,107 @@ def _parse_csv(text: str, **dialect: Any) -> list[list[str]]:
     return rows or [[]]
 
 
-def saved_file(source: Path) -> Path | None:
+def saved_file(folder: Path) -> Path | None:
     """Return the file by which a saved data set is recognised."""
-    return next((source / name for name in SAVED if (source / name).is_file()), None)
+    return next((folder / name for name in SAVED if (folder / name).is_file()), None)
 
 
-def list_saved(source: Path, images: Path | None, fields: Fields) -> Records:
+def list_saved(folder: Path, source: Source) -> Records:
     library = import_extra("datasets", "datasets", "reading a Hugging Face data set")
-    with reading(saved_file(source) or source, "part of a data set that save_to_disk wrote"):
-        saved = library.load_from_disk(str(source))
-    return list_dataset(saved if isinstance(saved, dict) else {"all": saved}, images, fields)
+    with reading(saved_file(folder) or folder, "part of a data set that save_to_disk wrote"):
+        saved = library.load_from_disk(str(folder))
+    return list_dataset(saved if isinstance(saved, dict) else {"all": saved}, source)
 
 
-def list_dataset(splits: dict[str, Any], images: Path | None, fields: Fields) -> Records:
+def list_dataset(splits: dict[str, Any], source: Source) -> Records:
     """List all splits of a data set one after another."""
     library = import_extra("datasets", "datasets", "reading a Hugging Face data set")
     whole = library.concatenate_datasets(list(splits.values())).with_format(None)
     kinds = whole.features
-    held = [name for name, kind in kinds.items() if isinstance(kind, library.Image) or _holds_bytes(kind)]
-    for name in held:
-        if isinstance(kinds[name], library.Image):
-            whole = whole.cast_column(name, library.Image(decode=False))
+    are_images = [name for name, kind in kinds.items() if isinstance(kind, library.Image)]
+    for name in are_images:
+        whole = whole.cast_column(name, library.Image(decode=False))
+    held = [field.name for field in whole.features.arrow_schema if _holds_images(field.type)]
     others = [name for name in whole.column_names if name not in held]
     parts = [part.select_columns(others).with_format("arrow")[:] for part in splits.values()]
-    kind, columns = "a Hugging Face data set", concatenate_splits(parts, [*splits])
+    columns = concatenate_splits(parts, [*splits] if len(splits) > 1 else None)
     for name in {*columns} & {*kinds}:
         if isinstance(kinds[name], library.ClassLabel):
             columns[name] = [
                 None if value is None else kinds[name].int2str(value) for value in column_values(columns, name)
             ]
-    named = fields.image or next((name for name in (*IMAGE_FIELDS, *held) if name in held), None)
+    kind, root = "a Hugging Face data set", root_of(source, Path())
+    named = source.image_column or next((name for name in (*IMAGE_FIELDS, *held) if name in held), None)
     if named is not None and named in held:
-        return Records(kind, columns, DatasetImages(whole, named, str((images or Path()).absolute())), fields)
-    if images is None:
+        return kind, columns, DatasetImages(whole, named, str(root))
+    if source.images is None:
         raise ValueError("the data set names image files and does not hold them; say where they are: --images FOLDER.")
-    return Records(kind, columns, images.absolute(), fields)
+    return kind, columns, root
 
 
-def _holds_bytes(kind: Any) -> bool:
-    return getattr(kind, "dtype", None) in ("binary", "large_binary") or (isinstance(kind, dict) and "bytes" in kind)
+def is_json(source: Path) -> bool:
+    return source.suffix.lower() == ".json" or bool(_coco_files(source))
+
+
+def list_json(path: Path, source: Source) -> Records:
+    """List the images of the file, or of the folder of COCO's files."""
+    if path.is_dir():
+        return _list_coco(_coco_files(path), root_of(source, path))
+    content: Any = read_json(path, object, remedy="write it again")
+    root = root_of(source, path.parent)
+    if isinstance(content, dict) and "annotations" in content:
+        return _list_coco([path], root)
+    with reading(path, "a JSON list of records, Karpathy's file of images with sentences, or COCO's captions"):
+        is_karpathys = isinstance(content, dict) and "images" in content
+        records = checked(content["images"] if is_karpathys else content, list[dict[str, Any]])
+    return "Karpathy's JSON" if is_karpathys else "a JSON list", record_columns(records, source), root
+
+
+def _coco_files(folder: Path) -> list[Path]:
+    paths = [path for place in (folder, folder / "annotations") for path in place.glob("captions_*.json")]
+    return sorted(path for path in paths if COCO_NAME.fullmatch(path.name))
+
+
+def _list_coco(paths: list[Path], root: Path) -> Records:
+    """List one split per file, named after it; images lie in a folder of that name, `train2017`, or all in one."""
+    rows: list[dict[str, Any]] = []
+    splits = {path: named[1] for path in paths if (named := COCO_NAME.fullmatch(path.name))}
+    for path in paths:
+        content: Any = read_json(path, dict[str, Any], remedy="take a file of COCO's captions")
+        folder = path.stem.removeprefix("captions_")
+        inside = f"{folder}/" if (root / folder).is_dir() else ""
+        split = {SPLIT: splits[path]} if len(set(splits.values())) > 1 else {}
+        with reading(path, "COCO's captions: images with id and file_name, annotations with image_id"):
+            names = {image["id"]: f"{inside}{image['file_name']}" for image in content["images"]}
+            for one in content["annotations"]:
+                if one["image_id"] not in names:
+                    raise ValueError(f"a caption belongs to image {one['image_id']}, which is not listed")
+                rows.append({**one, "file_name": names[one["image_id"]], **split})
+    return "COCO's captions", transpose(rows), root
+
+
+def id_file_splits(folder: Path) -> list[str]:
+    """Return the splits of a folder that have both an ids file and a captions file."""
+    splits = (path.name.removesuffix("_ids.txt") for path in sorted(folder.glob("?*_ids.txt")))
+    return [split for split in splits if (folder / f"{split}_caps.txt").is_file()]
+
+
+def list_id_files(folder: Path, source: Source) -> Records:
+    """List equally many captions for every id, in order, or an id per caption."""
+    mapping = read_json(folder / MAPPING, dict[str, str]) if (folder / MAPPING).is_file() else None
+    rows: dict[str, list[str]] = {"image": [], "caption": [], SPLIT: []}
+    for split in id_file_splits(folder):
+        path = folder / f"{split}_ids.txt"
+        ids, captions = read_lines(path), read_lines(folder / f"{split}_caps.txt")
+        times, rest = divmod(len(captions), len(ids))
+        if rest or not times:
+            raise ValueError(
+                f"{path}: {len(ids)} ids for {len(captions)} captions; give each id equally many, or an id a caption."
+            )
+        if mapping is not None and (missing := [name for name in ids if name not in mapping]):
+            raise ValueError(f"{path}: {MAPPING} does not have id {missing[0]!r}; add it.")
+        names = [name if mapping is None else mapping[name] for name in ids for _ in range(times)]
+        for name, values in zip(rows, (names, captions, [split] * len(captions)), strict=True):
+            rows[name] += values
+    images = next((folder / name for name in ("images", "thumbs") if (folder / name).is_dir()), folder)
+    return "a folder of ids and captions", rows, root_of(source, images)

@@ -1,28 +1,105 @@
-"""Splits for training and evaluation: the source's own, or drawn with a seed."""
+"""A source as a list of images with captions, and its splits: its own, or drawn with a seed.
+
+Imports nothing heavy: keys are made of the fingerprint.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
+from aoq.pipeline.config.dataset import Source
 from aoq.pipeline.console import Reporter
-from aoq.pipeline.prepare.sources.images import EncodedImages
-from aoq.pipeline.prepare.sources.records import Listing
+from aoq.pipeline.data.folder import sample
+from aoq.pipeline.extras import is_of_hub, load_splits
+from aoq.pipeline.prepare.sources.images import EncodedImages, ImageFiles
+from aoq.pipeline.prepare.sources.records import Listing, read_records
+from aoq.pipeline.prepare.sources.shards import find_shards, list_shards
+from aoq.pipeline.prepare.sources.tables import (
+    id_file_splits,
+    is_json,
+    list_dataset,
+    list_id_files,
+    list_json,
+    list_parquet_folder,
+    list_saved,
+    list_table,
+    parquet_files,
+    saved_file,
+    table_in,
+)
 
 logger = logging.getLogger(__name__)
 
+SOURCES = {
+    "a .csv, .tsv, .jsonl or .parquet table": (table_in, list_table),
+    "Karpathy's or COCO's .json": (is_json, list_json),
+    "webdataset's .tar shards": (find_shards, list_shards),
+    "a saved Hugging Face data set": (saved_file, list_saved),
+    "a folder of Parquet files": (parquet_files, list_parquet_folder),
+    "a folder with train_ids.txt and train_caps.txt": (id_file_splits, list_id_files),
+}
+"""Kinds of sources in the order in which they are tried: what finds names of this kind, and what lists them."""
 OURS = {"val": "dev", "valid": "dev", "validation": "dev", "development": "dev", "training": "train", "testing": "test"}
 """Other names of our splits."""
 SPLIT_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
 HASHED_AT_ONCE = 1024
+
+
+def below(source: Source, data_root: Path) -> Source:
+    """Let the paths of an experiment's [dataset.source] start at the data root."""
+    path = source.path if is_of_hub(source.path) else str(data_root / source.path)
+    images = None if source.images is None else str(data_root / source.images)
+    return source.model_copy(update={"path": path, "images": images})
+
+
+def list_source(source: Source) -> Listing:
+    """Open a source and list its images with their captions."""
+    path = Path(source.path).expanduser()
+    if source.images is not None and not Path(source.images).is_dir():
+        raise FileNotFoundError(f"--images: there is no folder {source.images}.")
+    if is_of_hub(source.path):
+        records = list_dataset(load_splits(source.path), source)
+    elif not path.exists():
+        raise FileNotFoundError(f"{path} does not exist; a data set of the Hugging Face hub is named hf:OWNER/NAME.")
+    else:
+        list_kind = next((list_kind for is_kind, list_kind in SOURCES.values() if is_kind(path)), None)
+        if list_kind is None:
+            raise ValueError(f"{path} holds no images with captions in a known layout; known are {'; '.join(SOURCES)}.")
+        records = list_kind(path, source)
+    try:
+        return read_records(source, *records)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{source.path}: {error}") from None
+
+
+def source_fingerprint(source: Source) -> str:
+    """Fingerprint a source's content, regardless of its location: its texts, and the size of every image.
+
+    Files that hold many images are identified by their size and 256 blocks of each.
+    """
+    listing = list_source(source)
+    total = sha256(listing.texts_sha256.encode())
+    if not listing.images.files:
+        total.update(listing.images.identity().encode())
+    for path in listing.images.files:
+        with suppress(OSError, ValueError):  # a missing file counts as missing
+            total.update(f"{os.stat(path).st_size}\0".encode())
+            if not isinstance(listing.images, ImageFiles):
+                for block in sample(Path(path)):
+                    total.update(block)
+    return total.hexdigest()
 
 
 def read_sizes(text: str) -> dict[str, int]:
