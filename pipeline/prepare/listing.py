@@ -24,33 +24,28 @@ from aoq.pipeline.console import Reporter
 from aoq.pipeline.data.folder import sample
 from aoq.pipeline.extras import is_of_hub, load_splits
 from aoq.pipeline.prepare.sources.images import EncodedImages, ImageFiles
-from aoq.pipeline.prepare.sources.records import Listing, read_records
-from aoq.pipeline.prepare.sources.shards import find_shards, list_shards
+from aoq.pipeline.prepare.sources.records import Listing, Records, read_records
+from aoq.pipeline.prepare.sources.shards import list_shards
 from aoq.pipeline.prepare.sources.tables import (
-    id_file_splits,
-    is_json,
     list_dataset,
     list_id_files,
     list_json,
     list_parquet_folder,
     list_saved,
     list_table,
-    parquet_files,
-    saved_file,
-    table_in,
 )
 
 logger = logging.getLogger(__name__)
 
 SOURCES = {
-    "a .csv, .tsv, .jsonl or .parquet table": (table_in, list_table),
-    "Karpathy's or COCO's .json": (is_json, list_json),
-    "webdataset's .tar shards": (find_shards, list_shards),
-    "a saved Hugging Face data set": (saved_file, list_saved),
-    "a folder of Parquet files": (parquet_files, list_parquet_folder),
-    "a folder with train_ids.txt and train_caps.txt": (id_file_splits, list_id_files),
+    "a .csv, .tsv, .jsonl or .parquet table": list_table,
+    "Karpathy's or COCO's .json": list_json,
+    "webdataset's .tar shards": list_shards,
+    "a saved Hugging Face data set": list_saved,
+    "a folder of Parquet files": list_parquet_folder,
+    "a folder with train_ids.txt and train_caps.txt": list_id_files,
 }
-"""Kinds of sources in the order in which they are tried: what finds names of this kind, and what lists them."""
+"""Kinds of sources in the order in which they are tried; each gives None for a source of another kind."""
 OURS = {"val": "dev", "valid": "dev", "validation": "dev", "development": "dev", "training": "train", "testing": "test"}
 """Other names of our splits."""
 SPLIT_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
@@ -70,14 +65,13 @@ def list_source(source: Source) -> Listing:
     if source.images is not None and not Path(source.images).is_dir():
         raise FileNotFoundError(f"--images: there is no folder {source.images}.")
     if is_of_hub(source.path):
-        records = list_dataset(load_splits(source.path), source)
+        records: Records | None = list_dataset(load_splits(source.path), source)
     elif not path.exists():
         raise FileNotFoundError(f"{path} does not exist; a data set of the Hugging Face hub is named hf:OWNER/NAME.")
     else:
-        list_kind = next((list_kind for is_kind, list_kind in SOURCES.values() if is_kind(path)), None)
-        if list_kind is None:
-            raise ValueError(f"{path} holds no images with captions in a known layout; known are {'; '.join(SOURCES)}.")
-        records = list_kind(path, source)
+        records = next(filter(None, (list_kind(path, source) for list_kind in SOURCES.values())), None)
+    if records is None:
+        raise ValueError(f"{path} holds no images with captions in a known layout; known are {'; '.join(SOURCES)}.")
     try:
         return read_records(source, *records)
     except (ValueError, RecursionError) as error:

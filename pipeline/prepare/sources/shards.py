@@ -28,15 +28,13 @@ MOST_TEXT = 1 << 24
 KEY = "__key__"
 
 
-def find_shards(source: Path) -> list[Path]:
-    return sorted(source.glob("*.tar")) if source.is_dir() else [source] if source.suffix == ".tar" else []
-
-
-def list_shards(path: Path, source: Source) -> Records:
+def list_shards(path: Path, source: Source) -> Records | None:
     """List the samples of all shards in order; samples without a picture are left out, and counted in the log."""
+    shards = sorted(path.glob("*.tar")) if path.is_dir() else [path] if path.suffix == ".tar" else []
+    if not shards:
+        return None
     if source.images or source.image_column:
         raise ValueError("shards hold their images; leave out --images and --image-column.")
-    shards = find_shards(path)
     splits = splits_of_files(shards)
     records, members, broken, ignored = [], [], [], Counter[str]()
     for number, shard in enumerate(shards):

@@ -39,18 +39,12 @@ MAPPING = "id_mapping.json"
 """Maps ids to files of images."""
 
 
-def table_in(path: Path) -> Path | None:
-    """Find the table that a source is, or that a folder of images has."""
-    if path.is_dir():
-        return next((path / name for name in METADATA if (path / name).is_file()), None)
-    return path if path.suffix.lower() in SUFFIXES else None
-
-
-def list_table(path: Path, source: Source) -> Records:
-    """List the images that a table names, below the folder of images, or that it holds."""
-    table = table_in(path)
-    assert table is not None  # the source was recognised by it
+def list_table(path: Path, source: Source) -> Records | None:
+    """List the images that a table names, below the folder of images, or that it holds; a folder may have the table."""
+    table = next((path / name for name in METADATA if (path / name).is_file()), path)
     suffix = table.suffix.lower()
+    if suffix not in SUFFIXES or table.is_dir():
+        return None
     kind, root = f"a {SUFFIXES[suffix]} table", root_of(source, table.parent)
     if suffix == ".parquet":
         return _list_parquet(kind, [table], source, root)
@@ -59,13 +53,11 @@ def list_table(path: Path, source: Source) -> Records:
         return kind, _read_csv(table) if is_csv else record_columns(parse_json_lines(table), source), root
 
 
-def parquet_files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.parquet")) or sorted((folder / "data").glob("*.parquet"))
-
-
-def list_parquet_folder(folder: Path, source: Source) -> Records:
+def list_parquet_folder(folder: Path, source: Source) -> Records | None:
     """List files as the hub names them: `train-00000-of-00002.parquet`."""
-    return _list_parquet("a folder of Parquet files", parquet_files(folder), source, root_of(source, folder))
+    paths = sorted(folder.glob("*.parquet")) or sorted((folder / "data").glob("*.parquet"))
+    kind = "a folder of Parquet files"
+    return _list_parquet(kind, paths, source, root_of(source, folder)) if paths else None
 
 
 def _list_parquet(kind: str, paths: Sequence[Path], source: Source, root: Path) -> Records:
@@ -128,14 +120,12 @@ def _parse_csv(text: str, **dialect: Any) -> list[list[str]]:
     return rows or [[]]
 
 
-def saved_file(folder: Path) -> Path | None:
-    """Return the file by which a saved data set is recognised."""
-    return next((folder / name for name in SAVED if (folder / name).is_file()), None)
-
-
-def list_saved(folder: Path, source: Source) -> Records:
+def list_saved(folder: Path, source: Source) -> Records | None:
+    file = next((folder / name for name in SAVED if (folder / name).is_file()), None)
+    if file is None:
+        return None
     library = import_extra("datasets", "datasets", "reading a Hugging Face data set")
-    with reading(saved_file(folder) or folder, "part of a data set that save_to_disk wrote"):
+    with reading(file, "part of a data set that save_to_disk wrote"):
         saved = library.load_from_disk(str(folder))
     return list_dataset(saved if isinstance(saved, dict) else {"all": saved}, source)
 
@@ -166,14 +156,13 @@ def list_dataset(splits: dict[str, Any], source: Source) -> Records:
     return kind, columns, root
 
 
-def is_json(source: Path) -> bool:
-    return source.suffix.lower() == ".json" or bool(_coco_files(source))
-
-
-def list_json(path: Path, source: Source) -> Records:
+def list_json(path: Path, source: Source) -> Records | None:
     """List the images of the file, or of the folder of COCO's files."""
-    if path.is_dir():
-        return _list_coco(_coco_files(path), root_of(source, path))
+    folders = path, path / "annotations"
+    if cocos := sorted(file for folder in folders for file in folder.glob("*.json") if COCO_NAME.fullmatch(file.name)):
+        return _list_coco(cocos, root_of(source, path))
+    if path.suffix.lower() != ".json":
+        return None
     content: Any = read_json(path, object, remedy="write it again")
     root = root_of(source, path.parent)
     if isinstance(content, dict) and "annotations" in content:
@@ -182,11 +171,6 @@ def list_json(path: Path, source: Source) -> Records:
         is_karpathys = isinstance(content, dict) and "images" in content
         records = checked(content["images"] if is_karpathys else content, list[dict[str, Any]])
     return "Karpathy's JSON" if is_karpathys else "a JSON list", record_columns(records, source), root
-
-
-def _coco_files(folder: Path) -> list[Path]:
-    paths = [path for place in (folder, folder / "annotations") for path in place.glob("captions_*.json")]
-    return sorted(path for path in paths if COCO_NAME.fullmatch(path.name))
 
 
 def _list_coco(paths: list[Path], root: Path) -> Records:
@@ -207,17 +191,15 @@ def _list_coco(paths: list[Path], root: Path) -> Records:
     return "COCO's captions", transpose(rows), root
 
 
-def id_file_splits(folder: Path) -> list[str]:
-    """Return the splits of a folder that have both an ids file and a captions file."""
-    splits = (path.name.removesuffix("_ids.txt") for path in sorted(folder.glob("?*_ids.txt")))
-    return [split for split in splits if (folder / f"{split}_caps.txt").is_file()]
-
-
-def list_id_files(folder: Path, source: Source) -> Records:
+def list_id_files(folder: Path, source: Source) -> Records | None:
     """List equally many captions for every id, in order, or an id per caption."""
+    named = (path.name.removesuffix("_ids.txt") for path in sorted(folder.glob("?*_ids.txt")))
+    splits = [split for split in named if (folder / f"{split}_caps.txt").is_file()]
+    if not splits:
+        return None
     mapping = read_json(folder / MAPPING, dict[str, str]) if (folder / MAPPING).is_file() else None
     rows: dict[str, list[str]] = {"image": [], "caption": [], SPLIT: []}
-    for split in id_file_splits(folder):
+    for split in splits:
         path = folder / f"{split}_ids.txt"
         ids, captions = read_lines(path), read_lines(folder / f"{split}_caps.txt")
         times, rest = divmod(len(captions), len(ids))
