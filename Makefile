@@ -59,7 +59,7 @@ test-install: .venv/installed
 test-extractors:
 	$(PYTHON) -m venv .venv/extractors
 	.venv/extractors/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[cpu,dev,timm,open-clip,sentence-transformers,torchvision]"
-	.venv/extractors/bin/python -m pytest tests/prepare/test_torchvision_extractors.py tests/prepare/test_contract.py \
+	.venv/extractors/bin/python -m pytest tests/prepare/test_extractors.py tests/prepare/test_contract.py \
 		tests/towers/test_timm.py tests/towers/test_open_clip.py
 
 # Kills, damaged files, full disks, hostile files and requests, for half an hour; `make test` runs a slice of it.

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -53,9 +52,16 @@ def extract_blocks(
 
         def take(number: int, table: pa.Table) -> None:
             (each, start, _), rows = left[number], table.to_pylist()
+            reader = each.reader
             content = {name: b"".join(row.pop(name) or b"" for row in rows) for name in job.extractor.columns}
             batch = [ReadImage(**row) for row in rows]
-            _require_unreadable(each.reader, start, batch)
+            for place, image in enumerate(batch, start):
+                # An image that only some node cannot read is not broken.
+                if image.problem and not reader[place].problem:
+                    raise ValueError(
+                        f"{reader.images.describe(place)} {image.problem} on the node that extracts it, and can be "
+                        "read here; all nodes must see the images at the same paths."
+                    )
             columns = job.extractor.columns.items()
             append[each.split]({name: np.frombuffer(content[name], column) for name, column in columns}, batch)
             report()
@@ -74,16 +80,6 @@ def extract_block(reader: ImageReader, job: Extracting, store: Store) -> list[pa
                 features = {name: part.tobytes() for name, part in zip(arrays, next(readable), strict=True)}
             rows.append(image._asdict() | features)
     return [pa.Table.from_pylist(rows)]
-
-
-def _require_unreadable(reader: ImageReader, start: int, batch: Sequence[ReadImage]) -> None:
-    """Check that unreadable images are unreadable here too: an image that only some node cannot read is not broken."""
-    for place, image in enumerate(batch, start):
-        if image.problem and not reader[place].problem:
-            raise ValueError(
-                f"{reader.images.describe(place)} {image.problem} on the node that extracts it, and can be read here; "
-                "all nodes must see the images at the same paths."
-            )
 
 
 def ship_extraction(job: Extracting, store: Folder, *, source: Source, reader: ImageReader) -> Job[Extracting]:
@@ -114,7 +110,7 @@ def images_job(
     """
     places = np.unique(np.linspace(0, count - 1, READ_BY_NODES, dtype=np.int64))
     sample = images.take(places)
-    sha256s = tuple(_sha256(sample, row) for row in range(len(places)))
+    sha256s = tuple(map(sample.sha256, range(len(places))))
     opened = partial(_open_in, Path.cwd(), open_there)
     memory = ROOM + sum(part.nbytes for part in module.state_dict().values())
     return Job(store, memory, device, opened, partial(_lacking, opened, sample, sha256s))
@@ -126,19 +122,11 @@ def _open_in(directory: Path, open_there: Callable[[], Opened]) -> Opened:
     return open_there()
 
 
-def _lacking(opened: Callable[[], object], sample: EncodedImages, sha256s: Sequence[str]) -> list[str]:
+def _lacking(opened: Callable[[], object], sample: EncodedImages, sha256s: Sequence[bytes | None]) -> list[str]:
     """List what a node cannot open, or the first image whose content is different there."""
     try:
         opened()
     except (OSError, ValueError, ImportError) as error:
         return [f"cannot open what it needs ({error})"]
-    wrong = [row for row, known in enumerate(sha256s) if _sha256(sample, row) != known]
+    wrong = [row for row, known in enumerate(sha256s) if sample.sha256(row) != known]
     return [f"does not read {sample.describe(wrong[0])} as it is here"] if wrong else []
-
-
-def _sha256(images: EncodedImages, row: int) -> str:
-    """Hash an image's bytes; an unreadable one has no hash."""
-    try:
-        return sha256(images.read(row)).hexdigest()
-    except (OSError, ValueError):
-        return ""

@@ -8,10 +8,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -123,6 +124,8 @@ def _collate(batch: list[ReadImage]) -> tuple[list[Tensor], list[ReadImage]]:
 BLOCK_IMAGES = 512
 """Approximate number of images that a kill may lose."""
 HEADER = 128
+NO_FILE_NAME = (None, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
+"""Errors of ids that are no names of files; None is that of an id with a null character."""
 RECORD = np.dtype([("place", "<i8"), ("sha256", "V32"), ("width", "<i4"), ("height", "<i4")])
 
 
@@ -170,11 +173,16 @@ class Extraction:
 
     @contextmanager
     def appending(self) -> Iterator[Callable[[Arrays, Sequence[ReadImage]], None]]:
-        """Open the files after the last run's end; yield a function that appends the arrays of the next images.
+        """Open the files after the last run's last whole block; yield a function that appends the next images' arrays.
 
         The files are saved after each block and at the end.
         """
-        self._cut_to_whole_blocks()
+        kept = self.progress["kept"]
+        for path, start, kind in self._files.values():
+            path.touch()
+            if path.stat().st_size < start + kept * kind.itemsize and kept:
+                raise ValueError(f"{path} was cut short since the last run; remove {self.work.parent} and run again.")
+            os.truncate(path, start + kept * kind.itemsize)
         with ExitStack() as stack:
             files = {name: stack.enter_context(path.open("ab")) for name, (path, _, _) in self._files.items()}
             saved = self.progress["done"]
@@ -211,9 +219,12 @@ class Extraction:
             name = self.listing.ids[place].as_py()
             if self.thumbs is not None and has_thumbnail(self.thumbs, name):
                 path = Path(os.path.normpath(self.thumbs / name))
-                with suppress(OSError, ValueError):  # not each id is a file name
+                try:
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_bytes(image.thumbnail)
+                except (OSError, ValueError) as error:
+                    if getattr(error, "errno", None) not in NO_FILE_NAME:
+                        raise
         progress["done"] += len(batch)
         progress["kept"] += len(records)
         return np.array(records, RECORD)
@@ -223,15 +234,6 @@ class Extraction:
             file.flush()
             os.fsync(file.fileno())
         write_atomically(self._progress_file, json.dumps(self.progress).encode())
-
-    def _cut_to_whole_blocks(self) -> None:
-        """Drop anything that a killed run wrote after its last whole block."""
-        kept = self.progress["kept"]
-        for path, start, kind in self._files.values():
-            path.touch()
-            if path.stat().st_size < start + kept * kind.itemsize and kept:
-                raise ValueError(f"{path} was cut short since the last run; remove {self.work.parent} and run again.")
-            os.truncate(path, start + kept * kind.itemsize)
 
 
 def has_thumbnail(thumbs: Path, name: str) -> bool:

@@ -166,16 +166,11 @@ def draw_splits(listing: Listing, sizes: Mapping[str, int], seed: int, hashes: S
 
 def hash_images(images: EncodedImages, count: int, report: Reporter) -> list[bytes]:
     """Hash each image's bytes with sha256; an unreadable image gets a hash of its own."""
-
-    def hash_image(row: int) -> bytes:
-        try:
-            return sha256(images.read(row)).digest()
-        except (OSError, ValueError):
-            return sha256(f"unreadable {row}".encode()).digest()
-
     hashes: list[bytes] = []
     with ThreadPoolExecutor(8) as pool:
         for start in range(0, count, HASHED_AT_ONCE):
-            hashes += pool.map(hash_image, range(start, min(start + HASHED_AT_ONCE, count)))
+            rows = range(start, min(start + HASHED_AT_ONCE, count))
+            for row, known in zip(rows, pool.map(images.sha256, rows), strict=True):
+                hashes.append(known or sha256(f"unreadable {row}".encode()).digest())
             report(len(hashes), count, "images hashed")
     return hashes

@@ -16,7 +16,8 @@ from aoq.pipeline.engine import Engine
 from aoq.pipeline.prepare.extractors import open_encoder
 from aoq.pipeline.stages.plan import MAKERS, plan
 from aoq.pipeline.tables.table import read_table
-from tests.prepare.conftest import SEEN, TINY, encoded, picture
+from tests.prepare import tiny
+from tests.prepare.conftest import encoded, picture
 from tests.prepare.test_extractors import normalised
 
 EXPERIMENT = """
@@ -128,8 +129,5 @@ def test_unknown_encoders_are_refused(name, message):
 
 
 def test_an_encoder_without_texts_is_refused(tmp_path):
-    transformers = pytest.importorskip("transformers")
-    transformers.ViTModel(transformers.ViTConfig(**TINY, image_size=32, patch_size=8)).save_pretrained(tmp_path)
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"size": {"height": 32, "width": 32}} | SEEN))
     with pytest.raises(ValueError, match="encodes no texts; choose one that does"):
-        open_encoder(f"transformers:{tmp_path}")
+        open_encoder(tiny.transformers(tmp_path))

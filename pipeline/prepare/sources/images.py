@@ -40,6 +40,12 @@ class EncodedImages(ABC):
         """Return the path of the image's own file; None if it is part of another file."""
         return None
 
+    def sha256(self, row: int) -> bytes | None:
+        """Hash the bytes of an image; None if they cannot be read."""
+        with suppress(OSError, ValueError):
+            return sha256(self.read(row)).digest()
+        return None
+
     def take(self, rows: Int[np.ndarray, " some"]) -> EncodedImages:
         """Select these rows, in this order, in a form that is small to send."""
         return Selection(self, rows)
