@@ -16,7 +16,7 @@ from aoq.pipeline.cli.output import counted, echo, echo_json, show_rows
 from aoq.pipeline.cli.table_options import NamedTable, row_options, takes_tables
 from aoq.pipeline.files import file_sha256
 from aoq.pipeline.tables.contents import TableRows
-from aoq.pipeline.tables.exchange.pictures import find_pictures
+from aoq.pipeline.tables.exchange.outgoing import find_pictures
 from aoq.pipeline.tables.pairs import SIDES
 from aoq.pipeline.tables.table import NegativeTable, ScreenedTable
 from aoq.pipeline.tables.writing import made_whole

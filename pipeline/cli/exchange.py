@@ -172,7 +172,7 @@ def import_table_command(
         teacher |= {"vectors_sha256": dict(zip(TWO_SIDES, hashes, strict=True)), "normalised": normalise}
     dataset = {} if files.data is None else {"dataset": split_fingerprint(files.data, files.split)}
     with made_whole(output) as made:
-        raw = open_lists_alone(lists, images, captions, made.parent)
+        raw = open_lists_alone(lists, images, captions)
         if pairs is None:
             pairs = pair_in_order(len(raw["i2t"][1]), len(raw["t2i"][1]), per_image)
         opened = open_sides(*vectors, made.parent, normalise=normalise) if vectors else None
@@ -206,12 +206,12 @@ def publish_command(table: NamedTable, output: Path, view: Path | None, licence:
     \b
     hf upload YOU/NAME OUTPUT --repo-type dataset
     """
-    from aoq.pipeline.tables.exchange.publishing import publish_table
+    from aoq.pipeline.tables.exchange.export import publish_table
 
     table.files.require_either()
     _, image_ids, caption_ids = table.names
+    ids = {side: own for side, own in (("images", image_ids), ("captions", caption_ids)) if own is not None}
     with made_whole(output) as made:
-        ids = {"image_ids": image_ids, "caption_ids": caption_ids}
-        written = publish_table(table.folder, made, view=view, licence=licence, **ids)
+        written = publish_table(table.folder, made, view=view, ids=ids, licence=licence)
     echo(f"{output}: {', '.join(written)}")
     echo_next(f"hf upload YOU/NAME {shlex.quote(str(output))} --repo-type dataset")

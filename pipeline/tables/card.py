@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -16,7 +16,6 @@ from aoq.pipeline.tables.pairs import TWO_SIDES
 VIEW = "view"
 """Folder of the view that is published with a table."""
 _FILES = ("i2t", "t2i", "positives", "images", "captions", "items")
-_COLUMNS = ("anchors", "h", "search", "first_score_mean", "last_score_mean", "above_positive_share")
 _CARD = Template(
     """\
 ---
@@ -26,10 +25,6 @@ $tables---
 
 $about. Ids and scores alone; no pictures, no texts. Anchor n is row n of the data with the fingerprint
 `$dataset`.
-
-| | $columns |
-|---|$rule|
-$rows
 
 $guarantees
 
@@ -48,43 +43,32 @@ rows = load_dataset("$name", split="train")  # i2t; others by name: load_dataset
 `aoq inspect $name --image 0` shows a list, `aoq export $name OUT --format …$view` writes it for a trainer.
 """
 )
-_FLAGS = """
-$tables say what may match after all, place by place: bit n of `flags` is rule n of
-$rules.
-"""
 
 
-def write_card(folder: Path, *, name: str = "FOLDER", licence: str | None = None, rules: Sequence[str] = ()) -> None:
-    """Write the README; `rules` are those of the view in the folder, if there is one."""
-    manifest = read_manifest(folder)
+def write_card(folder: Path, *, name: str = "FOLDER", licence: str | None = None) -> None:
+    """Write the README of a table, and of the view in its folder if there is one."""
+    manifest, view = read_manifest(folder), folder / VIEW
     directions, sides = directions_of(manifest), [visible(side) for side in sides_of(manifest)]
     first, last = sides[0], sides[-1]
     what = f"for each of the {first} the {last}, and for each of the {last} the {first}"
     what = f"for each of the {first} the others" if len(sides) == 1 else what
     tables = {file: f"{file}.parquet" for file in _FILES}
-    tables |= {f"{direction}_flags": f"{VIEW}/{direction}.parquet" for direction in directions if rules}
-    facts = {direction: search_facts(manifest, direction) for direction in directions}
-    rows = ([direction, *(about.get(column, "") for column in _COLUMNS)] for direction, about in facts.items())
-    flags = Template(_FLAGS).substitute(
-        tables=" and ".join(f"`{direction}_flags`" for direction in directions),
-        rules=", ".join(f"`{rule}`" for rule in rules),
-    )
+    tables |= {f"{direction}_flags": f"{VIEW}/{direction}.parquet" for direction in directions}
+    guarantees = {one: visible(describe_guarantee(search_facts(manifest, one))) for one in directions}
+    flags = f"Bit n of `flags` in `{VIEW}` is rule n of its manifest's `rules`: what may match after all.\n"
     text = _CARD.substitute(
         license="" if licence is None else f"license: {json.dumps(licence)}\n",
         task="image-text-retrieval" if sides_of(manifest) == TWO_SIDES else "retrieval",
         tables=describe_tables(folder, tables, default=_FILES[0]),
         about=f"Hard negatives, {what} that a teacher finds most similar among those that are not its own",
         dataset=visible(str(manifest.get("dataset", "unknown"))),
-        columns=" | ".join(column.replace("_", " ") for column in _COLUMNS),
-        rule="|".join("---" for _ in _COLUMNS),
-        rows="\n".join("| " + " | ".join(visible(str(cell)) for cell in row) + " |" for row in rows),
-        guarantees="\n".join(f"- `{one}`: {visible(describe_guarantee(about))}." for one, about in facts.items()),
+        guarantees="\n".join(f"- `{one}`: {guarantee}." for one, guarantee in guarantees.items()),
         tool=visible(str(manifest.get("tool", "aoq"))),
         version=visible(str(manifest.get("tool_version", ""))),
         teacher=visible(json.dumps(manifest.get("teacher", "unknown"))),
-        flags=flags if rules else "",
+        flags=flags if view.is_dir() else "",
         name=name,
-        view=f" --view {name}/{VIEW}" if rules else "",
+        view=f" --view {name}/{VIEW}" if view.is_dir() else "",
     )
     (folder / "README.md").write_text(text, encoding="utf-8")
 

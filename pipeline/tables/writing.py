@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,15 +60,13 @@ def made_whole(output: Path, *, overwrite: bool = False) -> Iterator[Path]:
 def write_table(
     output: Path,
     provenance: Mapping[str, Any],
-    made: Mapping[Direction, tuple[Mapping[str, Any], Any]],
+    made: Mapping[Direction, tuple[Mapping[str, Any], Iterable[NegativeLists]]],
     positives: Pairs,
-    *,
-    write: Callable[[Path, Mapping[str, Any], Any], dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """Write the files, the manifest and a README last, and return the manifest.
 
-    `made` has each direction's fields of the manifest and its lists from the first anchor on. `write` (by default
-    `write_lists`) writes a direction's file and returns its figures. Directions are written in threads of their own.
+    `made` has each direction's fields of the manifest and its lists from the first anchor on. Directions are written in
+    threads of their own.
     """
     output.mkdir(parents=True, exist_ok=True)
     pairs = write_positives(output, positives)
@@ -79,7 +77,7 @@ def write_table(
     def write_some(start: int, stop: int) -> None:
         for direction in list(made)[start:stop]:
             path, footer = output / f"{direction}.parquet", {**header, **about[direction]}
-            figures[direction] = (write or write_lists)(path, footer, made[direction][1])
+            figures[direction] = write_lists(path, footer, made[direction][1])
 
     in_parallel(write_some, len(made), parts=1)
     manifest = {**header, "directions": {direction: {**about[direction], **figures[direction]} for direction in made}}
@@ -118,7 +116,7 @@ def write_lists(path: Path, footer: Mapping[str, Any], parts: Iterable[NegativeL
     if certificates:
         beside = path.with_suffix(".certificates.parquet")
         pq.write_table(pa.concat_tables(certificates), beside, compression="zstd", row_group_size=GROUP_ROWS)
-    summary = figures.summary()
+    summary = {} if footer.get("scores") == "none" else figures.summary()
     if share := summary.get("collapsed_share"):
         logger.warning("%s: %s", path.stem, describe_collapse(share))
     proven = {"certified_share": certified / figures.rows} if certificates else {}
@@ -197,11 +195,7 @@ def _count_collapsed(lists: NegativeLists) -> int:
 
 
 def write_ids(table: Path, ids: Mapping[str, Sequence[str]]) -> None:
-    """Write the ids of some sides into an existing table, and their hashes into its manifest.
-
-    Raises:
-        ValueError: unless each row has one id of its own.
-    """
+    """Write the ids of some sides, one of its own for each row, into a table, and their hashes into its manifest."""
     if not ids:
         return
     manifest = read_manifest(table)

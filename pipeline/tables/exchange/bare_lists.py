@@ -13,8 +13,7 @@ the scores are those that came with the lists, or none (null), and the order is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,12 @@ from jaxtyping import Float32, Integer
 from numpy.lib.format import open_memmap
 
 from aoq.pipeline.reading import open_array
-from aoq.pipeline.search.lists import NegativeLists, in_table_order, to_arrow
+from aoq.pipeline.search.lists import NegativeLists, in_table_order
 from aoq.pipeline.search.positives import Positives, offsets_of, pairs_of
 from aoq.pipeline.search.problem import DIRECTIONS, OPPOSITE, Direction, blocks
 from aoq.pipeline.search.scores import exact_scores
-from aoq.pipeline.tables.exchange.outgoing import Outgoing
-from aoq.pipeline.tables.files import ContentHash
+from aoq.pipeline.tables.exchange.outgoing import Outgoing, is_listed
+from aoq.pipeline.tables.files import write_manifest
 from aoq.pipeline.tables.pairs import (
     SIDES,
     Known,
@@ -39,7 +38,7 @@ from aoq.pipeline.tables.pairs import (
     positives_of,
     rows_by_id,
 )
-from aoq.pipeline.tables.writing import list_writer, write_table
+from aoq.pipeline.tables.writing import write_table
 
 TAG = "aoq"
 LARGEST_SCORE = float(np.finfo(np.float32).max)
@@ -59,13 +58,13 @@ def write_run(outgoing: Outgoing, folder: Path) -> tuple[int, int]:
     folder.mkdir(exist_ok=True)
     with (folder / f"{outgoing.direction}.trec").open("w", encoding="utf-8") as file:
         for rows in outgoing.rows():
-            left_out += int((rows.negatives < 0).all(axis=1).sum())
-            for anchor, row, scores in zip(rows.anchors, rows.negatives, rows.negative_scores, strict=True):
-                listed = row >= 0
-                negatives = zip(row[listed].tolist(), scores[listed].astype(str).tolist(), strict=True)
+            for anchor, entries in zip(rows.anchors["row"].ravel(), rows.negatives, strict=True):
+                listed = entries[is_listed(entries)]
+                left_out += not len(listed)
+                lines += len(listed)
+                negatives = zip(listed["row"].tolist(), listed["score"].astype(str).tolist(), strict=True)
                 for rank, (document, score) in enumerate(negatives, start=1):
                     file.write(f"{queries[anchor]} Q0 {documents[document]} {rank} {score} {TAG}\n")
-                    lines += 1
     return lines, left_out
 
 
@@ -75,87 +74,70 @@ def write_official(outgoing: Outgoing, folder: Path) -> tuple[int, int]:
     path = folder / f"{outgoing.direction}_{folder.name}.npy"
     lists = open_memmap(path, mode="w+", dtype=np.int32, shape=(len(outgoing.anchors.ids), outgoing.depth))
     for rows in outgoing.rows():
-        if len(short := np.flatnonzero(rows.negatives[:, -1] < 0)):
-            listed = int((rows.negatives[short[0]] >= 0).sum())
+        anchors, negatives = rows.anchors["row"].ravel(), rows.negatives["row"]
+        if len(short := np.flatnonzero(negatives[:, -1] < 0)):
+            count = int((negatives[short[0]] >= 0).sum())
             raise ValueError(
-                f"{outgoing.direction}: anchor {rows.anchors[short[0]]} has {listed} negatives, and the official lists "
+                f"{outgoing.direction}: anchor {anchors[short[0]]} has {count} negatives, and the official lists "
                 f"have no padding; ask for at most as many (--num-negatives), or mine more than {outgoing.depth} and "
                 "export that."
             )
-        lists[rows.anchors] = rows.negatives
+        lists[anchors] = negatives
     lists.flush()
     return len(lists), 0
 
 
+RowsById = Mapping[str, int] | None
+"""The row of each id; None if ids are row numbers."""
+LINE = np.dtype([("anchor", np.int32), ("candidate", np.int32), ("place", np.int64), ("score", np.float32)])
+"""A line of a run, and its place in its anchor's list."""
 GivenLists = tuple[str, Integer[np.ndarray, "anchors h"], Float32[np.ndarray, "anchors h"] | None]
 """The source of one direction's lists, their ids, padded with -1, and their scores, if they have some."""
 
 
 def find_list_files(source: Path) -> dict[Direction, Path]:
     """Find the images' lists, and the captions' beside them."""
-    if not source.name.startswith("i2t"):
-        raise ValueError(
-            f"{source} is not the name of a file with images' lists; name i2t_NAME.npy or i2t_NAME.trec, beside which "
-            "the captions' lists lie as t2i_NAME.npy or t2i_NAME.trec."
-        )
     files: dict[Direction, Path] = {"i2t": source, "t2i": source.with_name("t2i" + source.name.removeprefix("i2t"))}
     for path in files.values():
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"{path} is no file; a table is imported with the lists of images (i2t) and captions (t2i), and one "
-                "set is not imported."
+        if not path.is_file() or not source.name.startswith("i2t"):
+            raise ValueError(
+                f"{path} is no file of lists; name i2t_NAME.npy or i2t_NAME.trec, of images, beside which captions' "
+                "lists lie as t2i_NAME.npy or t2i_NAME.trec, and one set is not imported."
             )
     return files
 
 
-def open_lists_alone(
-    files: Mapping[Direction, Path], known_images: Known, known_captions: Known, work: Path
-) -> dict[Direction, GivenLists]:
-    """Open official `.npy` lists directly, and TREC runs by way of files in the folder `work`.
+def open_lists_alone(files: Mapping[Direction, Path], images: Known, captions: Known) -> dict[Direction, GivenLists]:
+    """Open official `.npy` lists, or read TREC runs.
 
     A run has a row for each row of a side, or, if their number is unknown, for as many as it names.
     """
     if files["i2t"].suffix == ".npy":
         return {direction: (str(path), _open_official(path), None) for direction, path in files.items()}
-    sides = {"images": known_images, "captions": known_captions}
-    rows = {side: None if known.ids is None else rows_by_id(known.ids, known.noun) for side, known in sides.items()}
-    shapes, named, lists = {}, dict.fromkeys(sides, 0), 0
-    for direction, path in files.items():
-        queries, documents = SIDES[direction]
-        last, longest = dict.fromkeys(sides, -1), 0
-        seen: set[int] = set()
-        for where, query, listed, _ in _read_run(path, rows[queries], rows[documents]):
-            if query in seen:
-                raise ValueError(f"{where}: this query has lines further up too; sort the run by query.")
-            seen.add(query)
-            last = {queries: max(last[queries], query), documents: max(last[documents], *listed)}
-            longest = max(longest, len(listed))
-        if not seen:
-            raise ValueError(f"{path} holds no line.")
-        lists += len(seen)
-        shapes[direction] = last[queries], longest
-        named = {side: max(named[side], last[side] + 1) for side in sides}
-    counts = {side: named[side] if known.count is None else known.count for side, known in sides.items()}
-    if shapes["t2i"][0] >= counts["captions"]:
+    known = {"images": images, "captions": captions}
+    rows = {side: None if one.ids is None else rows_by_id(one.ids, one.noun) for side, one in known.items()}
+    runs = {direction: _read_run(path, *(rows[side] for side in SIDES[direction])) for direction, path in files.items()}
+    named = {
+        side: 1 + max(int(run["anchor" if side == SIDES[one][0] else "candidate"].max()) for one, run in runs.items())
+        for side in known
+    }
+    counts = {side: named[side] if one.count is None else one.count for side, one in known.items()}
+    if (last := runs["t2i"]["anchor"].max()) >= counts["captions"]:
         raise ValueError(
-            f"{files['t2i']} has a list for caption {shapes['t2i'][0]}, and there are captions 0 to "
-            f"{counts['captions'] - 1}."
+            f"{files['t2i']} has a list for caption {last}, and there are captions 0 to {counts['captions'] - 1}."
         )
-    if max((named[side] for side, known in sides.items() if known.count is None), default=0) > _MOST_ROWS * lists:
+    lists = sum(int((run["place"] == 0).sum()) for run in runs.values())
+    if max((named[side] for side, one in known.items() if one.count is None), default=0) > _MOST_ROWS * lists:
         raise ValueError(
             f"the runs name image {counts['images'] - 1} and caption {counts['captions'] - 1}, and have {lists} lists: "
             "these are no rows of the data; number rows from 0, and give --image-ids where images go by ids."
         )
     opened: dict[Direction, GivenLists] = {}
-    for direction, path in files.items():
-        queries, documents = SIDES[direction]
-        shape = counts[queries], shapes[direction][1]
-        ids = open_memmap(work / f"{path.name}.ids.npy", mode="w+", dtype=np.int32, shape=shape)
-        scores = open_memmap(work / f"{path.name}.scores.npy", mode="w+", dtype=np.float32, shape=shape)
-        ids[:], scores[:] = -1, np.nan
-        for _, query, listed, listed_scores in _read_run(path, rows[queries], rows[documents]):
-            ids[query, : len(listed)], scores[query, : len(listed)] = listed, listed_scores
-        opened[direction] = str(path), ids, scores
+    for direction, run in runs.items():
+        shape, at = (counts[SIDES[direction][0]], run["place"].max() + 1), (run["anchor"], run["place"])
+        ids, scores = np.full(shape, -1, np.int32), np.full(shape, np.nan, np.float32)
+        ids[at], scores[at] = run["candidate"], run["score"]
+        opened[direction] = str(files[direction]), ids, scores
     return opened
 
 
@@ -168,20 +150,22 @@ def _open_official(path: Path) -> Integer[np.ndarray, "anchors h"]:
     return lists
 
 
-RowsById = Mapping[str, int] | None
-"""The row of each id; None if ids are row numbers."""
-
-
-def _read_run(path: Path, queries: RowsById, documents: RowsById) -> Iterator[tuple[str, int, list[int], list[float]]]:
-    """Iterate over lists, the consecutive lines of a query: their first line, the query, the documents and scores."""
+def _read_run(path: Path, anchors: RowsById, candidates: RowsById) -> np.ndarray:
+    """Read the lines of a run as LINEs; those of an anchor must be consecutive."""
     with path.open(encoding="utf-8", errors="replace") as file:
-        entries = (_entry(f"{path}:{line}", text, queries, documents) for line, text in enumerate(file, start=1))
-        for _, group in groupby(entries, key=lambda entry: entry[1]):
-            places, rows, listed, scores = zip(*group, strict=True)
-            yield places[0], rows[0], list(listed), list(scores)
+        lines = (_line(f"{path}:{line}", text, anchors, candidates) for line, text in enumerate(file, start=1))
+        run = np.fromiter(lines, LINE)
+    if not len(run):
+        raise ValueError(f"{path} holds no line.")
+    starts = np.flatnonzero(np.diff(run["anchor"], prepend=-1))
+    _, first = np.unique(run["anchor"][starts], return_index=True)
+    if len(again := np.setdiff1d(np.arange(len(starts)), first)):
+        raise ValueError(f"{path}:{starts[again[0]] + 1}: this query has lines further up too; sort the run by query.")
+    run["place"] = np.arange(len(run)) - np.repeat(starts, np.diff(starts, append=len(run)))
+    return run
 
 
-def _entry(where: str, line: str, queries: RowsById, documents: RowsById) -> tuple[str, int, int, float]:
+def _line(where: str, line: str, anchors: RowsById, candidates: RowsById) -> tuple[int, int, int, float]:
     fields = line.split()
     if len(fields) != 6:
         raise ValueError(f"{where}: {len(fields)} fields where a TREC run has 6: qid Q0 docid rank score tag.")
@@ -191,7 +175,7 @@ def _entry(where: str, line: str, queries: RowsById, documents: RowsById) -> tup
         score = math.nan
     if not abs(score) <= LARGEST_SCORE:
         raise ValueError(f"{where}: the score {fields[4]!r} is not a finite number, or too large for float32.")
-    return where, _row(fields[0], queries, where), _row(fields[2], documents, where), score
+    return _row(fields[0], anchors, where), _row(fields[2], candidates, where), 0, score
 
 
 def _row(name: str, rows: RowsById, where: str) -> int:
@@ -227,24 +211,30 @@ def import_lists(
         )
     pairs = pairs_of(positives, images, captions)
     made: dict[Direction, tuple[dict[str, Any], Any]] = {}
+    counts: dict[Direction, dict[str, int]] = {}
     for direction in DIRECTIONS:
         _, ids, scores = given[direction]
         both = None if vectors is None else [vectors[side] for side in SIDES[direction]]
         kind = "exact" if both else "none" if scores is None else "source"
         about = {"h": ids.shape[1], "search": "none", "guarantee": "imported", "scores": kind}
-        own = positives_of(direction, pairs, len(ids))
-        made[direction] = about, _cleaned(given[direction], own, len(given[OPPOSITE[direction]][1]), both)
-    provenance = {"dataset": pairing_sha256(pairs, captions), **provenance}
-    return write_table(output, provenance, made, pairs, write=_write_cleaned)
+        own, others = positives_of(direction, pairs, len(ids)), len(given[OPPOSITE[direction]][1])
+        counts[direction] = {"own_positives_left_out": 0, "anchors_without_negatives": 0}
+        made[direction] = about, _cleaned(given[direction], own, others, both, counts[direction])
+    manifest = write_table(output, {"dataset": pairing_sha256(pairs, captions), **provenance}, made, pairs)
+    for direction, more in counts.items():
+        manifest["directions"][direction] |= more
+    write_manifest(output, manifest)
+    return manifest
 
 
 def _cleaned(
-    lists: GivenLists, positives: Positives, candidates: int, vectors: Sequence[Float32[np.ndarray, "_ D"]] | None
-) -> Iterator[tuple[NegativeLists, int]]:
-    """Iterate over blocks of lists without own positives, with the number of these.
-
-    `vectors` are of anchors and candidates.
-    """
+    lists: GivenLists,
+    positives: Positives,
+    candidates: int,
+    vectors: Sequence[Float32[np.ndarray, "_ D"]] | None,
+    counts: dict[str, int],
+) -> Iterator[NegativeLists]:
+    """Iterate over blocks of lists without own positives, and add to the `counts`; `vectors` are of both sides."""
     source, every_id, every_score = lists
     for start, stop in blocks(len(every_id), BLOCK_LISTS):
         ids, rows = np.asarray(every_id[start:stop]), np.arange(stop - start)
@@ -271,17 +261,6 @@ def _cleaned(
             scores[real] = every_score[start:stop][real]
         if vectors is not None or every_score is not None:
             ids, scores = in_table_order(ids, scores)
-        yield NegativeLists(ids, scores, positive).keep(ids >= 0), int(is_own.sum())
-
-
-def _write_cleaned(path: Path, footer: Mapping[str, Any], parts: Iterable[tuple[NegativeLists, int]]) -> dict[str, Any]:
-    content, rows, dropped, empty = ContentHash(), 0, 0, 0
-    with list_writer(path, footer) as writer:
-        for lists, own in parts:
-            writer.write_table(to_arrow(lists, rows).cast(writer.schema))
-            content.add(lists)
-            rows += len(lists)
-            dropped += own
-            empty += int((lists.lengths == 0).sum())
-    figures = {"own_positives_left_out": dropped, "anchors_without_negatives": empty}
-    return {"anchors": rows, "sha256": content.hexdigest(), **figures}
+        counts["own_positives_left_out"] += int(is_own.sum())
+        counts["anchors_without_negatives"] += int((~real.any(axis=1)).sum())
+        yield NegativeLists(ids, scores, positive).keep(ids >= 0)

@@ -1,49 +1,33 @@
-"""Export a table on disk to another trainer's format, with a README that loads it."""
+"""Export a table to another trainer's format, with a README that loads it, or publish it as a table."""
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float32
 
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import Direction
-from aoq.pipeline.tables.card import describe_tables
+from aoq.pipeline.tables import files
+from aoq.pipeline.tables.audit import audit
+from aoq.pipeline.tables.card import VIEW, describe_tables, write_card
 from aoq.pipeline.tables.exchange.formats import FORMATS, find_format
-from aoq.pipeline.tables.exchange.outgoing import BLOCK_ANCHORS, Names, Outgoing
-from aoq.pipeline.tables.exchange.pictures import find_pictures, require_pictures
+from aoq.pipeline.tables.exchange.outgoing import BLOCK_ANCHORS, Names, Outgoing, find_pictures
 from aoq.pipeline.tables.exchange.writers import Format
-from aoq.pipeline.tables.files import (
-    count_lists,
-    count_rows,
-    directions_of,
-    nouns_of,
-    read_chunks,
-    read_ids,
-    read_manifest,
-    read_positives,
-    search_facts,
-)
 from aoq.pipeline.tables.pairs import SIDES, positives_of, require_one_each, rows_by_id
-from aoq.pipeline.tables.screens.view import View
-
-_README = """\
-Hard negatives in the format $name, mined by aoq $version: $rows$pictures$scores.
-
-```$language
-$load
-```
-"""
+from aoq.pipeline.tables.screens.view import View, read_view, write_view
+from aoq.pipeline.tables.writing import write_ids
 
 
-@dataclass(frozen=True)
-class Content:
+class Content(NamedTuple):
     """How the rows of one side are named and shown, as far as a format needs it."""
 
     ids: Sequence[str] | None = None
@@ -76,90 +60,79 @@ def export_table(
     with the number of anchors read, the number of all anchors, and the direction. Return the numbers of rows written
     and of anchors left out.
     """
-    form, manifest = find_format(name), read_manifest(table)
-    mined = directions_of(manifest)
-    if len(mined) == 1:
-        _require_one_set(name, form, captions, direction)
-        captions = images
-    _require_content(name, form, images, captions, packed, direction or mined[0])
+    form, manifest = find_format(name), files.read_manifest(table)
+    mined = files.directions_of(manifest)
+    _require_content(name, form, images, captions, packed, direction or mined[0], is_one_set=len(mined) == 1)
+    captions = captions if len(mined) > 1 else images
     names = _names(table, manifest, {"images": images, "captions": captions})
-    pairs = read_positives(table, manifest) if form.has_texts else np.empty((0, 2), np.int32)
+    pairs = files.read_positives(table, manifest) if form.has_texts else np.empty((0, 2), np.int32)
     if form.has_texts and not len(pairs):
         raise ValueError(f"in {table} no caption belongs to any image, and this format needs positives.")
+    is_scored, outgoing = scores or form.scores == "always", {}
 
     def lists(one: Direction) -> Iterator[NegativeLists]:
-        start, (total, _) = 0, count_lists(table / f"{one}.parquet")
-        for block in read_chunks(table, one, manifest, BLOCK_ANCHORS):
+        start, (total, _) = 0, files.count_lists(table / f"{one}.parquet")
+        for block in files.read_chunks(table, one, manifest, BLOCK_ANCHORS):
             yield block if view is None else block.keep(view[one].flags[start : start + len(block)] == 0)
             start += len(block)
             progress(start, total, one)
 
-    outgoing: dict[Direction, Outgoing] = {}
-    is_scored = scores or form.scores == "always"
     for one in mined if direction is None else (direction,):
-        known = search_facts(manifest, one).get("scores", "exact")
+        known = files.search_facts(manifest, one).get("scores", "exact")
         if (is_scored and known != "exact") or (form.scores == "of negatives" and known == "none"):
             lacking = "scores" if known == "none" else "scores of positives"
             raise ValueError(f"{table} was imported without {lacking}; import it with --vectors to have them.")
         anchors, candidates = SIDES[one]
-        outgoing[one] = Outgoing(
-            one,
-            lists(one),
-            names[anchors],
-            names[candidates],
-            positives_of(one, pairs, len(names[anchors].ids)),
-            _depth(table, one, num_negatives, form),
-            is_scored,
-            None if vectors is None else (vectors[anchors], vectors[candidates]),
-            packed,
-        )
+        own = positives_of(one, pairs, len(names[anchors].ids))
+        both = None if vectors is None else (vectors[anchors], vectors[candidates])
+        depth, sides = _depth(table, one, num_negatives, form), (names[anchors], names[candidates])
+        outgoing[one] = Outgoing(one, lists(one), *sides, own, depth, is_scored, both, packed)
     if form.directions == "joined":
         outgoing = {"t2i": replace(outgoing["t2i"], other=outgoing["i2t"])}
-    written = {one: form.write(each, output) for one, each in outgoing.items()}
-    for one, (rows, _) in written.items():
+    written, counts = {}, []
+    for one, each in outgoing.items():
+        rows, _ = written[one] = form.write(each, output)
         if not rows:
             raise ValueError(
                 f"no anchor of the {one} lists of {table} has a positive and the negatives that {name} needs, up to "
-                f"{outgoing[one].depth}; ask for fewer (--num-negatives), or mine more."
+                f"{each.depth}; ask for fewer (--num-negatives), or mine more."
             )
-    counts = (f"{rows} rows, {one}, up to {outgoing[one].depth} each" for one, (rows, _) in written.items())
+        counts.append(f"{rows} rows, {one}, up to {each.depth} each")
     _write_readme(output, name, form, list(outgoing.values()), ", ".join(counts))
     return written
 
 
-def _require_one_set(name: str, form: Format, captions: Content, direction: Direction | None) -> None:
-    if form.directions == "joined":
-        raise ValueError(f"{name} joins images and captions, and this table is of one set; choose another format.")
-    if direction == "t2i":
-        raise ValueError(
-            "in one set both directions have the same lists, which are stored as i2t; leave out --direction."
-        )
-    if captions != Content():
-        raise ValueError(
-            "this table is of one set, whose rows go by --image-ids, --image-texts and --image-root; leave out the "
-            "options about captions."
-        )
-
-
 def _require_content(
-    name: str, form: Format, images: Content, captions: Content, packed: bool, direction: Direction
+    name: str,
+    form: Format,
+    images: Content,
+    captions: Content,
+    packed: bool,
+    direction: Direction,
+    *,
+    is_one_set: bool,
 ) -> None:
     """Refuse ids that a reader would take for texts, and content that the format has no place for."""
     with_pictures = ", ".join(one for one, other in FORMATS.items() if other.images in ("path", "lookup"))
     with_packed = ", ".join(one for one, other in FORMATS.items() if other.images == "lookup")
     image_pictures, caption_pictures = (content.pictures is not None for content in (images, captions))
     has_pictures, is_joined = image_pictures or caption_pictures, form.directions == "joined"
-    queries, kind, other = (images, "images", "t2i") if direction == "i2t" else (captions, "pictures", "i2t")
+    queries, kind, other = (captions, "pictures", "i2t") if direction == "t2i" else (images, "images", "t2i")
     why_no_pictures = "has ids alone" if form.images == "id" else "is read as text alone"
-    option = "--image-root" if image_pictures else "--caption-root"
-    lacking = (
-        "has the images' pictures, and none are given; give --image-root FOLDER, where the file of an image is its id"
-    )
-    lacking += "" if is_joined else " (or --image-texts FILE, a text for each image)"
+    option, a_text = "--image-root" if image_pictures else "--caption-root", "--image-texts FILE, a text for each image"
+    lacking = "has the images' pictures, and none are given; give --image-root FOLDER, where the file of an image is "
+    lacking += "its id" if is_joined else f"its id (or {a_text})"
     if form.images == "text":
-        lacking = "is read as text alone, and an image's id is none; give --image-texts FILE, a text for each image, "
-        lacking += f"or choose a format with pictures: {with_pictures}"
+        lacking = f"is read as text alone, and an image's id is none; give {a_text}, or choose {with_pictures}"
     refusals = {
+        f"{name} joins images and captions, and this table is of one set; choose another format.": (
+            is_one_set and is_joined
+        ),
+        "in one set both directions have the same lists, which are stored as i2t; leave out --direction.": (
+            is_one_set and direction == "t2i"
+        ),
+        "this table is of one set, whose rows go by --image-ids, --image-texts and --image-root; leave out the options "
+        "about captions.": is_one_set and captions != Content(),
         "an image goes as its picture or as a text; give --image-root or --image-texts, not both.": (
             image_pictures and images.texts is not None
         ),
@@ -167,7 +140,7 @@ def _require_content(
             caption_pictures and captions.texts is not None
         ),
         f"{name} has the captions' texts, and none are given; give --texts FILE or --data FOLDER.": (
-            form.has_texts and captions is not images and captions.texts is None and not caption_pictures
+            form.has_texts and not is_one_set and captions.texts is None and not caption_pictures
         ),
         f"{name} {why_no_pictures}, and has no place for pictures; leave out {option}, or choose {with_pictures}.": (
             has_pictures and form.images not in ("path", "lookup")
@@ -190,7 +163,7 @@ def _require_content(
 
 
 def _depth(table: Path, direction: Direction, requested: int | None, form: Format) -> int:
-    _, h = count_lists(table / f"{direction}.parquet")
+    _, h = files.count_lists(table / f"{direction}.parquet")
     if requested is not None and requested > h and form.directions == "one":
         option = "h-captions" if direction == "i2t" else "h-images"
         raise ValueError(
@@ -202,19 +175,19 @@ def _depth(table: Path, direction: Direction, requested: int | None, form: Forma
 
 def _names(table: Path, manifest: Mapping[str, Any], contents: Mapping[str, Content]) -> dict[str, Names]:
     """Name and show the rows of both sides; those of one set are the same."""
-    counts, own, names = count_rows(table, manifest), read_ids(table, manifest), {}
-    for side, noun in nouns_of(manifest).items():
-        content, count = contents[side], counts[side]
-        ids, pictures = own.get(side) if content.ids is None else content.ids, content.pictures
-        texts = "captions" if noun == "caption" else f"texts of {noun}s"
-        listed = None if isinstance(pictures, Path) else pictures
-        for values, what in ((ids, f"{noun} ids"), (content.texts, texts), (listed, "pictures")):
-            require_one_each(values, what, count)
+    counts, own, names = files.count_rows(table, manifest), files.read_ids(table, manifest), {}
+    for side, noun in files.nouns_of(manifest).items():
+        (ids, texts, pictures), count = contents[side], counts[side]
+        ids = own.get(side) if ids is None else ids
+        require_one_each(ids, f"{noun} ids", count)
         ids = [str(row) for row in range(count)] if ids is None else ids
         rows_by_id(ids, noun)
-        values = find_pictures(pictures, ids) if isinstance(pictures, Path) else pictures or content.texts or ()
+        require_one_each(texts, "captions" if noun == "caption" else f"texts of {noun}s", count)
+        values = find_pictures(pictures, ids) if isinstance(pictures, Path) else pictures or texts or ()
         if pictures is not None:
-            require_pictures(values)
+            require_one_each(values, "pictures", count)
+            if (missing := next((path for path in values if not os.path.isfile(path)), None)) is not None:
+                raise FileNotFoundError(f"{missing} is no file; prepare the folder again, or give --image-root.")
         names[side] = Names(ids, values, are_pictures=pictures is not None, noun=noun)
     return {side: names.get(side, names["images"]) for side in contents}
 
@@ -222,8 +195,8 @@ def _names(table: Path, manifest: Mapping[str, Any], contents: Mapping[str, Cont
 def _write_readme(folder: Path, name: str, form: Format, outgoing: Sequence[Outgoing], rows: str) -> None:
     """Write the YAML by which `datasets` finds the tables, if there are any, then the lines that load them."""
     sides = [side for one in outgoing for side in (one.anchors, one.candidates)]
-    files = sorted(path for kind in ("parquet", "jsonl") for path in folder.glob(f"*.{kind}"))
-    tables = {path.stem if len(files) > 1 else "default": path.name for path in files}
+    paths = sorted(path for kind in ("parquet", "jsonl") for path in folder.glob(f"*.{kind}"))
+    tables = {path.stem if len(paths) > 1 else "default": path.name for path in paths}
     lookups = sorted({f"{side.noun}s" for side in sides}, reverse=True)
     load = Template(form.load.strip()).substitute(
         folder=folder.name,
@@ -233,14 +206,35 @@ def _write_readme(folder: Path, name: str, form: Format, outgoing: Sequence[Outg
         names=", ".join(f'"{lookup}"' for lookup in lookups),
     )
     by_path = any(side.are_pictures for side in sides) and not outgoing[0].packed
-    text = Template(_README).substitute(
-        name=name,
-        version=version("aoq"),
-        rows=rows,
-        pictures=", with pictures by their paths on this machine" if by_path else "",
-        scores=f", with the teacher's scores for {form.scores_are_for}" if outgoing[0].scored else "",
-        language=form.language,
-        load=load,
-    )
+    more = ", with pictures by their paths on this machine" if by_path else ""
+    more += f", with the teacher's scores for {form.scores_are_for}" if outgoing[0].scored else ""
+    text = f"Hard negatives in the format {name}, mined by aoq {version('aoq')}: {rows}{more}."
     front_matter = f"---\n{describe_tables(folder, tables)}---\n" if tables else ""
-    (folder / "README.md").write_text(front_matter + text, encoding="utf-8")
+    content = f"{front_matter}{text}\n\n```{form.language}\n{load}\n```\n"
+    (folder / "README.md").write_text(content, encoding="utf-8")
+
+
+def publish_table(
+    table: Path, output: Path, *, ids: Mapping[str, Sequence[str]], view: Path | None = None, licence: str | None = None
+) -> list[str]:
+    """Audit a table, write it with its view, ids and a data card to the new folder `output`, and name the files.
+
+    It reads back as the table, without pictures and texts, and nothing in it describes this machine.
+    """
+    if findings := audit(table):
+        more = f", and {len(findings) - 1} more" if len(findings) > 1 else ""
+        raise ValueError(f"{table} does not pass `aoq audit`: {findings[0]}{more}; mine it again.")
+    manifest = files.read_manifest(table)
+    judged, directions = None if view is None else read_view(view, manifest), files.directions_of(manifest)
+    if len(directions) == 1 and "captions" in ids:
+        raise ValueError("the table is of one set, whose ids are --image-ids; leave out --caption-ids.")
+    output.mkdir()
+    lists = [f"{direction}{ending}" for direction in directions for ending in (".parquet", ".certificates.parquet")]
+    for name in (*lists, files.POSITIVES, files.MANIFEST):
+        if (table / name).is_file():
+            shutil.copyfile(table / name, output / name)
+    write_ids(output, {**files.read_ids(table, manifest), **ids})
+    if judged is not None:
+        write_view(judged, output / VIEW)
+    write_card(output, name=output.name, licence=licence)
+    return sorted(str(path.relative_to(output)) for path in output.rglob("*") if path.is_file())

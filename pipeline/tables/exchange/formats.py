@@ -19,14 +19,7 @@ from typing import Any
 
 from aoq.pipeline.tables.exchange.bare_lists import write_official, write_run
 from aoq.pipeline.tables.exchange.negclip import write_negclip
-from aoq.pipeline.tables.exchange.outgoing import (
-    Names,
-    Outgoing,
-    anchors_with_both,
-    full_pairs,
-    labelled_documents,
-    triplets,
-)
+from aoq.pipeline.tables.exchange.outgoing import Names, Outgoing
 from aoq.pipeline.tables.exchange.writers import Format, Lookup
 
 
@@ -122,27 +115,27 @@ _for_sentence_transformers = partial(Format, LOAD_ROWS, needs_endings=True, scor
 
 FORMATS: dict[str, Format] = {
     "triplet": _for_sentence_transformers(
-        rows=triplets,
-        columns="anchor=anchor.value positive=positive.value negative=negative.value scores",
+        one_each=("positives", "negatives"),
+        columns="anchor=anchor.value positive=positive.value negative=negative.value scores=documents.score",
         scores_are_for=MARGIN_LOSSES,
     ),
     "n-tuple": _for_sentence_transformers(
-        rows=full_pairs,
-        columns="anchor=anchor.value positive=positive.value negative_n=negative.value scores",
+        full=True,
+        columns="anchor=anchor.value positive=positive.value negative_n=negatives.value scores=documents.score",
         scores_are_for=MARGIN_LOSSES,
     ),
     "labeled-pair": _for_sentence_transformers(
-        rows=labelled_documents,
-        columns="anchor=anchor.value positive=document.value label score",
+        one_each=("documents",),
+        columns="anchor=anchor.value positive=document.value label=document.label score=document.score",
     ),
     "labeled-list": _for_sentence_transformers(
-        columns="anchor=anchor.value positive=documents.value labels scores",
+        columns="anchor=anchor.value positive=documents.value labels=documents.label scores=documents.score",
         scores_are_for="listwise losses of CrossEncoder",
     ),
     "ids": Format(
         LOAD_IDS,
-        rows=full_pairs,
-        columns="query_id=anchor.id positive_id=positive.id negative_ids=negatives.id scores",
+        full=True,
+        columns="query_id=anchor.id positive_id=positive.id negative_ids=negatives.id scores=documents.score",
         lookups=(
             Lookup("{noun}s.parquet", "anchors", ("{noun}_id", "{noun}_id")),
             Lookup("{noun}s.parquet", "candidates", ("{noun}_id", "{noun}_id")),
@@ -153,7 +146,7 @@ FORMATS: dict[str, Format] = {
     ),
     "tevatron": Format(
         LOAD_TEVATRON,
-        rows=anchors_with_both,
+        one_each=(),
         columns="query_id=anchor.id query_text=anchor.text query_image=anchor.picture "
         "positive_document_ids=positives.id negative_document_ids=negatives.id",
         path="train/train.parquet",  # a folder for each table: the trainer takes one name for each
@@ -162,7 +155,7 @@ FORMATS: dict[str, Format] = {
     ),
     "colpali": Format(
         LOAD_COLPALI,
-        rows=full_pairs,
+        full=True,
         columns="query=anchor.value positive_passages=positives.number negative_passages=negatives.number",
         lookups=(Lookup("corpus.parquet", "candidates", (None, None), ("doc", "doc")),),
         images="lookup",
@@ -170,7 +163,7 @@ FORMATS: dict[str, Format] = {
     ),
     "nemo": Format(
         LOAD_NEMO,
-        rows=anchors_with_both,
+        one_each=(),
         columns="question_id=anchor.id question=anchor.value pos_doc=positives.id neg_doc=negatives.id",
         path="train.json",
         line=_nemo_line,
@@ -199,8 +192,8 @@ FORMATS: dict[str, Format] = {
     "negclip": Format(LOAD_NEGCLIP, "bash", write_folder=write_negclip, directions="joined"),
     "pylate": Format(
         LOAD_PYLATE,
-        rows=full_pairs,
-        columns="query_id=anchor.id document_ids=documents.id scores",
+        full=True,
+        columns="query_id=anchor.id document_ids=documents.id scores=documents.score",
         lookups=(
             Lookup("queries.parquet", "anchors", ("query_id", None)),
             Lookup("documents.parquet", "candidates", ("document_id", None)),
@@ -211,9 +204,9 @@ FORMATS: dict[str, Format] = {
     "flagembedding": Format(
         LOAD_FLAGEMBEDDING,
         "bash",
-        rows=anchors_with_both,
+        one_each=(),
         columns="query=anchor.value pos=positives.value neg=negatives.value "
-        "pos_scores=positive_scores neg_scores=negative_scores",
+        "pos_scores=positives.score neg_scores=negatives.score",
         path="train.jsonl",
         images="text",
         scores="optional",

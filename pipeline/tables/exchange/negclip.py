@@ -33,7 +33,7 @@ def write_negclip(outgoing: Outgoing, folder: Path) -> tuple[int, int]:
     """Write captions as the anchors; one that lacks what a row needs is left out, and no other row names it."""
     assert outgoing.other is not None
     of_captions, of_images = (
-        np.concatenate([rows.negatives for rows in one.rows()]) for one in (outgoing, outgoing.other)
+        np.concatenate([rows.negatives["row"] for rows in one.rows()]) for one in (outgoing, outgoing.other)
     )
     captions = np.repeat(np.arange(len(of_captions)), np.diff(outgoing.positives.offsets))
     images = outgoing.positives.ids
@@ -51,16 +51,13 @@ def write_negclip(outgoing: Outgoing, folder: Path) -> tuple[int, int]:
     folder.mkdir()
     texts, files = outgoing.anchors.values, outgoing.candidates.values
     with (folder / "train.tsv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, delimiter="\t", lineterminator="\n")
-        quoting = csv.writer(file, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_ALL)
+        # Readers take a carriage return for the end of a row, and Python before 3.13 does not quote it by itself.
+        writer = csv.writer(file, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_ALL)
         writer.writerow(_COLUMNS.names)
         for caption, image in zip(captions.tolist(), images.tolist(), strict=True):
             rows = row_of[of_captions[caption]]
             negatives = [texts[row] for row in of_images[image] if row >= 0]
-            # Readers take a carriage return for the end of a row, and Python before 3.13 does not quote it.
-            has_return = "\r" in texts[caption] + files[image]
-            row = texts[caption], files[image], negatives, rows[rows >= 0].tolist()
-            (quoting if has_return else writer).writerow(row)
+            writer.writerow([texts[caption], files[image], negatives, rows[rows >= 0].tolist()])
     return len(captions), len(of_captions) - len(np.unique(captions))
 
 
@@ -77,9 +74,6 @@ def read_negclip(path: Path | str) -> NegClip:
 
     An image's negatives are the `neg_caption` of all its rows. Texts that are not titles are appended as captions of no
     image: NegCLIP makes them by exchanging words. Own positives are left out.
-
-    Raises:
-        ValueError: for a file without these columns, malformed lists, or row numbers that it does not have.
     """
     path = Path(path)
     with reading(path, f"NegCLIP's TSV with the columns {', '.join(_COLUMNS.names)}"):
@@ -99,12 +93,9 @@ def read_negclip(path: Path | str) -> NegClip:
         for named, own in zip(rows, image_of, strict=True)
     ]
     pairs = np.stack([image_of, np.arange(count)], axis=1).astype(np.int32)
-    about = {"search": "none", "guarantee": "imported", "scores": "none"}
-    manifest = {
-        "dataset": pairing_sha256(pairs, len(captions)),
-        "teacher": {"lists_sha256": file_sha256(path)},
-        "directions": dict.fromkeys(DIRECTIONS, about),
-    }
+    about = {one: {"search": "none", "guarantee": "imported", "scores": "none"} for one in DIRECTIONS}
+    teacher, dataset = {"lists_sha256": file_sha256(path)}, pairing_sha256(pairs, len(captions))
+    manifest = {"dataset": dataset, "teacher": teacher, "directions": about}
     lists = _padded(of_images, len(row_of)), _padded(of_captions, len(captions))
     return NegClip(NegativeTable(*lists, manifest, pairs), list(row_of), captions)
 

@@ -1,15 +1,17 @@
-"""One direction of a table to be exported, as rows of anchors with their positives and negatives."""
+"""One direction of a table to be exported: the ids, texts or pictures of its rows, and its lists as rows of a table."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Float32, Int32, Int64
+from jaxtyping import Bool, Float32
 
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.positives import Positives
@@ -18,8 +20,13 @@ from aoq.pipeline.search.scores import exact_scores
 
 BLOCK_ANCHORS = 256
 """Anchors processed together: as triplets with 5 positives and 300 negatives they are 384,000 rows."""
-
-Documents = Int32[np.ndarray, "rows places"]
+ENTRY = np.dtype([("row", np.int32), ("score", np.float32), ("label", np.int64)])
+"""A row of either side, -1 for padding, with its score; the label of positives is 1."""
+Part = Literal["positives", "negatives", "documents"]
+ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".tiff", ".webp")
+"""Endings by which sentence-transformers takes the path of a file for an image."""
+PICTURE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+"""Type in which `datasets` stores an image: its file's content, or its path."""
 
 
 @dataclass(frozen=True)
@@ -45,68 +52,40 @@ class Names:
 
 @dataclass(frozen=True)
 class ExportRows:
-    """Rows of an export: an anchor each, its positives and its negatives by rank, padded with -1, and their scores."""
+    """Rows of an export: an anchor each, its positives, and its negatives by rank, all of them ENTRYs."""
 
-    anchors: Int64[np.ndarray, " rows"]
-    positives: Int32[np.ndarray, "rows own"]
-    negatives: Int32[np.ndarray, "rows listed"]
-    positive_scores: Float32[np.ndarray, "rows own"]
-    negative_scores: Float32[np.ndarray, "rows listed"]
+    anchors: np.ndarray
+    positives: np.ndarray
+    negatives: np.ndarray
 
     def __getitem__(self, rows: np.ndarray) -> ExportRows:
-        return ExportRows(*(column[rows] for column in vars(self).values()))
+        return ExportRows(self.anchors[rows], self.positives[rows], self.negatives[rows])
 
     @property
-    def documents(self) -> Documents:
+    def documents(self) -> np.ndarray:
         return np.concatenate([self.positives, self.negatives], axis=1)
 
-    @property
-    def scores(self) -> Float32[np.ndarray, "rows places"]:
-        return np.concatenate([self.positive_scores, self.negative_scores], axis=1)
+    def one_each(self, parts: Sequence[Part], *, full: bool) -> ExportRows:
+        """Make a row for each positive, then each negative, or each document, of anchors that have both.
+
+        Documents need only a positive. With `full`, all places have a negative.
+        """
+        needed = [self.positives, *([] if "documents" in parts else [self.negatives])]
+        rows = self[np.logical_and.reduce([np.any(is_listed(part), axis=1) for part in needed])]
+        for part in parts:
+            entries = getattr(rows, part)
+            row, place = np.nonzero(is_listed(entries))
+            rows, single = rows[row], entries[row, place][:, None]
+            if part == "documents":
+                rows = replace(rows, positives=single, negatives=single[:, :0])
+            else:
+                rows = replace(rows, **{part: single})
+        return rows[is_listed(rows.negatives[:, -1])] if full else rows
 
 
-def anchors_with_both(rows: ExportRows) -> ExportRows:
-    """Keep the anchors that have a positive and a negative."""
-    return rows[np.any(rows.positives >= 0, axis=1) & np.any(rows.negatives >= 0, axis=1)]
-
-
-def pairs(rows: ExportRows) -> ExportRows:
-    """Make a row for each anchor with one of its positives; anchors without negatives are left out."""
-    return _one_each(anchors_with_both(rows), "positive")
-
-
-def full_pairs(rows: ExportRows) -> ExportRows:
-    """Make the same rows as `pairs`, without those that have fewer negatives than there are places."""
-    rows = pairs(rows)
-    return rows[rows.negatives[:, -1] >= 0]
-
-
-def triplets(rows: ExportRows) -> ExportRows:
-    """Make a row for each pair and each of its negatives."""
-    return _one_each(pairs(rows), "negative")
-
-
-def _one_each(rows: ExportRows, part: Literal["positive", "negative"]) -> ExportRows:
-    """Make a row for each positive, or for each negative."""
-    documents, scores = (getattr(rows, name) for name in (f"{part}s", f"{part}_scores"))
-    at = np.nonzero(documents >= 0)
-    columns = {f"{part}s": documents[at][:, None], f"{part}_scores": scores[at][:, None]}
-    return replace(rows[at[0]], **columns)
-
-
-def labelled_documents(rows: ExportRows) -> ExportRows:
-    """Make a row for each positive, then for each negative, of anchors that have positives."""
-    documents, scores, own = rows.documents, rows.scores, rows.positives.shape[1]
-    row, place = at = np.nonzero((documents >= 0) & np.any(rows.positives >= 0, axis=1)[:, None])
-    document, score, is_own = documents[at][:, None], scores[at][:, None], (place < own)[:, None]
-    padding, none = np.int32(-1), np.float32(np.nan)
-    return ExportRows(
-        rows.anchors[row],
-        np.where(is_own, document, padding),
-        np.where(is_own, padding, document),
-        np.where(is_own, score, none),
-        np.where(is_own, none, score),
-    )
+def is_listed(entries: np.ndarray) -> Bool[np.ndarray, "*entries"]:
+    """Return whether an entry is none of padding."""
+    return np.asarray(entries["row"] >= 0)
 
 
 @dataclass(frozen=True)
@@ -142,12 +121,10 @@ class Outgoing:
             anchors, head = np.arange(first, first + len(lists)), lists.head(self.depth)
             own = self.positives.rows(anchors)
             is_own = np.arange(own.most) < np.diff(own.offsets)[:, None]
-            positives = np.full(is_own.shape, -1, np.int32)
-            scores = np.full(is_own.shape, np.nan, np.float32)
-            positives[is_own] = own.ids
-            if self.scored:
-                scores[is_own] = self._score_positives(first, lists.positive_score, own)
-            yield ExportRows(anchors, positives, head.negative_ids, scores, head.scores)
+            positives = _entries(np.full(is_own.shape, -1))
+            scores = self._score_positives(first, lists.positive_score, own) if self.scored else np.nan
+            positives[is_own] = _entries(own.ids, scores, label=1)
+            yield ExportRows(_entries(anchors[:, None]), positives, _entries(head.negative_ids, head.scores))
             first += len(lists)
 
     def _score_positives(
@@ -167,3 +144,52 @@ class Outgoing:
                 f"{lowest[row]:.6g}; give the vectors that the table was mined from."
             )
         return scores
+
+
+def _entries(rows: np.ndarray, scores: np.ndarray | float = np.nan, *, label: int = 0) -> np.ndarray:
+    entries = np.empty(rows.shape, ENTRY)
+    entries["row"], entries["score"], entries["label"] = rows, scores, label
+    return entries
+
+
+def find_pictures(root: Path, ids: Sequence[str]) -> list[str]:
+    """Find the absolute path of each image's file below `root`: ROOT/ID, or ROOT/ID with the ending of an image."""
+    if not root.is_dir():
+        raise ValueError(f"{root} is no folder; give --image-root the one in which the image ids are names of files.")
+    base = os.path.abspath(root)
+    if base.encode(errors="replace").decode() != base:
+        raise ValueError(f"{root} has a name that is not UTF-8, which no trainer could read; rename the folder.")
+    files = [_find(base, name) for name in ids]
+    if None in files:
+        first = ids[files.index(None)]
+        raise ValueError(
+            f"{files.count(None)} of {len(ids)} images have no file below {root}, the first is {first!r}; --image-root "
+            f"needs the folder where the id of an image names its file, with or without an ending ({ENDINGS[0]}, …)."
+        )
+    return [path for path in files if path is not None]
+
+
+def _find(base: str, name: str) -> str | None:
+    """Search below `base` alone: ids are data, and could be any path."""
+    path = os.path.normpath(os.path.join(base, name))
+    if not path.startswith(os.path.join(base, "")) or "\0" in name:
+        return None
+    endings = ("", *ENDINGS, *map(str.upper, ENDINGS))
+    return next((path + ending for ending in endings if os.path.isfile(path + ending)), None)
+
+
+def require_endings(files: Sequence[str]) -> None:
+    """Refuse a file that sentence-transformers would take for text."""
+    for path in files:
+        if not path.lower().endswith(ENDINGS):
+            raise ValueError(
+                f"{path} does not end like an image ({', '.join(ENDINGS)}), so sentence-transformers would take its "
+                "path for text; rename the files, or choose the format ids."
+            )
+
+
+def picture_column(files: Sequence[str], *, packed: bool) -> pa.Array:
+    """Make a column of the files' content if `packed`, else of their paths."""
+    if not packed:
+        return pa.array([{"bytes": None, "path": path} for path in files], PICTURE)
+    return pa.array([{"bytes": Path(path).read_bytes(), "path": os.path.basename(path)} for path in files], PICTURE)

@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aoq.pipeline.search.positives import offsets_of
-from aoq.pipeline.tables.exchange.outgoing import Documents, ExportRows, Names, Outgoing, pairs
-from aoq.pipeline.tables.exchange.pictures import PICTURE, picture_column, require_endings, slices
+from aoq.pipeline.search.problem import blocks
+from aoq.pipeline.tables.exchange.outgoing import (
+    PICTURE,
+    ExportRows,
+    Names,
+    Outgoing,
+    Part,
+    is_listed,
+    picture_column,
+    require_endings,
+)
 
 GROUP_BYTES = 64_000_000
-LOOKUP_ROWS = 2**16
+LOOKUP_ROWS, PACKED_ROWS = 2**16, 2**6
 
 Value = Callable[[Outgoing, Names, np.ndarray], "pa.Array | None"]
-"""Makes the values of some rows of a side; None if the format has no such column for this side."""
-_Line = Callable[[Outgoing, str, dict[str, Any]], dict[str, Any]]
+"""Makes the values of some entries of a side; None if the format has no such column for this side."""
 
 
-@dataclass(frozen=True)
-class Lookup:
+class Lookup(NamedTuple):
     """A table with the text or picture of each id of one side."""
 
     path: str
@@ -43,12 +50,15 @@ class Format:
     load: str
     """Lines of its README that load it; `$folder` is replaced by the folder's name."""
     language: Literal["python", "bash", "yaml"] = "python"
-    rows: Callable[[ExportRows], ExportRows] = pairs
+    one_each: tuple[Part, ...] = ("positives",)
+    """Parts of an anchor's group of which each entry has a row of its own."""
+    full: bool = False
+    """True if all rows need as many negatives as there are places."""
     columns: str = ""
     """Each is NAME=PART.VALUE: a row's anchor, positive, negative or document, or their lists (plurals), by its id or
     another of VALUES; NAME_n is a column for each place. Labels are written without scores, and scores if requested."""
     path: str = "train.parquet"
-    line: _Line = lambda outgoing, folder, row: row
+    line: Callable[[Outgoing, str, dict[str, Any]], dict[str, Any]] = lambda outgoing, folder, row: row
     """Turns a row into a line of JSON."""
     frame: tuple[str, str, str] = ("", "\n", "\n")
     """Text before, between and after the lines of JSON."""
@@ -85,14 +95,7 @@ class Format:
             return self.write_folder(outgoing, folder)
         sides = {"anchors": outgoing.anchors, "candidates": outgoing.candidates}
         for side in sides.values():
-            if self.needs_endings and side.are_pictures:
-                require_endings(side.values)
-            for row, text in enumerate([] if side.are_pictures else side.values):
-                if placeholder := next((one for one in self.placeholders if one in text), None):
-                    raise ValueError(
-                        f"the text of {side.noun} {row} has {placeholder!r}, which the reader of this format replaces; "
-                        "remove it from the text, or choose another format."
-                    )
+            self._require_readable(side)
         folder.mkdir()
         for lookup in self.lookups:
             _write_lookup(folder, lookup, sides[lookup.side], packed=outgoing.packed)
@@ -101,8 +104,8 @@ class Format:
         def tables() -> Iterator[pa.Table]:
             nonlocal left_out
             for block in outgoing.rows():
-                rows = self.rows(block)
-                left_out -= len(np.unique(rows.anchors))
+                rows = block.one_each(self.one_each, full=self.full)
+                left_out -= len(np.unique(rows.anchors["row"]))
                 yield _make_table(self.columns, rows, outgoing)
 
         if self.path.endswith(".parquet"):
@@ -113,44 +116,58 @@ class Format:
         self.finish(outgoing, folder)
         return count, left_out
 
+    def _require_readable(self, side: Names) -> None:
+        """Refuse pictures and texts that the reader of this format would take for something else."""
+        if self.needs_endings and side.are_pictures:
+            require_endings(side.values)
+        for row, text in enumerate([] if side.are_pictures else side.values):
+            if placeholder := next((one for one in self.placeholders if one in text), None):
+                raise ValueError(
+                    f"the text of {side.noun} {row} has {placeholder!r}, which the reader of this format replaces; "
+                    "remove it from the text, or choose another format."
+                )
+
 
 MMEB_QUERY = "<|image_1|> Find an image caption describing the given image."
 QUESTION = "Find me an everyday image that matches the given caption: "
 DOCUMENT = "<|image_1|> Represent the given image."
 
 
-def _picture(outgoing: Outgoing, side: Names, rows: np.ndarray) -> pa.Array | None:
+def _picture(outgoing: Outgoing, side: Names, entries: np.ndarray) -> pa.Array | None:
     if not side.are_pictures:
         return None
-    return picture_column([side.values[row] for row in rows.tolist()], packed=outgoing.packed)
+    return picture_column([side.values[row] for row in entries["row"].tolist()], packed=outgoing.packed)
 
 
-def _query(outgoing: Outgoing, side: Names, rows: np.ndarray) -> pa.Array:
+def _query(outgoing: Outgoing, side: Names, entries: np.ndarray) -> pa.Array:
     """Make MMEB's text of an anchor; a picture's has a token in the picture's place."""
     before = QUESTION if outgoing.candidates.are_pictures else ""
-    texts = [MMEB_QUERY if side.are_pictures else before + side.values[row] for row in rows.tolist()]
+    texts = (MMEB_QUERY if side.are_pictures else before + side.values[row] for row in entries["row"].tolist())
     return pa.array(texts, pa.large_string())
 
 
-def _texts_or(text: str, of_pictures: bool, kind: pa.DataType) -> Value:
-    """Take texts, or paths, and `text` for each row of a side that has none."""
+def _values_or(text: str, *, of_pictures: bool) -> Value:
+    """Take paths, or texts, and `text` for each row of a side that has none."""
 
-    def take(_: Outgoing, side: Names, rows: np.ndarray) -> pa.Array:
-        has_none = side.are_pictures == of_pictures
-        return pa.array([text] * len(rows), kind) if has_none else side.value_column.take(rows)
+    def take(_: Outgoing, side: Names, entries: np.ndarray) -> pa.Array:
+        if side.are_pictures == of_pictures:
+            return side.value_column.take(entries["row"])
+        return pa.array([text] * len(entries), pa.large_string())
 
     return take
 
 
 VALUES: dict[str, Value] = {
-    "id": lambda _, side, rows: side.id_column.take(rows),
-    "value": lambda _, side, rows: side.value_column.take(rows),
-    "number": lambda _, __, rows: pa.array(rows, pa.int64()),
-    "text": _texts_or("", True, pa.string()),
-    "path": _texts_or("", False, pa.large_string()),
+    "id": lambda _, side, entries: side.id_column.take(entries["row"]),
+    "value": lambda _, side, entries: side.value_column.take(entries["row"]),
+    "number": lambda _, __, entries: pa.array(entries["row"], pa.int64()),
+    "score": lambda outgoing, _, entries: pa.array(entries["score"]) if outgoing.scored else None,
+    "label": lambda outgoing, _, entries: None if outgoing.scored else pa.array(entries["label"]),
+    "text": _values_or("", of_pictures=False),
+    "path": _values_or("", of_pictures=True),
     "picture": _picture,
     "query": _query,
-    "document": _texts_or(DOCUMENT, True, pa.large_string()),
+    "document": _values_or(DOCUMENT, of_pictures=False),
 }
 
 
@@ -159,34 +176,15 @@ def _make_table(columns: str, rows: ExportRows, outgoing: Outgoing) -> pa.Table:
     made: dict[str, pa.Array] = {}
     for name, _, source in (column.partition("=") for column in columns.split()):
         part, _, value = source.partition(".")
-        if not value:
-            if name.startswith("label") != outgoing.scored:
-                made[name] = _labels_or_scores(source or name, rows)
-        elif name.endswith("_n"):
-            for place, numbers in enumerate(rows.negatives.T, start=1):
-                made[f"{name[:-1]}{place}"] = VALUES[value](outgoing, outgoing.candidates, numbers)
-        else:
-            is_anchor = part == "anchor"
-            side = outgoing.anchors if is_anchor else outgoing.candidates
-            documents = rows.anchors[:, None] if is_anchor else getattr(rows, part.removesuffix("s") + "s")
-            array = VALUES[value](outgoing, side, documents[documents >= 0])
-            if array is not None:
-                made[name] = _list_array(array, documents) if part.endswith("s") else array
+        side = outgoing.anchors if part == "anchor" else outgoing.candidates
+        entries = getattr(rows, part.removesuffix("s") + "s")
+        if name.endswith("_n"):
+            for place, column in enumerate(entries.T, start=1):
+                made[f"{name[:-1]}{place}"] = VALUES[value](outgoing, side, column)
+        elif (array := VALUES[value](outgoing, side, entries[is_listed(entries)])) is not None:
+            offsets = offsets_of(is_listed(entries).sum(axis=1))
+            made[name] = pa.ListArray.from_arrays(offsets, array) if part.endswith("s") else array
     return pa.table(made)
-
-
-def _labels_or_scores(part: str, rows: ExportRows) -> pa.Array:
-    """Make one for each document, as a list if the name is a plural."""
-    documents = {"positive_scores": rows.positives, "negative_scores": rows.negatives}.get(part, rows.documents)
-    if part.startswith("label"):
-        array = pa.array((np.nonzero(documents >= 0)[1] < rows.positives.shape[1]).astype(np.int64))
-    else:
-        array = pa.array(getattr(rows, part.removesuffix("s") + "s")[documents >= 0])
-    return _list_array(array, documents) if part.endswith("s") else array
-
-
-def _list_array(items: pa.Array, documents: Documents) -> pa.ListArray:
-    return pa.ListArray.from_arrays(offsets_of((documents >= 0).sum(axis=1)), items)
 
 
 def _write_lookup(folder: Path, lookup: Lookup, side: Names, *, packed: bool) -> None:
@@ -194,7 +192,8 @@ def _write_lookup(folder: Path, lookup: Lookup, side: Names, *, packed: bool) ->
     id_column, value_column = lookup.ids[side.are_pictures], lookup.values[side.are_pictures]
 
     def tables() -> Iterator[pa.Table]:
-        for part in slices(side.values if packed and side.are_pictures else [], len(side.ids), LOOKUP_ROWS):
+        for start, stop in blocks(len(side.ids), PACKED_ROWS if packed and side.are_pictures else LOOKUP_ROWS):
+            part = slice(start, stop)
             ids = {} if id_column is None else {id_column.format(noun=side.noun): side.id_column[part]}
             is_picture = side.are_pictures
             values = picture_column(side.values[part], packed=packed) if is_picture else side.value_column[part]
@@ -203,31 +202,25 @@ def _write_lookup(folder: Path, lookup: Lookup, side: Names, *, packed: bool) ->
     _write_parquet(folder / lookup.path.format(noun=side.noun), tables())
 
 
-def _write_parquet(path: Path, tables: Iterable[pa.Table]) -> int:
+def _write_parquet(path: Path, tables: Iterator[pa.Table]) -> int:
     """Write tables of one schema to a Parquet file, in row groups of about 64 MB; return the number of rows."""
-    groups = _groups(tables)
-    first = next(groups)
+    first = next(tables)
     features = {field.name: {"_type": "Image"} for field in first.schema if field.type == PICTURE}
     schema = first.schema.with_metadata({"huggingface": json.dumps({"info": {"features": features}})})
     path.parent.mkdir(parents=True, exist_ok=True)
-    with pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as writer:
-        for group in chain([first], groups):
-            writer.write_table(group, row_group_size=max(1, len(group)))
-    return int(pq.read_metadata(path).num_rows)
-
-
-def _groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    count = 0
     waiting: list[pa.Table] = []
-    for table in tables:
-        waiting.append(table)
-        if sum(one.nbytes for one in waiting) >= GROUP_BYTES:
-            yield pa.concat_tables(waiting)
-            waiting = []
-    if waiting:
-        yield pa.concat_tables(waiting)
+    with pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as writer:
+        for table in chain([first], tables, [None]):
+            if waiting and (table is None or sum(one.nbytes for one in waiting) >= GROUP_BYTES):
+                group = pa.concat_tables(waiting)
+                writer.write_table(group, row_group_size=max(1, len(group)))
+                count, waiting = count + len(group), []
+            waiting.append(table)
+    return count
 
 
-def _write_json(path: Path, lines: Iterable[Mapping[str, Any]], frame: tuple[str, str, str]) -> int:
+def _write_json(path: Path, lines: Iterator[Mapping[str, Any]], frame: tuple[str, str, str]) -> int:
     """Write an object per line between the head and the tail of the frame; return the number of lines."""
     head, separator, tail = frame
     count = 0

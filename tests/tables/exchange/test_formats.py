@@ -12,13 +12,18 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from aoq.pipeline.search.problem import DIRECTIONS, OPPOSITE
+from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.tables.exchange import writers
 from aoq.pipeline.tables.exchange.formats import FORMATS
 from aoq.pipeline.tables.exchange.outgoing import Names
 from aoq.pipeline.tables.exchange.writers import DOCUMENT, MMEB_QUERY, QUESTION
+from aoq.pipeline.tables.pairs import SIDES
 
 DEPTH = 4
+FULL = ("n-tuple", "ids", "pylate", "colpali")
+"""Formats whose rows have as many negatives as there are places."""
+GROUPED = ("labeled-pair", "flagembedding", "tevatron", "nemo")
+"""Formats by anchor; the others have a row, or some, for each positive."""
 
 
 def shorten(ids, scores):
@@ -34,83 +39,57 @@ def direction(request):
 def rows_by_definition(name, group, anchors, candidates, scored):
     """Yield the rows of one anchor with its positives and negatives, pairs of a row and its score."""
     anchor, positives, negatives = group
-    key, value = anchors.ids[anchor], anchors.values[anchor]
-
-    def values(pairs):
-        return [candidates.values[row] for row, _ in pairs]
-
-    def ids(pairs):
-        return [candidates.ids[row] for row, _ in pairs]
-
-    if name == "labeled-pair":
-        for label, documents in ((1, positives), (0, negatives if positives else [])):
-            for row, score in documents:
-                more = {"score": score} if scored else {"label": label}
-                yield {"anchor": value, "positive": candidates.values[row], **more}
-    elif not negatives or (len(negatives) < DEPTH and name in ("n-tuple", "ids", "pylate", "colpali")):
+    if not positives or (name != "labeled-pair" and len(negatives) < (DEPTH if name in FULL else 1)):
         return
-    elif name == "flagembedding" and positives:
-        row = {"query": value, "pos": values(positives), "neg": values(negatives)}
-        yield row | ({"pos_scores": scores(positives), "neg_scores": scores(negatives)} if scored else {})
-    elif name == "tevatron" and positives:
-        query = {"query_text": "", "query_image": picture(value)} if anchors.are_pictures else {"query_text": value}
-        documents = {"positive_document_ids": ids(positives), "negative_document_ids": ids(negatives)}
-        yield {"query_id": key, **query, **documents}
-    elif name == "nemo" and positives:
-        documents = [[{"id": one} for one in ids(part)] for part in (positives, negatives)]
-        yield {
-            "question_id": key,
-            "question": value,
-            "corpus_id": "out",
-            "pos_doc": documents[0],
-            "neg_doc": documents[1],
-        }
-    elif name == "triplet":
-        for one in positives:
-            for other in negatives:
-                yield {
-                    "anchor": value,
-                    "positive": candidates.values[one[0]],
-                    "negative": candidates.values[other[0]],
-                    **({"scores": scores([one, other])} if scored else {}),
-                }
-    elif name not in ("flagembedding", "tevatron", "nemo"):
-        for one in positives:
-            yield of_pair(name, key, value, one, negatives, anchors, candidates, scored)
-
-
-def of_pair(name, key, value, one, negatives, anchors, candidates, scored):
-    """The row of an anchor, one of its positives and all its negatives."""
-    documents, positive = [one, *negatives], candidates.values[one[0]]
-    listed = [candidates.values[row] for row, _ in negatives]
-    more = {"scores": scores(documents)} if scored else {}
-    if name == "n-tuple":
-        numbered = {f"negative_{place}": text for place, text in enumerate(listed, start=1)}
-        return {"anchor": value, "positive": positive, **numbered, **more}
-    if name == "labeled-list":
-        return {"anchor": value, "positive": [positive, *listed], **(more or {"labels": [1] + [0] * len(listed)})}
-    if name == "ids":
-        documents = [candidates.ids[row] for row, _ in documents]
-        return {"query_id": key, "positive_id": documents[0], "negative_ids": documents[1:], **more}
-    if name == "pylate":
-        return {"query_id": key, "document_ids": [candidates.ids[row] for row, _ in documents], **more}
-    if name == "colpali":
-        return {"query": value, "positive_passages": [one[0]], "negative_passages": [row for row, _ in negatives]}
-    if name == "ms-swift":
-        row = {"messages": message(anchors, value)} | ({"images": [value]} if anchors.are_pictures else {})
-        for prefix, texts in (("positive", [positive]), ("negative", listed)):
-            row[f"{prefix}_messages"] = [message(candidates, text) for text in texts]
-            row |= {f"{prefix}_images": [[text] for text in texts]} if candidates.are_pictures else {}
-        return row
-    query = (MMEB_QUERY, value) if anchors.are_pictures else (QUESTION + value, "")
-    shown = [(DOCUMENT, text) if candidates.are_pictures else (text, "") for text in (positive, *listed)]
-    texts, paths = zip(*shown, strict=True)
-    row = {"qry": query[0], "qry_image_path": query[1], "pos_text": texts[0], "pos_image_path": paths[0]}
-    return {**row, "neg_text": list(texts[1:]), "neg_image_path": list(paths[1:])}
-
-
-def scores(pairs):
-    return [score for _, score in pairs]
+    key, value = anchors.ids[anchor], anchors.values[anchor]
+    for one in [positives] if name in GROUPED else [[one] for one in positives]:
+        parts = one, negatives
+        own, listed = ([candidates.values[row] for row, _ in part] for part in parts)
+        own_ids, listed_ids = ([candidates.ids[row] for row, _ in part] for part in parts)
+        own_scores, listed_scores = ([score for _, score in part] for part in parts)
+        labels, documents = [1] * len(own) + [0] * len(listed), own + listed
+        scores = {"scores": own_scores + listed_scores} if scored else {}
+        if name == "triplet":
+            for text, score in zip(listed, listed_scores, strict=True):
+                more = {"scores": [*own_scores, score]} if scored else {}
+                yield {"anchor": value, "positive": own[0], "negative": text, **more}
+        elif name == "labeled-pair":
+            for text, label, score in zip(documents, labels, own_scores + listed_scores, strict=True):
+                yield {"anchor": value, "positive": text, **({"score": score} if scored else {"label": label})}
+        elif name == "n-tuple":
+            numbered = {f"negative_{place}": text for place, text in enumerate(listed, start=1)}
+            yield {"anchor": value, "positive": own[0], **numbered, **scores}
+        elif name == "labeled-list":
+            yield {"anchor": value, "positive": documents, **(scores or {"labels": labels})}
+        elif name == "ids":
+            yield {"query_id": key, "positive_id": own_ids[0], "negative_ids": listed_ids, **scores}
+        elif name == "pylate":
+            yield {"query_id": key, "document_ids": own_ids + listed_ids, **scores}
+        elif name == "flagembedding":
+            more = {"pos_scores": own_scores, "neg_scores": listed_scores} if scored else {}
+            yield {"query": value, "pos": own, "neg": listed, **more}
+        elif name == "tevatron":
+            shown = {"query_text": "", "query_image": picture(value)} if anchors.are_pictures else {"query_text": value}
+            yield {"query_id": key, **shown, "positive_document_ids": own_ids, "negative_document_ids": listed_ids}
+        elif name == "nemo":
+            documents = [[{"id": one} for one in ids] for ids in (own_ids, listed_ids)]
+            about = {"question_id": key, "question": value, "corpus_id": "out"}
+            yield {**about, "pos_doc": documents[0], "neg_doc": documents[1]}
+        elif name == "colpali":
+            rows = [[row for row, _ in part] for part in parts]
+            yield {"query": value, "positive_passages": rows[0], "negative_passages": rows[1]}
+        elif name == "ms-swift":
+            row = {"messages": message(anchors, value)} | ({"images": [value]} if anchors.are_pictures else {})
+            for prefix, texts in (("positive", own), ("negative", listed)):
+                row[f"{prefix}_messages"] = [message(candidates, text) for text in texts]
+                row |= {f"{prefix}_images": [[text] for text in texts]} if candidates.are_pictures else {}
+            yield row
+        else:
+            query, path = (MMEB_QUERY, value) if anchors.are_pictures else (QUESTION + value, "")
+            row = {"qry": query, "qry_image_path": path}
+            shown = [(DOCUMENT, text) if candidates.are_pictures else (text, "") for text in documents]
+            row |= {"pos_text": shown[0][0], "pos_image_path": shown[0][1]}
+            yield row | {"neg_text": [text for text, _ in shown[1:]], "neg_image_path": [path for _, path in shown[1:]]}
 
 
 def message(side, value):
@@ -144,8 +123,7 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "scored", "pictures", "direction"), CASES)
 def test_rows(name, scored, pictures, direction, world, outgoing, groups, tmp_path):
-    names = world.pictures if pictures else world.names
-    anchors, candidates = names[direction], names[OPPOSITE[direction]]
+    anchors, candidates = ((world.pictures if pictures else world.names)[side] for side in SIDES[direction])
     made = outgoing(direction, scored=scored, change=shorten, pictures=pictures)
     written = FORMATS[name].write(made, tmp_path / "out")
     by_anchor = [
@@ -188,7 +166,7 @@ def test_a_text_with_what_the_reader_replaces_is_refused(name, text, direction, 
 def test_lookups(name, path, columns, is_anchor, pictures, packed, world, outgoing, tmp_path):
     pictures = pictures and name != "pylate"
     FORMATS[name].write(outgoing("t2i", scored=name == "pylate", pictures=pictures, packed=packed), tmp_path / "out")
-    side = (world.pictures if pictures else world.names)["t2i" if is_anchor else "i2t"]
+    side = (world.pictures if pictures else world.names)["captions" if is_anchor else "images"]
     id_column, value_column = columns[side.are_pictures], columns[2 + side.are_pictures]
     expected = [
         {id_column: key, value_column: picture(value, packed=packed) if side.are_pictures else value}
@@ -213,7 +191,7 @@ def test_rows_are_written_in_groups_that_fit_into_memory(outgoing, tmp_path, mon
 
 
 def test_trec(direction, world, outgoing, groups, tmp_path):
-    ids = world.names[direction].ids, world.names[OPPOSITE[direction]].ids
+    ids = [world.names[side].ids for side in SIDES[direction]]
     lines = [
         (ids[0][anchor], "Q0", ids[1][row], str(place), score, "aoq")
         for anchor, _, negatives in groups(direction, DEPTH, shorten)
