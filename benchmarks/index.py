@@ -31,7 +31,7 @@ import torch
 from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search.backends import choose_backend
 from aoq.pipeline.search.problem import READ_ROWS, Problem
-from aoq.pipeline.tables.files import read_manifest, read_unverified
+from aoq.pipeline.tables.files import read_lists, read_manifest
 from benchmarks.memory import Peak
 
 THEMES, TOPIC_ROWS, SPECTRUM = 500, 40, -0.4
@@ -107,7 +107,7 @@ def run(problem: Problem, search: str, recall: float, place: Path) -> dict[str, 
 def brute_force_recall(problem: Problem, output: Path) -> float:
     """Fraction found of the images' lists, on anchors that the search did not sample on purpose."""
     rows = np.random.default_rng(7).choice(len(problem.images), CHECKED, replace=False)
-    lists, h = read_unverified(output / "i2t.parquet")[rows], problem.h_captions
+    lists, h = read_lists(output, "i2t", read_manifest(output))[rows], problem.h_captions
     anchors = problem.images[rows].astype(np.float64)
     best = np.full((CHECKED, h), -np.inf)
     for start in range(0, len(problem.captions), READ_ROWS):

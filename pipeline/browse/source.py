@@ -13,7 +13,6 @@ from shlex import quote
 from typing import Any
 
 import numpy as np
-from aoq.pipeline.tables.exchange.pictures import find_pictures
 from jaxtyping import Float32
 
 from aoq.pipeline.artifact import Artifact
@@ -29,6 +28,7 @@ from aoq.pipeline.search.problem import DIRECTIONS, OPPOSITE, Direction
 from aoq.pipeline.stages.chain import Chain, check_same_data, run_name, same_queries, table_owner
 from aoq.pipeline.stages.splits import open_checked, open_train_split
 from aoq.pipeline.tables.contents import ShownRows, TableRows
+from aoq.pipeline.tables.exchange.outgoing import find_pictures
 from aoq.pipeline.tables.inspection import inspect_anchor
 from aoq.pipeline.tables.screens.view import View, read_view
 from aoq.pipeline.tables.table import NegativeTable, read_table

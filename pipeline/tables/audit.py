@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +15,9 @@ from aoq.pipeline.reading import parse_json, reading
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.positives import both_ways
 from aoq.pipeline.search.problem import DIRECTIONS, OPPOSITE, Direction
-from aoq.pipeline.tables.files import (
-    CERTIFICATES,
-    MANIFEST,
-    MINE_AGAIN,
-    POSITIVES,
-    content_sha256,
-    directions_of,
-    read_ids,
-    read_manifest,
-    read_unverified,
-    read_unverified_positives,
-    search_facts,
-)
-from aoq.pipeline.tables.pairs import Pairs, is_among, listed_keys, pair_keys, pairs_sha256
-from aoq.pipeline.tables.table import SEARCH_FIELDS, NegativeTable
+from aoq.pipeline.tables.files import CERTIFICATES, MANIFEST, MINE_AGAIN, POSITIVES, search_facts
+from aoq.pipeline.tables.pairs import Pairs, is_among, listed_keys, pair_keys
+from aoq.pipeline.tables.table import SEARCH_FIELDS, NegativeTable, read_table
 from aoq.pipeline.tables.writing import Figures, are_certified
 
 FIELDS = {"direction", "h", "search", "guarantee", "anchors", "sha256"}
@@ -40,59 +27,41 @@ Keys = Int64[np.ndarray, "anchors h"]
 """The number of each listed pair; padding is -1."""
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A check, the number of rows that fail it, and the first of them."""
+def audit(given: NegativeTable | Path | str) -> list[str]:
+    """Check a table in a folder, or one in memory without files and certificates, and say what is wrong.
 
-    file: str
-    message: str
-    rows: int = 1
-    first: int | None = None
-
-    def __str__(self) -> str:
-        where = "" if self.first is None else f" ({self.rows} rows, the first is {self.first})"
-        return f"{self.file}: {self.message}{where}"
-
-
-def audit(given: NegativeTable | Path | str) -> list[Finding]:
-    """Check a table in a folder, or one in memory without files and certificates, and list the findings.
-
-    A table that cannot be read at all raises ValueError or OSError.
+    A table that cannot be read, as files do not match its hashes, raises ValueError or OSError.
     """
-    findings: list[Finding] = []
+    found: list[str] = []
     if isinstance(given, NegativeTable):
         table = given
     else:
-        folder, manifest = Path(given), read_manifest(Path(given))
-        lists = [read_unverified(folder / f"{direction}.parquet") for direction in directions_of(manifest)]
-        positives, ids = read_unverified_positives(folder), read_ids(folder, manifest)
-        table = NegativeTable(lists[0], lists[-1], manifest, positives, ids)
+        folder, table = Path(given), read_table(given)
         for direction in table.directions:
-            about = search_facts(manifest, direction)
+            about = search_facts(table.manifest, direction)
             if lacking := FIELDS - about.keys():
                 raise ValueError(
                     f"{folder / MANIFEST} lacks {sorted(lacking)} of {direction}: it is damaged, or was written by an "
                     "older version; mine again."
                 )
-            findings += _identity(folder, direction, table)
+            found += _manifest(folder, direction, table)
             if about["guarantee"] == "exact" or about.get("certified_share"):
-                findings += _certificates(folder, direction, table[direction], about)
+                found += _certificates(folder, direction, table[direction], about)
     mined = [direction for direction in table.directions if table[direction].h]
     for direction in mined:
-        findings += _lists(direction, table)
+        found += _lists(direction, table)
     if all(table[direction].negative_ids.max(initial=-1) < len(table[OPPOSITE[direction]]) for direction in mined):
         listed = {direction: _keys(table, direction) for direction in mined}
         if table.positives is not None:
-            findings += _positives(table, table.positives, listed)
+            found += _positives(table, table.positives, listed)
         if table.is_one_set:
             listed["t2i"] = _keys(table, "t2i")
-            findings += _itself(table)
         if len(listed) == len(DIRECTIONS):
-            findings += _agreement(table, listed)
-    return findings
+            found += _agreement(table, listed)
+    return found
 
 
-def _lists(direction: Direction, table: NegativeTable) -> Iterator[Finding]:
+def _lists(direction: Direction, table: NegativeTable) -> Iterator[str]:
     lists, candidates = table[direction], len(table[OPPOSITE[direction]])
     ids, scores = lists.negative_ids, lists.scores
     real: Bool[np.ndarray, "anchors h"] = ids >= 0
@@ -111,55 +80,51 @@ def _lists(direction: Direction, table: NegativeTable) -> Iterator[Finding]:
         "a listed id without a source, or padding with one": lists.sources is not None and (lists.sources > 0) != real,
         "the same id twice": (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0),
         "not in order (score falling, then id rising)": real[:, 1:] & real[:, :-1] & (rises | tied),
+        "a row among its own negatives": table.is_one_set and ids == np.arange(len(ids))[:, None],
     }
     for message, wrong in checks.items():
-        yield from _found(f"{direction}.parquet", message, np.asarray(wrong))
+        yield from _rows(f"{direction}.parquet: {message}", np.asarray(wrong))
 
 
-def _identity(folder: Path, direction: Direction, table: NegativeTable) -> Iterator[Finding]:
-    """Check that the footer, the manifest and the content describe one table."""
-    name, lists, about = f"{direction}.parquet", table[direction], table.manifest["directions"][direction]
+def _manifest(folder: Path, direction: Direction, table: NegativeTable) -> Iterator[str]:
+    """Check that the footer and the manifest say the same, and the latter what the lists are."""
+    name, lists, about = f"{direction}.parquet", table[direction], search_facts(table.manifest, direction)
     with reading(folder / name, "a table's file"):
         footer = parse_json((pq.read_schema(folder / name).metadata or {}).get(b"aoq", b"{}"), dict)
     shared = {key: value for key, value in table.manifest.items() if key not in ("directions", "ids")}
     for key, value in {**shared, **{key: about.get(key) for key in ("direction", "h", *SEARCH_FIELDS)}}.items():
         if footer.get(key) != value:
-            yield Finding(name, f"its footer says {key} = {footer.get(key)!r}, the manifest {value!r}")
-    if lists.h != about["h"] or len(lists) != about["anchors"]:
-        yield Finding(
-            name, f"holds {len(lists)} lists of {lists.h}, the manifest says {about['anchors']} of {about['h']}"
-        )
-    if content_sha256(lists) != about["sha256"]:
-        yield Finding(name, "its lists are not those whose sha256 the manifest gives")
+            yield f"{name}: its footer says {key} = {footer.get(key)!r}, the manifest {value!r}"
+    if (lists.h, len(lists)) != (about["h"], about["anchors"]):
+        stated = f"the manifest says {about['anchors']} of {about['h']}"
+        yield f"{name}: holds {len(lists)} lists of {lists.h}, {stated}"
     if len(lists):
         figures = Figures()
         figures.add(lists)
         yield from _figures(direction, about, figures.summary())
 
 
-def _figures(direction: Direction, about: Mapping[str, Any], computed: Mapping[str, float | None]) -> Iterator[Finding]:
+def _figures(direction: Direction, about: Mapping[str, Any], computed: Mapping[str, float | None]) -> Iterator[str]:
     """Compare the manifest's figures with those of the table."""
     for key, value in computed.items():
         stated = about.get(key, value)  # older and imported tables lack some
         are_numbers = isinstance(stated, int | float) and value is not None
         if stated != value and not (are_numbers and abs(stated - value) < ROUNDING):
-            yield Finding(MANIFEST, f"it says {key} = {stated!r} of {direction}, and the table gives {value!r}")
+            yield f"{MANIFEST}: it says {key} = {stated!r} of {direction}, and the table gives {value!r}"
 
 
-def _certificates(
-    folder: Path, direction: Direction, lists: NegativeLists, about: Mapping[str, Any]
-) -> Iterator[Finding]:
+def _certificates(folder: Path, direction: Direction, lists: NegativeLists, about: Mapping[str, Any]) -> Iterator[str]:
     """Check that the certificates are the lists', and that those of exact lists certify each."""
     name = f"{direction}.certificates.parquet"
     rows = read_parquet(folder / name, CERTIFICATES, remedy=MINE_AGAIN)
     if not np.array_equal(rows["anchor_id"].to_numpy(), np.arange(len(lists))):
-        yield Finding(name, "its anchors are not those of the table")
+        yield f"{name}: its anchors are not those of the table"
         return
     last, own, bound = rows["last_score"].to_numpy(), lists.scores[:, -1], rows["bound"].to_numpy()
-    yield from _found(name, "a last score that is not the table's", (last != own) & ~(np.isnan(last) & np.isnan(own)))
+    yield from _rows(f"{name}: a last score that is not the table's", (last != own) & ~(np.isnan(last) & np.isnan(own)))
     is_certified = are_certified(last, bound)
     if about["guarantee"] == "exact":
-        yield from _found(name, "not certified: the last score does not clear the bound", ~is_certified)
+        yield from _rows(f"{name}: not certified: the last score does not clear the bound", ~is_certified)
     yield from _figures(direction, about, {"certified_share": float(is_certified.mean())})
 
 
@@ -168,30 +133,22 @@ def _keys(table: NegativeTable, direction: Direction) -> Keys:
     return listed_keys(direction, np.arange(len(ids))[:, None], ids, len(table.t2i))
 
 
-def _positives(table: NegativeTable, positives: Pairs, listed: dict[Direction, Keys]) -> Iterator[Finding]:
-    if table.manifest.get("positives_sha256") not in (None, pairs_sha256(positives)):
-        yield Finding(POSITIVES, "its pairs are not those whose sha256 the manifest gives")
+def _positives(table: NegativeTable, positives: Pairs, listed: dict[Direction, Keys]) -> Iterator[str]:
+    """Check that the rows exist, that none is listed, and that those of one set come in both orders."""
     outside = (positives < 0).any(axis=1) | (positives >= [len(table.i2t), len(table.t2i)]).any(axis=1)
     if outside.any():
-        yield from _found(POSITIVES, "pairs with rows that the table does not have", outside)
+        yield from _rows(f"{POSITIVES}: pairs with rows that the table does not have", outside)
         return
     own = np.sort(pair_keys(positives[:, 0], positives[:, 1], len(table.t2i)))
     for direction, keys in listed.items():
-        yield from _found(f"{direction}.parquet", "an own positive among the negatives", is_among(keys, own))
+        yield from _rows(f"{direction}.parquet: an own positive among the negatives", is_among(keys, own))
+    if table.is_one_set:
+        both = both_ways(positives)
+        if len(np.setxor1d(own, pair_keys(both[:, 0], both[:, 1], len(table.t2i)))):
+            yield f"{POSITIVES}: pairs in one order only, or of a row with itself"
 
 
-def _itself(table: NegativeTable) -> Iterator[Finding]:
-    """Check that no row of one set is its own negative or positive, and that its positives come in both orders."""
-    itself = table.i2t.negative_ids == np.arange(len(table.i2t))[:, None]
-    yield from _found("i2t.parquet", "a row among its own negatives", itself)
-    if table.positives is not None:
-        both = both_ways(table.positives)
-        keys, both_keys = (pair_keys(pairs[:, 0], pairs[:, 1], len(table.i2t)) for pairs in (table.positives, both))
-        if len(odd := np.setxor1d(keys, both_keys)):
-            yield Finding(POSITIVES, "pairs in one order only, or of a row with itself", len(odd))
-
-
-def _agreement(table: NegativeTable, listed: dict[Direction, Keys]) -> Iterator[Finding]:
+def _agreement(table: NegativeTable, listed: dict[Direction, Keys]) -> Iterator[str]:
     """Check that both directions give a pair the same score, as far as their lists reach.
 
     Skipped where scores came from elsewhere, and for fused scores, which belong to one list.
@@ -206,13 +163,14 @@ def _agreement(table: NegativeTable, listed: dict[Direction, Keys]) -> Iterator[
         place = order[np.minimum(np.searchsorted(theirs, keys, sorter=order), len(order) - 1)]
         there, real = theirs[place] == keys, keys >= 0
         differs = there & real & (other.scores.ravel()[place] != lists.scores)
-        yield from _found(f"{direction}.parquet", "a score that differs from the other direction's", differs)
+        yield from _rows(f"{direction}.parquet: a score that differs from the other direction's", differs)
         if all(one.get("guarantee") == "exact" for one in about):
             last = np.nan_to_num(other.scores[:, -1], nan=-np.inf)[lists.negative_ids]
             lacking, message = real & ~there & (lists.scores > last), "a pair that the other direction should list"
-            yield from _found(f"{direction}.parquet", f"{message}, but does not", lacking)
+            yield from _rows(f"{direction}.parquet: {message}, but does not", lacking)
 
 
-def _found(file: str, message: str, wrong: Any) -> list[Finding]:
+def _rows(message: str, wrong: Any) -> list[str]:
+    """Say how many rows are wrong, if any, and which is the first."""
     rows = np.flatnonzero(wrong.any(axis=1) if wrong.ndim == 2 else wrong)
-    return [Finding(file, message, len(rows), int(rows[0]))] if len(rows) else []
+    return [f"{message} ({len(rows)} rows, the first is {rows[0]})"] if len(rows) else []

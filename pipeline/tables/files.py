@@ -39,10 +39,10 @@ from typing_extensions import Required, TypedDict
 
 from aoq.pipeline.columns import Parquet, open_parquet, read_parquet
 from aoq.pipeline.files import canonical_json, write_atomically
-from aoq.pipeline.reading import read_json
+from aoq.pipeline.reading import read_json, reading
 from aoq.pipeline.search.lists import NegativeLists, from_arrow
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
-from aoq.pipeline.tables.pairs import SIDES, TWO_SIDES, Pairs, pairs_sha256
+from aoq.pipeline.tables.pairs import SIDES, TWO_SIDES, Pairs, pairs_sha256, require_one_each, rows_by_id
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -106,14 +106,14 @@ def read_chunks(
             content.add(lists)
             yield lists
             first += len(block)
-    if search_facts(manifest, direction).get("sha256") not in (None, content.hexdigest()):  # None: an older table
-        raise ValueError(f"{path} does not hold the lists whose sha256 {folder / MANIFEST} gives; {MINE_AGAIN}.")
+    _require_hash(path, "lists", content.hexdigest(), search_facts(manifest, direction).get("sha256"))
 
 
-def read_unverified(path: Path) -> NegativeLists:
-    """Read one direction without checking it against the manifest."""
-    with open_lists(path) as file:
-        return numbered(path, file.read(), 0)
+def _require_hash(path: Path, what: str, sha256: str, stated: str | None) -> None:
+    """Refuse what is not the manifest's; older tables have no hashes."""
+    if stated not in (None, sha256):
+        manifest = path.with_name(MANIFEST)
+        raise ValueError(f"{path} does not hold the {what} whose sha256 {manifest} gives; {MINE_AGAIN}.")
 
 
 def count_lists(path: Path) -> tuple[int, int]:
@@ -155,20 +155,13 @@ def require_numbers(path: Path, table: pa.Table, first: int = 0) -> None:
 
 def read_positives(folder: Path, manifest: Mapping[str, Any]) -> Pairs:
     """Read the positive pairs, rows (image, caption); refused if they do not match the manifest's hash."""
-    pairs = read_unverified_positives(folder)
-    sizes = list(count_rows(folder, manifest).values())
-    if ((pairs < 0) | (pairs >= sizes)).any():
-        raise ValueError(f"{folder / POSITIVES} has pairs with rows that the table does not have; {MINE_AGAIN}.")
-    if manifest.get("positives_sha256") not in (None, pairs_sha256(pairs)):  # None: an older table
-        raise ValueError(
-            f"{folder / POSITIVES} does not hold the pairs whose sha256 {folder / MANIFEST} gives; {MINE_AGAIN}."
-        )
+    path = folder / POSITIVES
+    rows = read_parquet(path, PAIRS, remedy=MINE_AGAIN)
+    pairs = np.stack([rows["image_id"].to_numpy(), rows["caption_id"].to_numpy()], axis=1)
+    if ((pairs < 0) | (pairs >= [*count_rows(folder, manifest).values()])).any():
+        raise ValueError(f"{path} has pairs with rows that the table does not have; {MINE_AGAIN}.")
+    _require_hash(path, "pairs", pairs_sha256(pairs), manifest.get("positives_sha256"))
     return pairs
-
-
-def read_unverified_positives(folder: Path) -> Pairs:
-    rows = read_parquet(folder / POSITIVES, PAIRS, remedy=MINE_AGAIN)
-    return np.stack([rows["image_id"].to_numpy(), rows["caption_id"].to_numpy()], axis=1)
 
 
 class About(TypedDict, total=False):
@@ -260,20 +253,14 @@ def read_ids(table: Path, manifest: Mapping[str, Any]) -> dict[str, list[str]]:
         raise ValueError(
             f"{table / MANIFEST} has ids of {sorted(unknown)}, and the table's sides are {[*columns]}; {MINE_AGAIN}."
         )
-    ids = {}
-    for side, expected in hashes.items():
+    ids, counts = {}, count_rows(table, manifest)
+    for side, stated in hashes.items():
         file, schema = columns[side]
         names = cast(list[str], read_parquet(table / file, schema, remedy=MINE_AGAIN)[schema.names[0]].to_pylist())
-        if ids_sha256(names) != expected:
-            raise ValueError(
-                f"{table / file} does not hold the ids whose sha256 {table / MANIFEST} gives; {MINE_AGAIN}."
-            )
-        count, different = count_rows(table, manifest)[side], len({*names})
-        if not len(names) == different == count:
-            raise ValueError(
-                f"{table / file} has {len(names)} ids, {different} of them different, and the table has {count} rows, "
-                f"each with an id of its own; {MINE_AGAIN}."
-            )
+        _require_hash(table / file, "ids", ids_sha256(names), stated)
+        with reading(table / file, "the ids of a table", MINE_AGAIN):
+            require_one_each(names, "ids", counts[side])
+            rows_by_id(names, "row")
         ids[side] = names
     return ids
 
