@@ -14,21 +14,10 @@ from jaxtyping import Int32
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.positives import Positives
-from aoq.pipeline.search.problem import Direction
-from aoq.pipeline.tables.files import (
-    content_sha256,
-    count_rows,
-    directions_of,
-    read_ids,
-    read_manifest,
-    read_positives,
-    search_facts,
-    sides_of,
-    table_hashes,
-)
+from aoq.pipeline.search.problem import DIRECTIONS, Direction
+from aoq.pipeline.tables import files
 from aoq.pipeline.tables.pairs import (
     Pairs,
-    is_among,
     pair_keys,
     paired,
     pairing_sha256,
@@ -37,7 +26,7 @@ from aoq.pipeline.tables.pairs import (
     require_one_each,
 )
 
-_REMEDY = "give the data that the table was mined on, or mine again"
+_REMEDY = "whose rows are others, or in another order; give the data that the table was mined on, or mine again"
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,7 +48,7 @@ class TableContents:
     @property
     def sides(self) -> tuple[str, ...]:
         """Names of the rows: ("images", "captions") by default, one name for one set."""
-        return sides_of(self.manifest)
+        return files.sides_of(self.manifest)
 
     @property
     def is_one_set(self) -> bool:
@@ -68,29 +57,26 @@ class TableContents:
     @property
     def directions(self) -> tuple[Direction, ...]:
         """Directions whose lists differ."""
-        return directions_of(self.manifest)
+        return files.directions_of(self.manifest)
 
-    def own(self, direction: Direction) -> Positives:
-        """Group the true pairs by anchor."""
+    @cached_property
+    def own(self) -> Mapping[Direction, Positives]:
+        """The true pairs by anchor: captions of images (i2t), and images of captions (t2i)."""
         if self.positives is None:
             raise ValueError("the table does not say which pairs are true; give it `positives`.")
-        return positives_of(direction, self.positives, len(self[direction]))
+        return {one: positives_of(one, self.positives, len(self[one])) for one in DIRECTIONS}
 
     @property
     def sha256(self) -> dict[str, str]:
         """Hash of each direction's lists, from the manifest if it has one."""
-        if "sha256" in search_facts(self.manifest, "i2t"):
-            return table_hashes(self.manifest)
-        return {direction: content_sha256(self[direction]) for direction in self.directions}
+        if "sha256" in files.search_facts(self.manifest, "i2t"):
+            return files.table_hashes(self.manifest)
+        return {direction: files.content_sha256(self[direction]) for direction in self.directions}
 
 
 @dataclass(frozen=True)
 class TableRows:
-    """The rows of a table by its own pairs; the items of one set are both images and captions.
-
-    Raises:
-        ValueError: for texts or ids that are not one a row.
-    """
+    """The rows of a table by its own pairs; the items of one set are both images and captions."""
 
     table: TableContents
     texts: Sequence[str] | None = None
@@ -113,35 +99,28 @@ class TableRows:
     @cached_property
     def named(self) -> Sequence[str]:
         """The captions' ids; empty if there are none."""
-        if self.table.is_one_set:
-            return self.image_ids or self.table.ids.get("images") or ()
-        return self.caption_ids or self.table.ids.get("captions") or ()
+        ids, side = (self.image_ids, "images") if self.table.is_one_set else (self.caption_ids, "captions")
+        return ids or self.table.ids.get(side) or ()
 
     @cached_property
     def image_of(self) -> Int32[np.ndarray, " captions"]:
         """The image of each caption, the first of several; -1 if there is none."""
-        count = len(self.table.t2i)
         if self.table.is_one_set:
-            return np.arange(count, dtype=np.int32)
-        image_of, own = np.full(count, -1, np.int32), self._own["t2i"]
+            return np.arange(len(self.table.t2i), dtype=np.int32)
+        image_of, own = np.full(len(self.table.t2i), -1, np.int32), self.table.own["t2i"]
         has_image = np.diff(own.offsets) > 0
         image_of[has_image] = own.ids[own.offsets[:-1][has_image]]
         return image_of
 
     @cached_property
     def captions_of(self) -> Positives:
-        count = len(self.table.i2t)
         if self.table.is_one_set:
-            return Positives(np.arange(count, dtype=np.int32), np.arange(count + 1))
-        return self._own["i2t"]
+            return Positives(self.image_of, np.arange(len(self.image_of) + 1))
+        return self.table.own["i2t"]
 
     def answers_of(self, direction: Direction, query: int) -> Int32[np.ndarray, " right"]:
         """The positives of a query, rising."""
-        return self._own[direction][query]
-
-    @cached_property
-    def _own(self) -> dict[Direction, Positives]:
-        return {"i2t": self.table.own("i2t"), "t2i": self.table.own("t2i")}
+        return self.table.own[direction][query]
 
 
 ShownRows = Split | TableRows
@@ -152,41 +131,31 @@ def require_origin(table: TableContents | Path, split: Split, fingerprint: str) 
     """Refuse a split of another fingerprint, or, if the table has none, of other sizes, ids or pairs.
 
     `table` is one in memory, or a folder, whose lists are not read.
-
-    Raises:
-        ValueError: names the difference.
     """
     positives: Pairs | None
-    ids: Mapping[str, Sequence[str]]
+    ids: Sequence[str]
     if isinstance(table, Path):
-        manifest: Mapping[str, Any] = read_manifest(table)
-        counts, positives, ids = count_rows(table, manifest), read_positives(table, manifest), read_ids(table, manifest)
+        manifest: Mapping[str, Any] = files.read_manifest(table)
+        positives, ids = files.read_positives(table, manifest), files.read_ids(table, manifest).get("images", ())
+        counts = files.count_rows(table, manifest)
     else:
+        manifest, positives, ids = table.manifest, table.positives, table.ids.get("images", ())
         counts = {"images": len(table.i2t), "captions": len(table.t2i)}
-        manifest, positives, ids = table.manifest, table.positives, table.ids
     for side, count in (("images", split.image_count), ("captions", split.caption_count)):
         if count != counts[side]:
-            raise ValueError(f"the split has {count} {side}, and the table {counts[side]}; {_REMEDY}.")
+            raise ValueError(f"the split has {count} {side}, and the table {counts[side]}, {_REMEDY}.")
     mined, captions = manifest.get("dataset"), split.caption_count
     # Tables mined from vectors, of which no more is known, name their data by its pairs.
     by_pairs = [] if positives is None else [pairs_sha256(positives), pairing_sha256(positives, captions)]
     if mined is not None and mined not in (fingerprint, *by_pairs):
-        raise ValueError(
-            f"the table was mined on other data (fingerprint {mined[:12]}, this split's is {fingerprint[:12]}): its "
-            f"rows are other images and captions, or in another order; {_REMEDY}."
-        )
-    if "images" in ids and (names := list(ids["images"])) != split.ids:
-        row = next(row for row, (one, other) in enumerate(zip(names, split.ids, strict=True)) if one != other)
-        raise ValueError(
-            f"image {row} is {names[row]!r} in the table and {split.ids[row]!r} in the split, whose rows are others, "
-            f"or in another order; {_REMEDY}."
-        )
+        prints = f"fingerprint {mined[:12]}, this split's is {fingerprint[:12]}"
+        raise ValueError(f"the table was mined on other data ({prints}), {_REMEDY}.")
+    for row, (name, other) in enumerate(zip(ids, split.ids, strict=False)):  # a table may have no ids
+        if name != other:
+            raise ValueError(f"image {row} is {name!r} in the table and {other!r} in the split, {_REMEDY}.")
     if positives is not None:
         pairs = paired(split.image_of)
         own, mined_keys = (pair_keys(rows[:, 0], rows[:, 1], captions) for rows in (pairs, positives))
-        if len(missing := pairs[~is_among(own, np.sort(mined_keys))]):
+        if len(missing := pairs[~np.isin(own, mined_keys)]):
             image, caption = missing[0]
-            raise ValueError(
-                f"caption {caption} belongs to image {image} in the split, but not in the table, whose rows are "
-                f"others, or in another order; {_REMEDY}."
-            )
+            raise ValueError(f"caption {caption} has image {image} in the split, but not in the table, {_REMEDY}.")

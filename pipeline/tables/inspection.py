@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,8 @@ NEAR_DUPLICATE = 0.8
 
 @dataclass(frozen=True)
 class Positive:
+    """An image or a caption; a caption has an id if captions have some."""
+
     row: int
     text: str
     score: float | None
@@ -30,11 +32,12 @@ class Positive:
     rank: int | None
     """1 + the negatives at least as similar; None if it lies beyond the list."""
     caption_id: str = ""
-    """Id of a caption, if captions have ids."""
 
 
 @dataclass(frozen=True)
 class Negative:
+    """A listed image or caption, with the image's id and the caption's."""
+
     rank: int
     row: int
     image_id: str
@@ -49,13 +52,13 @@ class Negative:
     flags: tuple[str, ...]
     """Rules of the view that it meets."""
     suspicion: float
-    """Suspicion of the view, from 0 to 1."""
     caption_id: str = ""
-    """Id of a caption, if captions have ids."""
 
 
 @dataclass(frozen=True)
 class Inspection:
+    """An anchor, with the image's id and the caption's, its positives, and some of its negatives."""
+
     direction: Direction
     anchor: int
     image_id: str
@@ -66,7 +69,6 @@ class Inspection:
     positives: list[Positive]
     negatives: list[Negative]
     caption_id: str = ""
-    """Id of a caption, if captions have ids."""
 
 
 @dataclass(frozen=True)
@@ -119,34 +121,31 @@ def inspect_list(
     listed: AnchorList, split: ShownRows, places: Int64[np.ndarray, " some"], store: EmbeddingStore | None
 ) -> Inspection:
     """Show the negatives at these places of the list, and the anchor's positives."""
-    direction, anchor, lists = listed.direction, listed.anchor, listed.lists
-    image = anchor if direction == "i2t" else int(split.image_of[anchor])
-    positives = split.answers_of(direction, anchor)
-    own_words = [tokenise(split.captions[row]) for row in (positives if direction == "i2t" else [anchor])]
-    positive_score = float(lists.positive_score[0])
+    is_image, anchor, lists = listed.direction == "i2t", listed.anchor, listed.lists
+    positives, positive_score = split.answers_of(listed.direction, anchor), float(lists.positive_score[0])
+    own_words = [tokenise(split.captions[row]) for row in (positives if is_image else [anchor])]
     return Inspection(
-        direction,
+        listed.direction,
         anchor,
-        split.ids[image] if image >= 0 else "",
-        split.captions[anchor] if direction == "t2i" else "",
+        _image_id(split, anchor if is_image else split.image_of[anchor]),
+        "" if is_image else split.captions[anchor],
         lists.h,
         None if np.isnan(positive_score) else positive_score,
-        _positives(positives, listed, split, store),
+        [*_positives(positives, listed, split, store)],
         [_negative(listed, split, place, own_words) for place in places.tolist()],
-        listed.caption_id(anchor) if direction == "t2i" else "",
+        "" if is_image else listed.caption_id(anchor),
     )
 
 
 def _negative(listed: AnchorList, split: ShownRows, place: int, own_words: Sequence[Sequence[str]]) -> Negative:
     lists, judged, is_caption = listed.lists, listed.judged, listed.direction == "i2t"
     row, score = int(lists.negative_ids[0, place]), float(lists.scores[0, place])
-    image = int(split.image_of[row]) if is_caption else row
     texts = [split.captions[caption] for caption in ([row] if is_caption else split.captions_of[row])]
     bits = 0 if lists.sources is None else int(lists.sources[0, place])
     return Negative(
         place + 1,
         row,
-        split.ids[image] if image >= 0 else "",
+        _image_id(split, split.image_of[row] if is_caption else row),
         texts[0] if texts else "",
         score,
         score >= float(lists.positive_score[0]),
@@ -158,25 +157,22 @@ def _negative(listed: AnchorList, split: ShownRows, place: int, own_words: Seque
     )
 
 
-def _positives(rows: np.ndarray, listed: AnchorList, split: ShownRows, store: EmbeddingStore | None) -> list[Positive]:
-    is_caption, lists, positives = listed.direction == "i2t", listed.lists, []
-    scores: Sequence[float | None] = [None] * len(rows)
+def _image_id(split: ShownRows, image: int) -> str:
+    return split.ids[image] if image >= 0 else ""
+
+
+def _positives(
+    rows: Int32[np.ndarray, " own"], listed: AnchorList, split: ShownRows, store: EmbeddingStore | None
+) -> Iterator[Positive]:
+    is_caption, scores = listed.direction == "i2t", [None] * len(rows)
     if store is not None:
         anchors, candidates = (store.images, store.captions) if is_caption else (store.captions, store.images)
         one = anchors[listed.anchor : listed.anchor + 1]
         scores = exact_scores(one, candidates, np.array([0, len(rows)]), rows).tolist()
     for row, score in zip(rows.tolist(), scores, strict=True):
-        rank = None if score is None else 1 + int((lists.scores >= score).sum())
-        positives.append(
-            Positive(
-                row,
-                split.captions[row] if is_caption else split.ids[row],
-                score,
-                rank if rank is not None and rank <= lists.h else None,
-                listed.caption_id(row) if is_caption else "",
-            )
-        )
-    return positives
+        above = listed.lists.h if score is None else int((listed.lists.scores >= score).sum())
+        text, caption_id = (split.captions[row], listed.caption_id(row)) if is_caption else (split.ids[row], "")
+        yield Positive(row, text, score, above + 1 if above < listed.lists.h else None, caption_id)
 
 
 def _duplicate(texts: Sequence[Sequence[str]], own_words: Sequence[Sequence[str]]) -> str:

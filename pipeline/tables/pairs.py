@@ -123,11 +123,7 @@ class Known:
 def read_pairs(
     path: Path, images: Known, captions: Known, least_grade: float | None = None
 ) -> Integer[np.ndarray, "*shape"]:
-    """Read the positive pairs, rows (image, caption), or the image of each caption from a .npy vector.
-
-    Raises:
-        ValueError: for an unknown id or row, a grade that is not a number, or if no pair is left.
-    """
+    """Read the positive pairs, rows (image, caption), or the image of each caption from a .npy vector."""
     suffixes = (".npy", *TABLE_SUFFIXES, *JUDGEMENT_SUFFIXES)
     if path.suffix not in suffixes:
         raise ValueError(f"{path} should pair images with captions, in one of {', '.join(suffixes)}.")

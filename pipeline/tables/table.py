@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -12,20 +13,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 from jaxtyping import Float32, UInt32
+from pydantic import ValidationError
 
-from aoq.pipeline.config.screen import Suspected
+from aoq.pipeline.config.screen import Screen, Suspected
+from aoq.pipeline.config.section import explain_refusal
+from aoq.pipeline.data.noise import read_clean_pairs
+from aoq.pipeline.reading import require_unmasked
 from aoq.pipeline.search.lists import NegativeLists, to_arrow
 from aoq.pipeline.search.problem import Direction
+from aoq.pipeline.tables import files
 from aoq.pipeline.tables.contents import TableContents
-from aoq.pipeline.tables.files import (
-    directions_of,
-    read_ids,
-    read_lists,
-    read_manifest,
-    read_positives,
-    search_facts,
-)
-from aoq.pipeline.tables.pairs import Pairs, pairs_sha256
+from aoq.pipeline.tables.pairs import Pairs, pairs_sha256, require_one_each
 from aoq.pipeline.tables.screens.view import Judged, View, rules_of, write_view
 from aoq.pipeline.tables.writing import made_whole, write_ids, write_table
 
@@ -74,11 +72,34 @@ class NegativeTable(TableContents):
         match and `pair_probabilities` those that each caption's own pair is right: files, or arrays. `judgements` are
         a judge's: a file, or an Arrow table of its columns.
         """
-        from aoq.pipeline.tables.screens.judge import judge_by_rules  # loads torch and numba
+        from aoq.pipeline.tables.screens.judge import judge  # loads torch and numba
+        from aoq.pipeline.tables.screens.judgements import read_judgements, read_matches
+        from aoq.pipeline.tables.screens.knowledge import Knowledge
 
-        files = {"positives": positives, "pair_probabilities": pair_probabilities, "judgements": judgements}
-        view, suspected = judge_by_rules(self, rules, texts=texts, images=images, captions=captions, **files)
-        return ScreenedTable(self, view, suspected)
+        if unknown := [rule for rule in rules if rule not in Screen.model_fields]:
+            raise ValueError(f"there is no rule {unknown[0]!r}; the rules are {', '.join(Screen.model_fields)}.")
+        arrays = {"positives": positives, "pair_probabilities": pair_probabilities, "judgements": judgements}
+        options = {**rules, **{option: _name(value) for option, value in arrays.items()}}
+        try:
+            screen = Screen(**{option: value for option, value in options.items() if value is not None})
+        except ValidationError as error:
+            raise ValueError(explain_refusal(Screen, error)) from None
+        for name, values in {"images": images, "captions": captions, **arrays}.items():
+            require_unmasked(values, name)
+        sizes = len(self.i2t), len(self.t2i)
+        require_one_each(texts, "texts", sizes[1])
+        require_one_each(images, "vectors of images", sizes[0])
+        require_one_each(captions, "vectors of captions", sizes[1])
+        if isinstance(positives, (str, Path)):
+            positives = read_matches(Path(positives), *sizes)
+        if isinstance(pair_probabilities, (str, Path)):
+            pair_probabilities = read_clean_pairs(Path(pair_probabilities), sizes[1])
+        judged = None
+        if judgements is not None:
+            source = Path(judgements) if isinstance(judgements, str) else judgements
+            judged = read_judgements(source, *sizes, grades=screen.judged_grades, one_set=self.is_one_set)
+        known = Knowledge(texts, images, captions, positives, pair_probabilities, judged)
+        return ScreenedTable(self, judge(self, screen, known), screen.suspected)
 
     def save(self, folder: Path | str, *, overwrite: bool = False, **provenance: Any) -> None:
         """Write the table, whole or not at all, to the new folder `folder`; `read_table` reads it again.
@@ -89,17 +110,17 @@ class NegativeTable(TableContents):
         """
         if self.positives is None:
             raise ValueError("a saved table says which pairs are true, and this one does not; give it `positives`.")
-        made: dict[Direction, tuple[Mapping[str, Any], Any]] = {}
+        made = {}
         for direction in self.directions:
-            lists, fields = self[direction], search_facts(self.manifest, direction)
+            lists, known = self[direction], files.search_facts(self.manifest, direction)
             if not lists.h:
                 raise ValueError(f"a table to save has both directions, and {direction} was not mined; mine both.")
-            fields = {key: value for key, value in fields.items() if key in SEARCH_FIELDS}
-            about = {"search": "in memory", "guarantee": "exact", **fields}
+            about = {"h": lists.h, "search": "in memory", "guarantee": "exact"}
+            about |= {key: value for key, value in known.items() if key in SEARCH_FIELDS}
             is_proven = lists.bound is not None and bool((lists.scores[:, -1] > lists.bound).all())
             if about["guarantee"] == "exact" and not is_proven:
                 about["guarantee"] = "unproven"
-            made[direction] = {"h": lists.h, **about}, [lists]
+            made[direction] = about, [lists]
         unnamed = {"dataset": pairs_sha256(self.positives), "teacher": {"vectors": "in memory"}, "tool": "aoq"}
         facts = {**unnamed, **self.manifest, **provenance, "tool_version": version("aoq")}
         facts = {key: value for key, value in facts.items() if key not in ("format_version", "directions", "ids")}
@@ -114,9 +135,9 @@ def read_table(folder: Path | str, *, dataset: str | None = None) -> NegativeTab
     With `dataset`, refuse a table mined on a training split of another fingerprint.
     """
     folder = Path(folder)
-    manifest = read_manifest(folder, dataset=dataset)
-    lists = [read_lists(folder, direction, manifest) for direction in directions_of(manifest)]
-    positives, ids = read_positives(folder, manifest), read_ids(folder, manifest)
+    manifest = files.read_manifest(folder, dataset=dataset)
+    lists = [files.read_lists(folder, direction, manifest) for direction in files.directions_of(manifest)]
+    positives, ids = files.read_positives(folder, manifest), files.read_ids(folder, manifest)
     return NegativeTable(lists[0], lists[-1], manifest, positives, ids)
 
 
@@ -153,10 +174,9 @@ class ScreenedTable:
     def to_pandas(self, direction: Direction) -> Any:
         """Make a pandas.DataFrame like the table's own, with the names of the rules met (`flags`) and `suspicion`."""
         listed = self.table[direction].negative_ids >= 0
-        bits, which = np.unique(self.flags(direction)[listed], return_inverse=True)
-        names = np.array([",".join(rules_of(int(one))) for one in bits], dtype=object)
+        names = [",".join(rules_of(bits)) for bits in self.flags(direction)[listed].tolist()]
         suspicion = self.suspicion(direction)[listed]
-        return _data_frame(self.table[direction], flags=names[which], suspicion=suspicion)
+        return _data_frame(self.table[direction], flags=np.array(names, dtype=object), suspicion=suspicion)
 
     def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
         """Write the view, as `aoq screen` does, to the new folder `folder`; the table is not saved with it."""
@@ -197,3 +217,15 @@ def _data_frame(lists: NegativeLists, **more: np.ndarray) -> Any:
         "positive_score": lists.positive_score[anchors],
     }
     return pandas.DataFrame({**columns, **more})
+
+
+def _name(value: Path | str | np.ndarray | pa.Table | None) -> str | None:
+    """Name a file, an array or an Arrow table in a recipe."""
+    if isinstance(value, pa.Table):
+        content = pa.BufferOutputStream()
+        with pa.ipc.new_stream(content, value.schema) as stream:
+            stream.write_table(value.combine_chunks())
+        return f"sha256:{sha256(content.getvalue()).hexdigest()}"
+    if isinstance(value, np.ndarray):
+        return f"sha256:{sha256(np.ascontiguousarray(value).tobytes()).hexdigest()}"
+    return None if value is None else str(value)

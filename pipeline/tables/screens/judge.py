@@ -1,50 +1,123 @@
 """Judge a table's negatives by the rules of a screen: flags, suspicion, and FNE's posterior that a negative matches.
 
-FNE: Your Negative May not Be True Negative (Li et al., ACM MM 2023, arXiv 2308.04380).
+`aoq.pipeline.config.screen` defines the rules. FNE: Your Negative May not Be True Negative (Li et al., ACM MM 2023,
+arXiv 2308.04380).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from hashlib import sha256
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-from jaxtyping import Bool, Float32, Float64, UInt32
-from pydantic import ValidationError
+from jaxtyping import Bool, Float32, Float64, Int32, UInt32
 
-from aoq.pipeline.config.screen import CERTAIN, RULES, Screen, Suspected
-from aoq.pipeline.config.section import explain_refusal
-from aoq.pipeline.data.noise import read_clean_pairs
-from aoq.pipeline.reading import require_unmasked
-from aoq.pipeline.search.problem import Direction
+from aoq.pipeline.config.screen import CERTAIN, EXCLUSIONS, RULES, Screen
+from aoq.pipeline.search.problem import OPPOSITE, Direction
 from aoq.pipeline.tables.contents import TableContents
-from aoq.pipeline.tables.pairs import Pairs, require_one_each
-from aoq.pipeline.tables.screens.judgements import read_judgements, read_matches
-from aoq.pipeline.tables.screens.knowledge import Context, Knowledge, entry_blocks
-from aoq.pipeline.tables.screens.rules import check_knowledge, flag_negatives
+from aoq.pipeline.tables.pairs import is_among, pair_keys
+from aoq.pipeline.tables.screens.knowledge import INPUT_OPTIONS, Context, Entries, Knowledge, entry_blocks
 from aoq.pipeline.tables.screens.view import VIEW_VERSION, Judged, View, bit
 
 _TINY = 1e-6
 """Least variance of scores, which may all be equal."""
-Suspicion = Float32[np.ndarray, "anchors h"]
+WEAKER = sum(bit(rule) for rule in RULES if rule not in (*EXCLUSIONS, *CERTAIN))
+"""Flags that a judge's rejection clears."""
 _Scores = Float32[np.ndarray, " scores"]
 
 
+def is_match(entries: Entries, _: str, context: Context) -> Bool[np.ndarray, " entries"]:
+    return is_among(pair_keys(entries.images, entries.captions, len(context.table.t2i)), context.matches)
+
+
+def is_doubtful(entries: Entries, least: float, context: Context) -> Bool[np.ndarray, " entries"]:
+    """Return whether a caption's own pair is doubtful; a caption of no image has none."""
+    right, pairs = context.known.pair_probabilities, np.diff(context.table.own["t2i"].offsets)
+    assert right is not None  # `judge` made sure
+    if len(several := np.flatnonzero(pairs > 1)):
+        raise ValueError(
+            f"the rule doubtful_pair doubts a caption's one pair, and caption {several[0]} has {pairs[several[0]]}; "
+            "leave out the rule."
+        )
+    return ((right < least) & (pairs > 0))[entries.captions]
+
+
+def is_mutual(entries: Entries, most: int, context: Context) -> Bool[np.ndarray, " entries"]:
+    mutual = entries.places < most
+    first = np.flatnonzero(mutual)
+    theirs = context.table[OPPOSITE[entries.direction]].negative_ids[entries.candidates[first], :most]
+    mutual[first] = (theirs == entries.anchors[first, None]).any(axis=1)
+    return mutual
+
+
+def has_similar_owner(entries: Entries, share: float, context: Context) -> Bool[np.ndarray, " entries"]:
+    """Mark the floor(share * n) of each list's n candidates whose owners are most similar to the anchor.
+
+    SaHa: From Generator to Embedder (Ju and Lee, arXiv 2508.00955) keeps the candidates with the least similar owners:
+    i2t: max over the images j of caption c of <i, j>        t2i: max over the captions d of image i of <c, d>
+    Candidates that other rules leave out by rank or score do not count; ties go to the harder one.
+    """
+    pool = np.ones(len(entries.anchors), dtype=np.bool_)
+    for rule in context.screen.rules:
+        if rule in EXCLUSIONS and rule in PREDICATES:
+            pool &= ~PREDICATES[rule].holds(entries, getattr(context.screen, rule), context)
+    similarity = context.nearest_own("images" if entries.direction == "i2t" else "captions", entries)
+    rows = np.flatnonzero(pool)
+    order = rows[np.lexsort((entries.places[rows], -similarity[rows], entries.anchors[rows]))]
+    anchors = entries.anchors[order]
+    first, last = (np.searchsorted(anchors, anchors, side=side) for side in ("left", "right"))
+    most = np.floor(share * (last - first) + 1e-9)  # 0.7 * 10 is a little less than 7
+    is_marked = np.zeros(len(pool), dtype=np.bool_)
+    is_marked[order[(np.arange(len(order)) - first < most) & np.isfinite(similarity[order])]] = True
+    return is_marked
+
+
+class Rule(NamedTuple):
+    """A rule's predicate on whole lists of negatives and the rule's value, and the fields of Knowledge it needs."""
+
+    holds: Callable[[Entries, Any, Context], Bool[np.ndarray, " entries"]]
+    needs: tuple[str, ...] = ()
+
+
+PREDICATES: dict[str, Rule] = {
+    "range_min": Rule(lambda entries, first, _: entries.places < first),
+    "range_max": Rule(lambda entries, end, _: entries.places >= end),
+    "min_score": Rule(lambda entries, least, _: entries.scores < least),
+    "max_score": Rule(lambda entries, most, _: entries.scores > most),
+    "positives": Rule(is_match, ("matches",)),
+    "same_text": Rule(lambda entries, _, context: context.texts.same(entries.images, entries.captions), ("texts",)),
+    "near_text": Rule(
+        lambda entries, least, context: context.texts.jaccard(entries.images, entries.captions) >= least, ("texts",)
+    ),
+    "caption_similarity": Rule(
+        lambda entries, least, context: context.nearest_own("captions", entries) >= least, ("captions",)
+    ),
+    "image_similarity": Rule(
+        lambda entries, least, context: context.nearest_own("images", entries) >= least, ("images",)
+    ),
+    "mutual_rank": Rule(is_mutual),
+    "doubtful_pair": Rule(is_doubtful, ("pair_probabilities",)),
+    "judgements": Rule(  # false for NaN
+        lambda entries, _, context: context.judged(entries) >= np.float32(context.screen.judged_match), ("judgements",)
+    ),
+    "alike_owners": Rule(has_similar_owner, ("images", "captions")),
+    "absolute_margin": Rule(lambda entries, margin, _: entries.below_positive < margin),
+    "relative_margin": Rule(lambda entries, share, _: entries.below_positive < share * np.abs(entries.positive_score)),
+}
+"""All rules but `max_uses`, which concerns a whole direction."""
+
+
 def judge(table: TableContents, screen: Screen, known: Knowledge) -> View:
-    """Judge the table's negatives by the rules of the screen."""
-    check_knowledge(screen, known)
+    """Judge the table's negatives by the rules of the screen; refuse a rule whose input is missing."""
     judged, counts, context = {}, {}, Context(table, known, screen)
+    for rule in screen.rules:
+        for needs in PREDICATES[rule].needs if rule in PREDICATES else ():
+            if getattr(known, needs) is None:
+                raise ValueError(f"the rule {rule} needs {INPUT_OPTIONS[needs]}; give them, or leave out the rule.")
     for direction in table.directions:
-        flags = flag_negatives(context, direction)
-        judged[direction] = Judged(flags, rate_suspicion(context, direction, flags))
-        counts[direction] = _counts(flags, table[direction].negative_ids >= 0, screen)
-        if screen.judgements is not None:
-            probabilities = (context.judged(entries) for entries in entry_blocks(direction, table[direction]))
-            counts[direction]["judged"] = sum(int((~np.isnan(block)).sum()) for block in probabilities)
+        judged[direction], counts[direction] = _judge(context, direction)
     manifest = {
         "format_version": VIEW_VERSION,
         "rules": list(RULES),
@@ -54,6 +127,52 @@ def judge(table: TableContents, screen: Screen, known: Knowledge) -> View:
         "directions": counts,
     }
     return View(judged["i2t"], judged[table.directions[-1]], manifest)
+
+
+def _judge(context: Context, direction: Direction) -> tuple[Judged, dict[str, Any]]:
+    """Flag each negative with the rules that it meets, rate its suspicion, and count; padding has no flags.
+
+    The suspicion is the first of these that applies: 1 if people judged that the pair matches, or if it is the same
+    text; the judge's probability, and a pair that the judge rejects loses the flags of weaker rules; the fraction of
+    the set suspecting rules that the pair meets, or its posterior if that is larger.
+    """
+    lists, screen = context.table[direction], context.screen
+    flags = np.zeros(lists.negative_ids.shape, np.uint32)
+    suspicion, judged = np.zeros(flags.shape, np.float32), np.full(flags.shape, np.nan, np.float32)
+    posterior = (
+        match_posterior(context.table, direction, screen.match_prior) if screen.match_prior and lists.h else None
+    )
+    for entries in entry_blocks(direction, lists):
+        places, bits = (entries.anchors, entries.places), np.zeros(len(entries.anchors), np.uint32)
+        for rule in screen.rules:
+            if rule in PREDICATES:
+                bits[PREDICATES[rule].holds(entries, getattr(screen, rule), context)] |= bit(rule)
+        if screen.judgements is not None:
+            judged[places] = context.judged(entries)
+            bits[judged[places] < np.float32(screen.judged_match)] &= ~np.uint32(WEAKER)
+        if posterior is not None:
+            suspicion[places] = posterior(entries.scores)
+        flags[places] = bits
+    if screen.max_uses is not None:
+        _cap_uses(flags, lists.negative_ids, screen.max_uses)
+    met = sum(((flags & bit(rule) > 0).astype(np.float32) for rule in screen.suspecting), np.zeros_like(suspicion))
+    suspicion = np.maximum(suspicion, met / np.float32(max(1, len(screen.suspecting))))
+    suspicion = np.where(np.isnan(judged), suspicion, judged)
+    suspicion[flags & sum(bit(rule) for rule in CERTAIN) > 0] = 1
+    counts = _counts(flags, lists.negative_ids >= 0, screen)
+    if screen.judgements is not None:
+        counts["judged"] = int((~np.isnan(judged)).sum())
+    return Judged(flags, suspicion), counts
+
+
+def _cap_uses(flags: UInt32[np.ndarray, "anchors h"], ids: Int32[np.ndarray, "anchors h"], most: int) -> None:
+    """Leave each candidate its best uses among those without flags, by rank, then by anchor; flag the others."""
+    places, anchors = np.nonzero(((flags == 0) & (ids >= 0)).T)
+    candidates = ids[anchors, places]
+    order = np.argsort(candidates, kind="stable")
+    uses_before = np.arange(len(order)) - np.searchsorted(candidates[order], candidates[order])
+    beyond = order[uses_before >= most]
+    flags[anchors[beyond], places[beyond]] |= bit("max_uses")
 
 
 def _counts(
@@ -72,31 +191,6 @@ def _counts(
     return {"listed": int(listed.sum()), "takes": takes, "left": int(left.sum()), "empty": empty, "meets": meets}
 
 
-def rate_suspicion(context: Context, direction: Direction, flags: UInt32[np.ndarray, "anchors h"]) -> Suspicion:
-    """Suspicion from 0 to 1; 0 for padding. The first of these that applies:
-
-    1 if people judged that the pair matches, or if it is the same text; the judge's probability if there is one; the
-    fraction of the set suspecting rules that the pair meets, or its posterior if that is larger.
-    """
-    screen, table = context.screen, context.table
-    met = np.zeros(flags.shape, np.float32)
-    for rule in screen.suspecting:
-        met += flags & bit(rule) > 0
-    suspicion = met / np.float32(max(1, len(screen.suspecting)))
-    posterior = None
-    if screen.match_prior is not None and table[direction].h:
-        posterior = match_posterior(table, direction, screen.match_prior)
-    for entries in entry_blocks(direction, table[direction]):
-        places = entries.anchors, entries.places
-        if posterior is not None:
-            suspicion[places] = np.maximum(suspicion[places], posterior(entries.scores))
-        if screen.judgements is not None:
-            judged = context.judged(entries)
-            suspicion[places] = np.where(np.isnan(judged), suspicion[places], judged)
-    suspicion[flags & sum(bit(rule) for rule in CERTAIN) > 0] = 1
-    return suspicion
-
-
 def match_posterior(table: TableContents, direction: Direction, prior: float) -> Callable[[_Scores], _Scores]:
     """Estimate the probability that a listed negative of score s matches, by Bayes' rule, as in FNE:
 
@@ -106,9 +200,6 @@ def match_posterior(table: TableContents, direction: Direction, prior: float) ->
     Two normal densities of different width cross twice. Beyond the second crossing, a tail, the ratio would turn again,
     so it is kept rising with s. The official code takes m+ and m- of confident pairs and of a batch's hardest negatives
     during training; its prior is 1 / 10,000, that of a random pair.
-
-    Raises:
-        ValueError: if the table has no scores of positives or of listed negatives.
     """
     own, own_by_image, listed = (
         scores[np.isfinite(scores)].astype(np.float64)
@@ -142,53 +233,3 @@ def _log_density(
     scores: Float64[np.ndarray, " scores"], mean: float, variance: float
 ) -> Float64[np.ndarray, " scores"]:
     return -0.5 * (np.log(variance) + (scores - mean) ** 2 / variance)
-
-
-def judge_by_rules(
-    table: TableContents,
-    rules: Mapping[str, Any],
-    *,
-    texts: Sequence[str] | None,
-    images: Float32[np.ndarray, "images D"] | None,
-    captions: Float32[np.ndarray, "captions D"] | None,
-    positives: Path | str | Pairs | None,
-    pair_probabilities: Path | str | Float32[np.ndarray, " captions"] | None,
-    judgements: Path | str | pa.Table | None,
-) -> tuple[View, Suspected]:
-    """Judge the table by rules as a user names them; check the rules' inputs against the table's size."""
-    if unknown := [rule for rule in rules if rule not in Screen.model_fields]:
-        raise ValueError(f"there is no rule {unknown[0]!r}; the rules are {', '.join(Screen.model_fields)}.")
-    inputs = {"positives": positives, "pair_probabilities": pair_probabilities, "judgements": judgements}
-    options = {**rules, **{option: _name(value) for option, value in inputs.items()}}
-    try:
-        screen = Screen(**{option: value for option, value in options.items() if value is not None})
-    except ValidationError as error:
-        raise ValueError(explain_refusal(Screen, error)) from None
-    for name, values in {"images": images, "captions": captions, **inputs}.items():
-        require_unmasked(values, name)
-    sizes = len(table.i2t), len(table.t2i)
-    require_one_each(texts, "texts", sizes[1])
-    require_one_each(images, "vectors of images", sizes[0])
-    require_one_each(captions, "vectors of captions", sizes[1])
-    if isinstance(positives, (str, Path)):
-        positives = read_matches(Path(positives), *sizes)
-    if isinstance(pair_probabilities, (str, Path)):
-        pair_probabilities = read_clean_pairs(Path(pair_probabilities), sizes[1])
-    judged = None
-    if judgements is not None:
-        source = Path(judgements) if isinstance(judgements, str) else judgements
-        judged = read_judgements(source, *sizes, grades=screen.judged_grades, one_set=table.is_one_set)
-    known = Knowledge(texts, images, captions, positives, pair_probabilities, judged)
-    return judge(table, screen, known), screen.suspected
-
-
-def _name(value: Path | str | np.ndarray | pa.Table | None) -> str | None:
-    """Name a file, an array or an Arrow table in a recipe."""
-    if isinstance(value, pa.Table):
-        content = pa.BufferOutputStream()
-        with pa.ipc.new_stream(content, value.schema) as stream:
-            stream.write_table(value.combine_chunks())
-        return f"sha256:{sha256(content.getvalue()).hexdigest()}"
-    if isinstance(value, np.ndarray):
-        return f"sha256:{sha256(np.ascontiguousarray(value).tobytes()).hexdigest()}"
-    return None if value is None else str(value)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
-from jaxtyping import Float32, Int64, Integer
+from jaxtyping import Float32, Int64
 
 from aoq.pipeline.columns import fitted
 from aoq.pipeline.config.screen import CERTAIN, EXCLUSIONS
@@ -34,17 +34,6 @@ class Judgements:
     pairs: Pairs
     probabilities: Float32[np.ndarray, " pairs"]
     """Probability that the image and the caption match."""
-
-    def look_up(
-        self, images: Integer[np.ndarray, " some"], captions: Integer[np.ndarray, " some"], caption_count: int
-    ) -> Float32[np.ndarray, " some"]:
-        """Probability of each of these pairs; NaN if it was not judged."""
-        if not len(self.pairs):
-            return np.full(len(images), np.nan, dtype=np.float32)
-        ordered = pair_keys(self.pairs[:, 0], self.pairs[:, 1], caption_count)
-        keys = pair_keys(images, captions, caption_count)
-        places = np.minimum(np.searchsorted(ordered, keys), len(ordered) - 1)
-        return np.where(ordered[places] == keys, self.probabilities[places], np.float32(np.nan))
 
 
 def read_matches(path: Path, images: int, captions: int) -> Pairs:
@@ -74,10 +63,7 @@ def read_judgements(
 
     The columns are caption_id and image_id, rows of the data, and probability; with `grades` (lowest, highest) it is
     grade, p = (grade - lowest) / (highest - lowest). In one set either order is the same pair, and the lower row comes
-    first.
-
-    Raises:
-        ValueError: for unknown rows, values out of range, or a pair with two values.
+    first. A pair with two values is refused.
     """
     value = "probability" if grades is None else "grade"
     schema = pa.schema([*_ROWS, (value, pa.float64())])
@@ -133,9 +119,6 @@ def pairs_to_judge(table: TableContents, *, top: int, view: View | None = None) 
     """Collect the pairs among the first `top` of each list, each once, by image, then by caption: data rows and scores.
 
     With a view, only those that its weaker rules suspect: not what it leaves out, nor what a judge or people judged.
-
-    Raises:
-        ValueError: if there are none.
     """
     known, captions = sum(bit(rule) for rule in (*EXCLUSIONS, *CERTAIN, "judgements")), len(table.t2i)
     keys, scores = [], []

@@ -16,7 +16,7 @@ from aoq.pipeline.engine import in_parallel
 from aoq.pipeline.extras import compiled
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.positives import Positives, both_ways, with_itself
-from aoq.pipeline.search.problem import DIRECTIONS, Direction, blocks
+from aoq.pipeline.search.problem import Direction, blocks
 from aoq.pipeline.search.scores import exact_scores
 from aoq.pipeline.tables.contents import TableContents
 from aoq.pipeline.tables.pairs import Pairs, is_among, pair_keys
@@ -155,13 +155,8 @@ class Context:
     screen: Screen
 
     @cached_property
-    def own(self) -> dict[Direction, Positives]:
-        """Captions of images (i2t), and images of captions (t2i)."""
-        return {direction: self.table.own(direction) for direction in DIRECTIONS}
-
-    @cached_property
     def texts(self) -> Texts:
-        own, rows = self.own["i2t"], len(self.table.i2t)
+        own, rows = self.table.own["i2t"], len(self.table.i2t)
         if self.table.is_one_set and self.table.positives is not None:  # here positives are texts that match, too
             anchors, candidates = with_itself(self.table.positives, rows).T
             own = Positives.of_pairs(anchors, candidates, rows)
@@ -178,11 +173,11 @@ class Context:
         It is -inf if there are no own ones.
         """
         rows, owners, own = (
-            (entries.images, entries.captions, self.own["t2i"])
+            (entries.images, entries.captions, self.table.own["t2i"])
             if side == "images"
-            else (entries.captions, entries.images, self.own["i2t"])
+            else (entries.captions, entries.images, self.table.own["i2t"])
         )
-        vectors, norms = getattr(self.known, side), self._norms[side]  # check_knowledge made sure
+        vectors, norms = getattr(self.known, side), self._norms[side]  # `judge` made sure
         nearest = np.full(len(rows), -np.inf, dtype=np.float32)
         for start, stop in blocks(len(rows), max(1, BLOCK_NUMBERS // vectors.shape[1])):
             block, theirs = rows[start:stop], own.rows(owners[start:stop])
@@ -193,14 +188,17 @@ class Context:
 
     @cached_property
     def matches(self) -> Int64[np.ndarray, " pairs"]:
-        assert self.known.matches is not None  # check_knowledge made sure
+        assert self.known.matches is not None  # `judge` made sure
         images, captions = (both_ways(self.known.matches) if self.table.is_one_set else self.known.matches).T
         return np.unique(pair_keys(images, captions, len(self.table.t2i)))
 
     def judged(self, entries: Entries) -> Float32[np.ndarray, " entries"]:
         """Probability by the judge that each pair matches; NaN if it was not judged."""
-        assert self.known.judgements is not None  # check_knowledge made sure
-        images, captions = entries.images, entries.captions
+        assert self.known.judgements is not None  # `judge` made sure
+        images, captions, judged, rows = entries.images, entries.captions, self.known.judgements, len(self.table.t2i)
         if self.table.is_one_set:  # either order is the same pair
             images, captions = np.minimum(images, captions), np.maximum(images, captions)
-        return self.known.judgements.look_up(images, captions, len(self.table.t2i))
+        keys, ordered = pair_keys(images, captions, rows), pair_keys(judged.pairs[:, 0], judged.pairs[:, 1], rows)
+        probabilities, is_judged = np.full(len(keys), np.nan, np.float32), is_among(keys, ordered)
+        probabilities[is_judged] = judged.probabilities[np.searchsorted(ordered, keys[is_judged])]
+        return probabilities

@@ -17,15 +17,11 @@ TABLE = pa.table(
 HEAD = "caption_id,image_id,probability\n"
 
 
-def write_all(folder):
-    pq.write_table(TABLE, folder / "j.parquet")
-    csv.write_csv(TABLE, folder / "j.csv")
-    csv.write_csv(TABLE, folder / "j.tsv", csv.WriteOptions(delimiter="\t"))
-    (folder / "j.jsonl").write_text("".join(json.dumps(row) + "\n" for row in TABLE.to_pylist()))
-
-
 def test_all_kinds_give_the_same_pairs_and_empty_values_are_not_judged(tmp_path):
-    write_all(tmp_path)
+    pq.write_table(TABLE, tmp_path / "j.parquet")
+    csv.write_csv(TABLE, tmp_path / "j.csv")
+    csv.write_csv(TABLE, tmp_path / "j.tsv", csv.WriteOptions(delimiter="\t"))
+    (tmp_path / "j.jsonl").write_text("".join(json.dumps(row) + "\n" for row in TABLE.to_pylist()))
     for source in (TABLE, *sorted(tmp_path.iterdir())):
         read = read_judgements(source, images=4, captions=6)
         assert read.pairs.tolist() == [[0, 5], [1, 2], [3, 5]]
@@ -45,50 +41,48 @@ def test_grades_become_probabilities_and_lie_in_their_range(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("read", "name", "content", "message"),
     [
-        ("j.txt", "0 5 1", "one of .parquet, .csv, .tsv, .jsonl"),
-        ("j.csv", "caption_id,image_id\n5,0\n", r"columns are \['caption_id', 'image_id'\], and 'probability' must"),
-        ("j.csv", f"{HEAD}5,,1\n4,1,1\n", "1 values of column 'image_id' are empty"),
-        ("j.csv", f"{HEAD}6,0,1\n", "pair 0 names caption '6', and there are captions 0 to 5"),
-        ("j.csv", f"{HEAD}5,-1,1\n", "pair 0 names image '-1'"),
-        ("j.csv", f"{HEAD}5,0,0.5\n5,1,-1e-9\n", "have probability -1e-09, and it lies"),
-        ("j.csv", f"{HEAD}5,0,inf\n", "have probability inf, and it lies between 0 and 1"),
-        ("j.csv", f"{HEAD}5,0,0.5\n2,1,1\n5,0,0.7\n", "image 0 and caption 5 are judged twice, .* 0.5 and 0.7"),
-        ("j.jsonl", '{"caption_id": 5, "image_id": 0, "probability": NaN}', "line 1: the number NaN is not finite"),
-        ("j.parquet", "no parquet", "is damaged or not"),
-        ("j.parquet", None, r"j\.parquet does not exist"),
+        (read_judgements, "j.txt", "0 5 1", "one of .parquet, .csv, .tsv, .jsonl"),
+        (read_judgements, "j.csv", "caption_id,image_id\n5,0\n", r"columns are \[.*\], and 'probability' must"),
+        (read_judgements, "j.csv", f"{HEAD}5,,1\n4,1,1\n", "1 values of column 'image_id' are empty"),
+        (read_judgements, "j.csv", f"{HEAD}6,0,1\n", "pair 0 names caption '6', and there are captions 0 to 5"),
+        (read_judgements, "j.csv", f"{HEAD}5,-1,1\n", "pair 0 names image '-1'"),
+        (read_judgements, "j.csv", f"{HEAD}5,0,0.5\n5,1,-1e-9\n", "have probability -1e-09, and it lies"),
+        (read_judgements, "j.csv", f"{HEAD}5,0,inf\n", "have probability inf, and it lies between 0 and 1"),
+        (
+            read_judgements,
+            "j.csv",
+            f"{HEAD}5,0,0.5\n2,1,1\n5,0,0.7\n",
+            "caption 5 are judged twice, .* 0.5 and 0.7",
+        ),
+        (read_judgements, "j.jsonl", '{"caption_id": 5, "probability": NaN}', "line 1: the number NaN is not finite"),
+        (read_judgements, "j.parquet", "no parquet", "is damaged or not"),
+        (read_judgements, "j.parquet", None, r"j\.parquet does not exist"),
+        (read_matches, "m.txt", "0 5", "one of .parquet, .csv, .json"),
+        (read_matches, "m.csv", "image,caption\n0,5\n", "caption_id"),
+        (
+            read_matches,
+            "m.csv",
+            "caption_id,image_id\n6,0\n",
+            "pair 0 names caption '6', and there are captions 0 to 5",
+        ),
+        (read_matches, "m.json", '{"a": [1]}', "is damaged or not pairs known to match"),
+        (read_matches, "m.json", '{"5": [99999999999999999999]}', "is damaged or not pairs known to match"),
+        (read_matches, "m.json", '{"5": [4294967296]}', "pair 0 names image '4294967296', and there are images 0 to 3"),
+        (read_matches, "m.json", '{"5": [0.5]}', "5.0: input should be a valid integer"),
+        (read_matches, "m.json", "[" * 100_000, "nested too deeply"),
+        (read_matches, "m.csv", None, r"m\.csv does not exist"),
     ],
 )
-def test_other_judgements_are_refused(tmp_path, name, content, message):
+def test_other_files_are_refused(tmp_path, read, name, content, message):
     if content is not None:
         (tmp_path / name).write_text(content)
     with pytest.raises((ValueError, FileNotFoundError), match=message):
-        read_judgements(tmp_path / name, images=4, captions=6)
+        read(tmp_path / name, images=4, captions=6)
 
 
 def test_nan_is_no_probability():
     table = pa.table({"caption_id": [5], "image_id": [0], "probability": [float("nan")]})
     with pytest.raises(ValueError, match="have probability nan, and it lies between 0 and 1"):
         read_judgements(table, images=4, captions=6)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("m.txt", "0 5", "one of .parquet, .csv, .json"),
-        ("m.csv", "image,caption\n0,5\n", "caption_id"),
-        ("m.csv", "caption_id,image_id\n6,0\n", "pair 0 names caption '6', and there are captions 0 to 5"),
-        ("m.json", '{"a": [1]}', "is damaged or not pairs known to match"),
-        ("m.json", '{"5": [99999999999999999999]}', "is damaged or not pairs known to match"),
-        ("m.json", '{"5": [4294967296]}', "pair 0 names image '4294967296', and there are images 0 to 3"),
-        ("m.json", '{"5": [0.5]}', "5.0: input should be a valid integer"),
-        ("m.json", "[" * 100_000, "nested too deeply"),
-        ("m.csv", None, r"m\.csv does not exist"),
-    ],
-)
-def test_other_matches_are_refused(tmp_path, name, content, message):
-    if content is not None:
-        (tmp_path / name).write_text(content)
-    with pytest.raises((ValueError, FileNotFoundError), match=message):
-        read_matches(tmp_path / name, images=4, captions=6)

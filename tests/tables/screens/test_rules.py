@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import unicodedata
 from dataclasses import replace
 from statistics import NormalDist, mean, pstdev
@@ -18,10 +17,9 @@ from aoq.pipeline.data.vocabulary import tokenise
 from aoq.pipeline.mining.hard_negatives import hard_negatives
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.tables.pairs import paired
-from aoq.pipeline.tables.screens.judge import judge
+from aoq.pipeline.tables.screens.judge import PREDICATES, judge
 from aoq.pipeline.tables.screens.judgements import Judgements
 from aoq.pipeline.tables.screens.knowledge import Knowledge
-from aoq.pipeline.tables.screens.rules import PREDICATES
 from aoq.pipeline.tables.screens.view import bit, read_view, write_view
 from aoq.pipeline.tables.table import NegativeTable
 
@@ -295,30 +293,26 @@ def test_older_views_are_read_and_others_refused(world, written, tmp_path):
         pq.write_table(rows.set_column(1, "flags", narrow), tmp_path / f"{direction}.parquet")
     (tmp_path / "manifest.json").write_text(json.dumps({**manifest, "rules": manifest["rules"][:-1]}))
     np.testing.assert_array_equal(read_view(tmp_path, world[0].manifest).i2t.flags, written.i2t.flags)
-    (tmp_path / "manifest.json").write_text(json.dumps({**manifest, "rules": manifest["rules"][1:]}))
-    with pytest.raises(ValueError, match="screen again"):
-        read_view(tmp_path, world[0].manifest)
-
-
-def test_files_of_two_views_do_not_mix(world, written, tmp_path):
-    write_view(judge(world[0], Screen(mutual_rank=1), world[1]), tmp_path / "other")
-    shutil.copyfile(tmp_path / "other" / "t2i.parquet", tmp_path / "t2i.parquet")
-    with pytest.raises(ValueError, match=r"t2i.parquet .*its sha256 is not the one in .*; screen again"):
-        read_view(tmp_path, world[0].manifest)
-
-
-def test_what_is_no_view_is_refused(world, written, tmp_path):
-    data = bytearray((tmp_path / "t2i.parquet").read_bytes())
-    data[len(data) // 2] ^= 0xFF
-    (tmp_path / "t2i.parquet").write_bytes(data)
-    with pytest.raises(ValueError, match="is damaged"):
-        read_view(tmp_path, world[0].manifest)
-    (tmp_path / "manifest.json").write_text(json.dumps({"format_version": 1, "directions": {}}))
-    with pytest.raises(ValueError, match="not a view's manifest"):
-        read_view(tmp_path, world[0].manifest)
+    for content, message in (
+        ({**manifest, "rules": manifest["rules"][1:]}, "screen again"),
+        ({"format_version": 1, "directions": {}}, "not a view's manifest"),
+    ):
+        (tmp_path / "manifest.json").write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=message):
+            read_view(tmp_path, world[0].manifest)
     (tmp_path / "manifest.json").unlink()
     with pytest.raises(FileNotFoundError, match="aoq screen"):
         read_view(tmp_path, world[0].manifest)
+
+
+def test_damaged_files_and_those_of_another_view_are_refused(world, written, tmp_path):
+    write_view(judge(world[0], Screen(mutual_rank=1), world[1]), tmp_path / "other")
+    data = bytearray((tmp_path / "t2i.parquet").read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    for content in (bytes(data), (tmp_path / "other" / "t2i.parquet").read_bytes()):
+        (tmp_path / "t2i.parquet").write_bytes(content)
+        with pytest.raises(ValueError, match=r"t2i.parquet is damaged .*its sha256 is not the one in .*; screen again"):
+            read_view(tmp_path, world[0].manifest)
 
 
 @pytest.mark.parametrize("rule", [rule for rule, question in PREDICATES.items() if question.needs])
