@@ -1,26 +1,8 @@
-"""The files of a negative table.
+"""The files of a negative table, as docs/formats/table.md describes them, read and checked against their hashes.
 
-Two Parquet files, `i2t.parquet` (anchors are images) and `t2i.parquet` (anchors are captions), and `manifest.json`:
-
-    anchor_id       int32                     row n is anchor n
-    negative_ids    fixed_size_list<int32>[h]    score falling, then id rising; padding -1
-    scores          fixed_size_list<float32>[h]  padding null; all null in a table imported without scores
-    positive_score  float32                   of the lowest-scoring positive; NaN if there is none
-    sources         fixed_size_list<uint8>[h]    of fused tables only: bit m is set where member m lists the pair
-
-Own positives never appear; they are listed in `positives.parquet` (caption_id, image_id): an image may have several
-captions, a caption several images, and either none. The footer's key `aoq` and the manifest name the teacher and the
-data. The manifest also has the sha256 of each direction's lists, of the positives and of the ids, which are checked
-whenever they are read.
-
-`images.parquet` (image_id) and `captions.parquet` (caption_id) may name the rows of either side, `items.parquet`
-(item_id) those of one set; without them rows are known by number alone.
-
-"Images" and "captions" stand for any two sides: the manifest's `sides` names them if they are something else, as
-["queries", "documents"]. One name is one set, whose rows are searched among themselves: no row is its own negative, and
-positives come in both orders. Similarities and pairs are symmetric there, so both directions have the same lists, and
-`i2t.parquet` holds them once; there is no `t2i.parquet`. Queries that are among the documents, but are searched in one
-direction alone, are two sides.
+"Images" and "captions" stand for any two sides. In a table of one set, whose rows are searched among themselves,
+similarities and pairs are symmetric, so both directions have the same lists, and `i2t.parquet` holds them once. Queries
+that are among the documents, but are searched in one direction alone, are two sides.
 """
 
 from __future__ import annotations

@@ -18,21 +18,8 @@ from aoq.pipeline.engine import in_parallel
 from aoq.pipeline.files import replace_output, scratch_beside
 from aoq.pipeline.search.lists import NegativeLists, from_arrow, to_arrow
 from aoq.pipeline.search.problem import Direction
+from aoq.pipeline.tables import files
 from aoq.pipeline.tables.card import describe_collapse, write_card
-from aoq.pipeline.tables.files import (
-    CERTIFICATES,
-    FORMAT_VERSION,
-    MANIFEST,
-    PAIRS,
-    POSITIVES,
-    ContentHash,
-    count_rows,
-    id_columns,
-    ids_sha256,
-    nouns_of,
-    read_manifest,
-    write_manifest,
-)
 from aoq.pipeline.tables.pairs import Pairs, pairs_sha256, require_one_each, rows_by_id
 
 logger = logging.getLogger(__name__)
@@ -51,7 +38,7 @@ def made_whole(output: Path, *, overwrite: bool = False) -> Iterator[Path]:
     with scratch_beside(output) as scratch:
         if output.exists() and not overwrite:
             raise ValueError(f"{output} is there already; remove it or choose another name.")
-        if output.exists() and not (output / MANIFEST).is_file():
+        if output.exists() and not (output / files.MANIFEST).is_file():
             raise ValueError(f"{output} is there already and is no table; choose another name.")
         yield scratch / output.name
         replace_output(scratch / output.name, output)
@@ -70,7 +57,7 @@ def write_table(
     """
     output.mkdir(parents=True, exist_ok=True)
     pairs = write_positives(output, positives)
-    header = {"format_version": FORMAT_VERSION, **provenance, "positives_sha256": pairs}
+    header = {"format_version": files.FORMAT_VERSION, **provenance, "positives_sha256": pairs}
     about = {direction: {"direction": direction, **fields} for direction, (fields, _) in made.items()}
     figures: dict[str, dict[str, Any]] = {}
 
@@ -81,7 +68,7 @@ def write_table(
 
     in_parallel(write_some, len(made), parts=1)
     manifest = {**header, "directions": {direction: {**about[direction], **figures[direction]} for direction in made}}
-    write_manifest(output, manifest)
+    files.write_manifest(output, manifest)
     write_card(output)
     return manifest
 
@@ -89,8 +76,8 @@ def write_table(
 def write_positives(folder: Path, positives: Pairs) -> str:
     """Write the positive pairs, by caption, then by image; return their sha256."""
     pairs = positives[np.lexsort(positives.T)]
-    columns = pa.table({"caption_id": pairs[:, 1], "image_id": pairs[:, 0]}, schema=PAIRS)
-    pq.write_table(columns, folder / POSITIVES, compression="zstd", write_page_checksum=True)
+    columns = pa.table({"caption_id": pairs[:, 1], "image_id": pairs[:, 0]}, schema=files.PAIRS)
+    pq.write_table(columns, folder / files.POSITIVES, compression="zstd", write_page_checksum=True)
     return pairs_sha256(pairs)
 
 
@@ -100,7 +87,7 @@ def write_lists(path: Path, footer: Mapping[str, Any], parts: Iterable[NegativeL
     The `bound` of lists that a search certified goes into certificates beside the table: bounds depend on the
     search, and the table does not.
     """
-    content, figures, certified = ContentHash(), Figures(), 0
+    content, figures, certified = files.ContentHash(), Figures(), 0
     certificates: list[pa.Table] = []
     with list_writer(path, footer) as writer:
         for group in _row_groups(parts):
@@ -109,7 +96,7 @@ def write_lists(path: Path, footer: Mapping[str, Any], parts: Iterable[NegativeL
             if lists.bound is not None:
                 last = lists.scores[:, -1]
                 columns = {"anchor_id": group["anchor_id"], "last_score": last, "bound": lists.bound}
-                certificates.append(pa.table(columns, schema=CERTIFICATES))
+                certificates.append(pa.table(columns, schema=files.CERTIFICATES))
                 certified += int(are_certified(last, lists.bound).sum())
             content.add(lists)
             figures.add(lists)
@@ -198,14 +185,14 @@ def write_ids(table: Path, ids: Mapping[str, Sequence[str]]) -> None:
     """Write the ids of some sides, one of its own for each row, into a table, and their hashes into its manifest."""
     if not ids:
         return
-    manifest = read_manifest(table)
-    counts, nouns, columns = count_rows(table, manifest), nouns_of(manifest), id_columns(manifest)
+    manifest = files.read_manifest(table)
+    counts, nouns, columns = files.count_rows(table, manifest), files.nouns_of(manifest), files.id_columns(manifest)
     for side, names in ids.items():
         require_one_each(names, f"{nouns[side]} ids", counts[side])
         rows_by_id(names, nouns[side])
         file, schema = columns[side]
         column = pa.table([pa.array(names, pa.string())], schema=schema)
         pq.write_table(column, table / file, compression="zstd", write_page_checksum=True)
-    hashes = {side: ids_sha256(names) for side, names in ids.items()}
-    write_manifest(table, {**manifest, "ids": {**manifest.get("ids", {}), **hashes}})
+    hashes = {side: files.ids_sha256(names) for side, names in ids.items()}
+    files.write_manifest(table, {**manifest, "ids": {**manifest.get("ids", {}), **hashes}})
     write_card(table)

@@ -66,46 +66,34 @@ def test_all_formats_say_the_same_pairs(rows, least, columns, grade, by_id, tmp_
     assert pairs_of(read_pairs(write(folder / "b.npy", rows, (), ""), *ROWS)) == [row[:2] for row in rows]
 
 
-def test_judgements_with_tabs_may_be_called_tsv(tmp_path):
-    path = tmp_path / "qrels.train.tsv"
-    path.write_text("3\t0\t4\t1\n3\t0\t5\t0\n")
-    assert pairs_of(read_pairs(path, *ROWS)) == [(3, 4)]
-
-
-def test_ids_may_be_whole_numbers_and_of_one_side_alone(tmp_path):
-    path = tmp_path / "pairs.parquet"
-    pq.write_table(pa.table({"query_id": [900, 800], "document_id": [3, 4]}), path)
+def test_other_ways_to_say_pairs(tmp_path):
+    """Judgements with tabs, ids that are whole numbers, of one side alone, and the image of each caption."""
+    (tmp_path / "qrels.train.tsv").write_text("3\t0\t4\t1\n3\t0\t5\t0\n")
+    assert pairs_of(read_pairs(tmp_path / "qrels.train.tsv", *ROWS)) == [(3, 4)]
+    pq.write_table(pa.table({"query_id": [900, 800], "document_id": [3, 4]}), tmp_path / "pairs.parquet")
     known = Known("image", 2, ["800", "900"]), ROWS[1]
-    assert pairs_of(read_pairs(path, *known)) == [(1, 3), (0, 4)]
-
-
-def test_a_vector_is_the_image_of_each_caption(tmp_path):
+    assert pairs_of(read_pairs(tmp_path / "pairs.parquet", *known)) == [(1, 3), (0, 4)]
     np.save(tmp_path / "pairs.npy", np.array([0, -1, 3]))
     assert read_pairs(tmp_path / "pairs.npy", *ROWS).tolist() == [0, -1, 3]
+
+
+HEAD, GRADED = "query_id,document_id\n", "query_id,document_id,grade\n"
+TWICE = Known("image", 2, ["x", "x"]), NAMED[1]
 
 
 @pytest.mark.parametrize(
     ("name", "content", "known", "message"),
     [
-        (
-            "a.csv",
-            "query_id,document_id\nq1,00\nx,01\n",
-            NAMED,
-            "pair 1 names image 'x', which is none of the 7 ids of images; pairs of rows go",
-        ),
-        (
-            "a.csv",
-            "query_id,document_id\n1,2\n1,12\n",
-            ROWS,
-            "pair 1 names caption '12', and there are captions 0 to 11",
-        ),
-        ("a.csv", "query_id,document_id\n1,2\n-1,2\n", ROWS, "pair 1 names image '-1', and there are images 0 to 6"),
-        ("a.csv", "query_id,document_id\nq1,2\n", ROWS, "column 'query_id' is of string, and int64 is needed"),
-        ("a.csv", "query_id,document_id,grade\n1,2,high\n", ROWS, "column 'grade' is of string, and double is needed"),
-        ("a.csv", "query_id,document_id,grade\n1,2,inf\n", ROWS, "the grade of pair 0 is not a number"),
+        ("a.csv", f"{HEAD}q1,00\nx,01\n", NAMED, "pair 1 names image 'x', which is none of the 7 ids of images; pairs"),
+        ("a.csv", f"{HEAD}1,2\n1,12\n", ROWS, "pair 1 names caption '12', and there are captions 0 to 11"),
+        ("a.csv", f"{HEAD}1,2\n-1,2\n", ROWS, "pair 1 names image '-1', and there are images 0 to 6"),
+        ("a.csv", f"{HEAD}q1,2\n", ROWS, "column 'query_id' is of string, and int64 is needed"),
+        ("a.csv", f"{GRADED}1,2,high\n", ROWS, "column 'grade' is of string, and double is needed"),
+        ("a.csv", f"{GRADED}1,2,inf\n", ROWS, "the grade of pair 0 is not a number"),
         ("a.csv", "query,document\n1,2\n", ROWS, r"its columns are \['query', 'document'\]\); it needs two columns"),
-        ("a.csv", "query_id,document_id\n", ROWS, "a.csv has no pair; give --unpaired"),
+        ("a.csv", HEAD, ROWS, "a.csv has no pair; give --unpaired"),
         ("a.csv", "", ROWS, "a.csv is damaged or not pairs"),
+        ("a.csv", f"{HEAD}x,00\n", TWICE, "images 0 and 1 both have"),
         ("a.jsonl", '{"query_id": 1', ROWS, "a.jsonl is damaged or not pairs"),
         ("a.jsonl", '{"left": 1, "right": 2}\n{"left": 1}\n', ROWS, "1 values of column 'right' are empty"),
         ("a.qrels", "1 0 2\n", ROWS, "a.qrels:1: 3 fields where judgements have 4"),
@@ -113,12 +101,6 @@ def test_a_vector_is_the_image_of_each_caption(tmp_path):
         ("a.qrels", "q1 0 2 1\n", ROWS, "'q1' is no row number; give --image-ids where images go by ids"),
         ("a.qrels", "1 0 2 0\n", ROWS, "no pair has a grade of at least 1, the highest is 0; lower --min-grade"),
         ("a.xml", "", ROWS, "a.xml should pair images with captions, in one of .npy, .parquet"),
-        (
-            "a.csv",
-            "query_id,document_id\nx,00\n",
-            (Known("image", 2, ["x", "x"]), NAMED[1]),
-            "images 0 and 1 both have",
-        ),
     ],
 )
 def test_what_says_no_pairs_is_refused(tmp_path, name, content, known, message):

@@ -1,10 +1,5 @@
 """The formats: rows, columns and files of each, how its README loads them, and what an image becomes.
 
-    triplet, n-tuple, labeled-pair, labeled-list   columns of sentence-transformers' `mine_hard_negatives`
-    ids, pylate, tevatron, colpali, nemo           rows of ids, and tables with the text or picture of each id
-    ms-swift, vlm2vec, flagembedding               rows of texts, or of paths of pictures
-    negclip, trec, aoq                             written by functions of their own
-
 A pair is an anchor with one of its positives. sentence-transformers and PyLate make a column of each place, and
 colpali-engine a tensor of each batch, so all their rows have the requested number of negatives. The other trainers draw
 from lists of any length.

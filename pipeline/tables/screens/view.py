@@ -1,14 +1,4 @@
-"""A screen's judgement of a table, kept beside the table; nothing is removed from the table itself.
-
-`i2t.parquet` and `t2i.parquet` (`i2t.parquet` alone of one set) hold, row for row and place for place,
-
-    anchor_id   int32
-    flags       fixed_size_list<uint32>[h]   bit n: rule n of the manifest's `rules` holds; uint16 is read as well
-    suspicion   fixed_size_list<float32>[h]  0 to 1
-
-and `manifest.json` the screen, the sha256 of the lists that it judges and of the view's own files, and the counts of
-each rule.
-"""
+"""A screen's judgement of a table, kept beside it (docs/formats/table.md); the table itself is not changed."""
 
 from __future__ import annotations
 
@@ -28,14 +18,7 @@ from aoq.pipeline.config.screen import EXCLUSIONS, RULES, Suspected
 from aoq.pipeline.files import file_sha256, known_sha256
 from aoq.pipeline.reading import parse_json, read_file, reading
 from aoq.pipeline.search.problem import Direction
-from aoq.pipeline.tables.files import (
-    MANIFEST,
-    directions_of,
-    require_numbers,
-    search_facts,
-    table_hashes,
-    write_manifest,
-)
+from aoq.pipeline.tables import files
 
 
 def bit(rule: str) -> int:
@@ -110,16 +93,16 @@ def write_view(view: View, folder: Path) -> None:
             pa.table(columns), path, compression="zstd", write_page_checksum=True, row_group_size=_GROUP_ROWS
         )
         hashes[direction] = file_sha256(path)
-    write_manifest(folder, {**view.manifest, "sha256": hashes})
+    files.write_manifest(folder, {**view.manifest, "sha256": hashes})
 
 
 def read_view(folder: Path, table: Mapping[str, Any]) -> View:
     """Read the view, which must belong to the table with this manifest."""
     manifest, parts = read_view_manifest(folder, table), []
-    for direction in directions_of(table):
-        path, about = folder / f"{direction}.parquet", search_facts(table, direction)
+    for direction in files.directions_of(table):
+        path, about = folder / f"{direction}.parquet", files.search_facts(table, direction)
         rows = read_parquet(path, _COLUMNS, remedy=_REMEDY)
-        require_numbers(path, rows)
+        files.require_numbers(path, rows)
         judged = _judged(rows)
         lists, h = judged.flags.shape
         if (lists, h) != (about.get("anchors", lists), about.get("h", h)) or (lists, h) != judged.suspicion.shape:
@@ -151,17 +134,17 @@ class ViewManifest(TypedDict):
 
 def read_view_manifest(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]:
     """Read the view's manifest and check the hashes of its files; refused as `read_view` does."""
-    path = folder / MANIFEST
+    path = folder / files.MANIFEST
     if not path.is_file():
-        raise FileNotFoundError(f"{folder} holds no {MANIFEST}, so it is no view; `aoq screen` makes one.")
+        raise FileNotFoundError(f"{folder} holds no {files.MANIFEST}, so it is no view; `aoq screen` makes one.")
     with reading(path, "a view's manifest", "make it again with `aoq screen`"):
         manifest = cast(dict[str, Any], parse_json(read_file(path), ViewManifest))
     version, rules = manifest["format_version"], manifest["rules"]
     if version != VIEW_VERSION or rules != list(RULES)[: len(rules)]:
         raise ValueError(f"{folder} has format version {version}, this version reads {VIEW_VERSION}; screen again.")
-    if manifest["table_sha256"] != table_hashes(table):
+    if manifest["table_sha256"] != files.table_hashes(table):
         raise ValueError(f"{folder} is a view of another table (its sha256 differ); screen this one.")
-    for direction in directions_of(table) if "sha256" in manifest else ():
+    for direction in files.directions_of(table) if "sha256" in manifest else ():
         with reading(file := folder / f"{direction}.parquet", "the view's file", _REMEDY):
             if known_sha256(file) != manifest["sha256"].get(direction):
                 raise ValueError(f"its sha256 is not the one in {path}")
