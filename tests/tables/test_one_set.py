@@ -26,21 +26,21 @@ def table():
 
 
 def test_what_is_wrong_is_found(table):
-    def messages(**changes):
-        return [finding.message for finding in audit(replace(table, **changes))]
+    def found(**changes):
+        return audit(replace(table, **changes))
 
-    assert messages() == []
+    assert found() == []
     ids = table.i2t.negative_ids.copy()
     ids[4, 0] = 4
     lists = replace(table.i2t, negative_ids=ids)
-    assert "a row among its own negatives" in messages(i2t=lists, t2i=lists)
-    assert messages(positives=table.positives[1:]) == ["pairs in one order only, or of a row with itself"]
+    assert "i2t.parquet: a row among its own negatives (1 rows, the first is 4)" in found(i2t=lists, t2i=lists)
     itself = np.concatenate([table.positives, [[5, 5]]]).astype(np.int32)
-    assert messages(positives=itself) == ["pairs in one order only, or of a row with itself"]
+    for positives in (table.positives[1:], itself):
+        assert found(positives=positives) == ["positives.parquet: pairs in one order only, or of a row with itself"]
     scores = table.i2t.scores.copy()
     scores[:, 0] += np.arange(ROWS) / 8
     lists = replace(table.i2t, scores=scores)
-    assert "a score that differs from the other direction's" in messages(i2t=lists, t2i=lists)
+    assert any("a score that differs from the other direction's" in one for one in found(i2t=lists, t2i=lists))
 
 
 def test_a_manifest_names_two_sides_or_one_set(table, tmp_path):
