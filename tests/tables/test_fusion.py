@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aoq.pipeline.mining.mine import mine
+from aoq.pipeline.mining.hard_negatives import hard_negatives
 from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.tables import fusion, writing
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.fusion import by_rank, by_score, fuse, fuse_tables
@@ -101,8 +100,7 @@ def folders(tmp_path_factory):
         images = rng.normal(size=(30, 6)).astype(np.float32)
         captions = (images[IMAGE_OF] + rng.normal(size=(90, 6))).astype(np.float32)
         captions[40:45] = captions[7]
-        problem = Problem(images, captions, IMAGE_OF, 12 - seed, 5)
-        mine(problem, search="onepass", provenance={"dataset": "d"}, work=folder / "work", output=folder / "table")
+        hard_negatives(images, captions, IMAGE_OF, h=(12 - seed, 5), metric="dot").save(folder / "table", dataset="d")
         found.append(folder / "table")
     return found
 

@@ -14,14 +14,12 @@ import pytest
 
 from aoq.pipeline.data.noise import write_clean_pairs
 from aoq.pipeline.files import reclaim, scratch_of
-from aoq.pipeline.search.exact import exact_heads, lists_table
-from aoq.pipeline.search.lists import NegativeLists, from_arrow
-from aoq.pipeline.search.problem import Problem
+from aoq.pipeline.mining.hard_negatives import hard_negatives
+from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.tables.audit import audit
-from aoq.pipeline.tables.pairs import paired
 from aoq.pipeline.tables.screens.view import bit, read_view
 from aoq.pipeline.tables.statistics import compare
-from aoq.pipeline.tables.table import NegativeTable, read_table
+from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.tables.writing import made_whole
 
 IMAGE_OF = np.repeat(np.arange(20, dtype=np.int32), 2)
@@ -39,12 +37,7 @@ def vectors():
 
 @pytest.fixture(scope="module")
 def table(vectors):
-    problem = Problem(vectors["images"], vectors["captions"], IMAGE_OF, 6, 4)
-    lists = {}
-    for direction in ("i2t", "t2i"):
-        side = problem[direction]
-        lists[direction] = from_arrow(lists_table(side, exact_heads(side), 0))
-    return NegativeTable(**lists, positives=paired(IMAGE_OF))
+    return replace(hard_negatives(**vectors, image_of=IMAGE_OF, h=(6, 4)), manifest={})
 
 
 def test_what_is_saved_is_read_and_sound(table, tmp_path):

@@ -7,12 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from aoq.pipeline.mining.mine import mine
+from aoq.pipeline.mining.hard_negatives import hard_negatives
 from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.tables.exchange.outgoing import Names, Outgoing
 from aoq.pipeline.tables.pairs import SIDES, paired, positives_of
-from aoq.pipeline.tables.table import read_table
 
 IMAGES = 12
 IMAGE_OF = np.array([0, 1, 1, 2, 2, 2, *range(3, 11), -1, 4, 4, 5], dtype=np.int32)  # none of image 11
@@ -24,8 +22,6 @@ def world(tmp_path_factory):
     images = rng.normal(size=(IMAGES, 6)).astype(np.float32)
     captions = rng.normal(size=(len(IMAGE_OF), 6)).astype(np.float32)
     captions[5:8] = captions[4]
-    problem = Problem(images, captions, IMAGE_OF, 6, 4)
-    mine(problem, search="faiss-flat", provenance={"dataset": "d"}, work=folder / "work", output=folder / "table")
     texts = [f"caption {row}, “quoted” and\tparted" for row in range(len(IMAGE_OF))]
     texts[3] = "caption 3 and\ra return"
     ids, rows = [f"{row}.jpg" for row in range(IMAGES)], [str(row) for row in range(len(texts))]
@@ -34,7 +30,7 @@ def world(tmp_path_factory):
         file.write_bytes(bytes([row]))
     described, files = [f"a picture of {row}" for row in range(IMAGES)], [str(file) for file in files]
     return SimpleNamespace(
-        table=read_table(folder / "table"),
+        table=hard_negatives(images, captions, IMAGE_OF, h=(6, 4), metric="dot"),
         vectors={"images": images, "captions": captions},
         texts=texts,
         files=files,

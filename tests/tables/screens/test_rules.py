@@ -15,13 +15,10 @@ import pytest
 from aoq.pipeline.config.screen import CERTAIN, EXCLUSIONS, OF_VECTORS, RULES, Screen
 from aoq.pipeline.data.vocabulary import tokenise
 from aoq.pipeline.mining.hard_negatives import hard_negatives
-from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.tables.pairs import paired
 from aoq.pipeline.tables.screens.judge import PREDICATES, judge
 from aoq.pipeline.tables.screens.judgements import Judgements
 from aoq.pipeline.tables.screens.knowledge import Knowledge
 from aoq.pipeline.tables.screens.view import bit, read_view, write_view
-from aoq.pipeline.tables.table import NegativeTable
 
 COLUMNS = pa.schema({"caption_id": pa.int64(), "image_id": pa.int64(), "probability": pa.float64()})
 WORDS = ("a", "dog's", "dog’s", "café", "cafe\u0301", "sits")
@@ -34,35 +31,21 @@ def unit(vectors):
     return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
 
 
-def lists_of(scores, own, h):
-    """Best first, then lowest row; short where there are not enough."""
-    ids, values = np.full((len(scores), h), -1, np.int32), np.full((len(scores), h), np.nan, np.float32)
-    for anchor, row in enumerate(scores):
-        order = [c for c in np.lexsort((np.arange(len(row)), -row)) if c not in own[anchor]][:h]
-        ids[anchor, : len(order)], values[anchor, : len(order)] = order, row[order]
-    positives = [min((row[c] for c in mine), default=np.nan) for row, mine in zip(scores, own, strict=True)]
-    return NegativeLists(ids, values, np.array(positives, dtype=np.float32))
-
-
 @pytest.fixture(scope="module")
 def world():
     """Six images with up to four captions, two captions of no image, clustered vectors, few words."""
     rng = np.random.default_rng(5)
-    image_of = IMAGE_OF
     centres = rng.standard_normal((3, 8))
     images = unit(centres[rng.integers(3, size=6)] + 0.4 * rng.standard_normal((6, 8)))
     captions = unit(centres[rng.integers(3, size=14)] + 0.4 * rng.standard_normal((14, 8)))
-    texts = [" ".join(rng.choice(WORDS, rng.integers(1, 4))).capitalize() for _ in image_of]
+    texts = [" ".join(rng.choice(WORDS, rng.integers(1, 4))).capitalize() for _ in IMAGE_OF]
     texts = [text + "." * (row % 2) for row, text in enumerate(texts)]
-    scores = images @ captions.T
-    own = [set(np.flatnonzero(image_of == image)) for image in range(6)]
-    i2t = lists_of(scores, own, 12)  # more than some have
-    t2i = lists_of(scores.T, [{image} - {-1} for image in image_of.tolist()], 5)
     manifest = {"directions": {"i2t": {"sha256": "one"}, "t2i": {"sha256": "other"}}}
+    table = hard_negatives(images, captions, IMAGE_OF, h=(12, 5), metric="dot")  # more than some have
     trust = rng.random(14).astype(np.float32)
     judgements = Judgements(np.array([*JUDGED], np.int32), np.array([*JUDGED.values()], np.float32))
     known = Knowledge(texts, images, captions, np.array(MATCHES, np.int32), trust, judgements)
-    return NegativeTable(i2t, t2i, manifest, paired(image_of)), known
+    return replace(table, manifest=manifest), known
 
 
 def plain(text):
@@ -242,11 +225,11 @@ def test_a_table_of_one_direction_has_posteriors_in_that_one():
 
 def test_a_posterior_needs_scores_of_positives(world):
     table, known = world
-    nameless = [
+    i2t, t2i = (
         replace(lists, positive_score=np.full_like(lists.positive_score, np.nan)) for lists in (table.i2t, table.t2i)
-    ]
+    )
     with pytest.raises(ValueError, match="the table has 0 and"):
-        judge(NegativeTable(*nameless, table.manifest, table.positives), Screen(match_prior=0.1), known)
+        judge(replace(table, i2t=i2t, t2i=t2i), Screen(match_prior=0.1), known)
 
 
 def test_counts_add_up_and_lists_grow_short(world):
