@@ -222,10 +222,14 @@ def _is_failure(record: logging.LogRecord) -> bool:
     return failed is not None
 
 
-class _Stderr(logging.StreamHandler[Any]):
+class _Stderr(logging.Handler):
     """Write to the current sys.stderr: a progress bar replaces it so that lines appear above the bar."""
 
-    stream = property(lambda _: sys.stderr, lambda _, stream: None)
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            sys.stderr.write(self.format(record) + "\n")
+        except Exception:
+            self.handleError(record)
 
 
 class _OneLine(logging.Formatter):

@@ -13,8 +13,8 @@ import click
 
 from aoq.pipeline.artifact import Artifact, differences
 from aoq.pipeline.build import MANIFEST_FILE, read_artifact_manifest
-from aoq.pipeline.cli.options import EXPERIMENT, STAGE, as_json, override, roots, table_folder, with_override
-from aoq.pipeline.cli.output import counted, echo, echo_json, echo_next, say, show_rows, styled, to_make
+from aoq.pipeline.cli.options import EXPERIMENT, STAGE, as_json, override, roots, with_override
+from aoq.pipeline.cli.output import counted, decimal, echo, echo_json, echo_next, say, show_rows, styled, to_make
 from aoq.pipeline.config.load import names_in
 from aoq.pipeline.files import known_sha256
 from aoq.pipeline.stages.chain import Chain
@@ -32,11 +32,6 @@ def takes_chains(command: Callable[..., Any]) -> Callable[..., Any]:
         plan_below = partial(plan, data_root=data_root, artifact_root=artifact_root)
         if experiment is None:
             return command([*_with_artefacts(plan_below)], **options)
-        if table_folder(experiment) is not None and experiment not in names_in():
-            raise ValueError(
-                f"{experiment} is a table's folder, which has no data and no model; "
-                f"`aoq {click.get_current_context().info_name}` needs the experiment that they belong to."
-            )
         name, override = with_override(experiment, override)
         return command([plan_below(name, override=override)], **options)
 
@@ -81,7 +76,7 @@ def _show_stages(chain: Chain, stages: Mapping[str, Mapping[str, Any]]) -> None:
         style, figures = {"begun": "yellow"}.get(about["state"], "dim"), ("", "", "")
         if about["state"] == "done":
             finished = about["finished"][5:16].replace("T", " ")
-            style, figures = "", (finished, f"{about['seconds']:.0f} s", f"{about['bytes'] / 1e6:.1f} MB")
+            style, figures = "", (finished, f"{about['seconds']:.0f} s", decimal(about["bytes"]))
         rows.append((name, styled((about["state"], style)), *figures, about["key"]))
     show_rows(("stage", "state", "made", "took", "size", "key"), rows, title=own)
     say(f"below {chain['dataset'].root}")

@@ -61,13 +61,13 @@ def batches_command(table: NamedTable, output: Path, view: Path | None, as_json:
     if read.positives is None:
         raise ValueError(f"{table.folder} does not say which pairs are true; mine it with --pairs or --per-image.")
     epochs, write_shards = options.pop("epochs"), options.pop("write_shards")
-    captions, image_ids, _ = table.names  # refuses data that are not the table's
+    _ = table.files.data and table.split  # refuses data that are not the table's
     screen = table.read_view(view)
     lists = meeting_lists(read, read.positives, view=screen, ranks=options["ranks"])
     source = read if screen is None else ScreenedTable(read, screen)
     draw, draw_randomly = (_batches(kind, source, lists, options) for kind in (options["kind"], "random"))
     with made_whole(output) as made:
-        samples = _samples(table, TableRows(read, captions, image_ids), made.parent) if write_shards else None
+        samples = _samples(table, read, made.parent) if write_shards else None
         made.mkdir()
         first = draw(0)
         for epoch in range(epochs):
@@ -111,12 +111,14 @@ def _batches(
     return draw
 
 
-def _samples(table: NamedTable, rows: TableRows, scratch: Path) -> tuple[Sequence[str], Sequence[str]]:
+def _samples(table: NamedTable, read: NegativeTable, scratch: Path) -> tuple[Sequence[str], Sequence[str]]:
     """Return the file of each picture, and the captions."""
-    if rows.table.is_one_set:
+    if read.is_one_set:
         raise ValueError("shards are pictures with their captions, and the table is of one set; leave them out.")
-    if table.split is None and (rows.texts is None or table.files.image_root is None):
+    captions, image_ids, _ = table.names
+    if table.split is None and (captions is None or table.files.image_root is None):
         raise ValueError("--write-shards needs pictures and captions; give --data, or --image-root and --texts.")
+    rows = TableRows(read, captions, image_ids)  # refuses names that are not one a row
     if table.files.image_root is not None:
         return find_pictures(table.files.image_root, rows.ids), rows.captions
     if pictures := table.photographs(scratch / "pictures"):

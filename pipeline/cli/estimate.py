@@ -188,7 +188,6 @@ def _mining_rows(one: Estimate) -> list[tuple[str, str]]:
         ("vectors", vectors.format(**one.shape)),
         ("lists", lists.format(**one.shape)),
         ("search", f"{one.search}: {one.why}"),
-        *([] if one.operations is None else [("operations", f"{one.operations:.3g}")]),
         *((f"  {name}", duration(seconds)) for name, seconds in one.seconds.items()),
         ("time, about", total),
         ("memory", f"at most {_size(one.memory_bytes)}, and {_size(one.vector_bytes)} of mapped vectors"),

@@ -53,8 +53,7 @@ def export_command(
 ) -> None:
     """Write a table for another trainer.
 
-    TABLE is an experiment or a table's folder. It is written to the new folder OUTPUT, with a README.md that says how
-    to load it, in one of these formats:
+    TABLE is written to the new folder OUTPUT, with a README.md that says how to load it, in one of these formats:
 
     \b
     triplet, n-tuple,  Parquet for sentence-transformers,
@@ -72,16 +71,13 @@ def export_command(
     trec               runs of both directions, with scores
     aoq                the 2020 code's lists, both directions
 
-    Captions are written as texts, images as pictures. A picture is the one that `aoq prepare` read for DATA (if it was
-    packed, give --pack), or the file below --image-root whose name is the image's id, with or without an ending.
-    --image-texts puts texts instead of images, --caption-root pictures instead of captions. An id never replaces
-    either. Captions and ids come from the experiment, from a dataset folder (--data), or from text files
-    (--texts, --image-ids, --caption-ids). Rows of one set are named by --image-ids, --image-texts or --image-root.
-    --data is compared with the table: other data, or another order, is refused.
+    Captions are written as texts, images as pictures: those that `aoq prepare` read for DATA (if they were packed, give
+    --pack), or the files below --image-root whose names are the images' ids, with or without an ending. Captions and
+    ids come from the experiment, from a dataset folder (--data), or from text files. Rows of one set are named by
+    --image-ids, --image-texts or --image-root.
 
-    If all rows of a format must be of one length, anchors with fewer negatives than --num-negatives are left out. A
-    table keeps the lowest score of an anchor's positives alone, so the scores of several positives (--scores; pylate)
-    need --vectors.
+    Where a format's rows are of one length, anchors with fewer negatives than --num-negatives are left out. A table
+    keeps the lowest score of an anchor's positives alone, so the scores of several (--scores; pylate) need --vectors.
     """
     from aoq.pipeline.tables.exchange.export import Content, export_table
     from aoq.pipeline.tables.exchange.formats import find_format
@@ -138,10 +134,9 @@ def import_table_command(
 ) -> None:
     """Make a table of others' lists.
 
-    The lists become a negative table, the new folder OUTPUT. SOURCE is the file of the images' lists: i2t_NAME.npy of
-    AOQ's official code, or a TREC run with a name that begins with i2t. The captions' lists lie beside it, with t2i in
-    place of i2t. Runs and --pairs name rows by number, or by the ids that --image-ids (or --data) and --caption-ids
-    give. These two options also keep the ids beside the lists, and exports name rows by them.
+    SOURCE is the file of the images' lists: i2t_NAME.npy of AOQ's official code, or a TREC run with a name that begins
+    with i2t. The captions' lists lie beside it, with t2i in place of i2t. Runs and --pairs name rows by number, or by
+    the ids that --image-ids (or --data) and --caption-ids give; the two options also keep ids beside the lists.
 
     Own positives are taken out. With --vectors, scores are exact and lists are sorted by them. Without, scores are
     those of the run, and lists of the official code have none.
@@ -154,17 +149,14 @@ def import_table_command(
     lists, per_image = find_list_files(source), pairing["per_image"]
     split = None if files.data is None else open_split(files.data, files.split)
     _, image_ids, caption_ids = files.read(split)
-    images, captions = (
-        Known(noun, None if ids is None else len(ids), ids)
-        for noun, ids in (("image", image_ids), ("caption", caption_ids))
-    )
+    named = {"image": image_ids, "caption": caption_ids}
+    images, captions = (Known(noun, None if ids is None else len(ids), ids) for noun, ids in named.items())
     pairs: Integer[np.ndarray, "*shape"] | None = None if split is None else split.image_of
     if pairing["pairs"] is not None:
         pairs = read_pairs(pairing["pairs"], images, captions, pairing["min_grade"])
-    if captions.count is None and pairs is not None and pairs.ndim == 1:
-        captions = replace(captions, count=len(pairs))
-    elif captions.count is None and images.count and per_image:
-        captions = replace(captions, count=images.count * per_image)
+    if captions.count is None:
+        count = len(pairs) if pairs is not None and pairs.ndim == 1 else (images.count or 0) * (per_image or 0)
+        captions = replace(captions, count=count or None)
     # All that is known of the teacher is its lists.
     teacher: dict[str, Any] = {"lists_sha256": {direction: file_sha256(path) for direction, path in lists.items()}}
     if vectors:
@@ -199,9 +191,8 @@ def import_table_command(
 def publish_command(table: NamedTable, output: Path, view: Path | None, licence: str | None) -> None:
     """Write a table with a data card.
 
-    TABLE is an experiment or a table's folder. It is audited and written to the new folder OUTPUT, with flags (--view),
-    ids and a README.md as the Hugging Face hub wants it; without pictures and texts. OUTPUT is a table, for all
-    commands. --data is compared with the table: other data, or another order, is refused.
+    TABLE is audited and written to the new folder OUTPUT, with flags (--view), ids and a README.md as the Hugging Face
+    hub wants it; without pictures and texts. OUTPUT is a table, for all commands.
 
     \b
     hf upload YOU/NAME OUTPUT --repo-type dataset

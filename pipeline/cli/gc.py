@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 from aoq.pipeline.build import MANIFEST_FILE, UNITS, Build, read_artifact_manifest
 from aoq.pipeline.cli.artifacts import all_stages
 from aoq.pipeline.cli.options import as_json, roots_as_typed
-from aoq.pipeline.cli.output import command_line, counted, echo, echo_json
+from aoq.pipeline.cli.output import command_line, counted, decimal, echo, echo_json
 from aoq.pipeline.config.load import names_in
 from aoq.pipeline.files import LOCK, reclaim, scratch_in, writing_in
 from aoq.pipeline.settings import configured_path, runs_root
@@ -51,7 +51,7 @@ def gc_command(delete: bool, unfinished: bool, data_root: str, artifact_root: st
         if one["state"] == "in use":
             echo(f"{one['path']} is being worked on; left alone")
         else:
-            echo(f"{'deleted ' if delete else ''}{one['path']}  {one['bytes'] / 1e6:.1f} MB")
+            echo(f"{'deleted ' if delete else ''}{one['path']}  {decimal(one['bytes'])}")
     free = [one for one in folders if one["state"] != "in use"]
     if not free:
         echo("nothing to free")
@@ -60,7 +60,7 @@ def gc_command(delete: bool, unfinished: bool, data_root: str, artifact_root: st
     count = f"{len(free) - parts} of {counted(len(artefacts), 'artefact')}" + (f", {parts} unfinished" if parts else "")
     command = command_line("aoq", "gc", "--delete", *["--unfinished"] * unfinished)
     outcome = "freed" if delete else f"could be freed: {command}"
-    echo(f"{count}, {sum(one['bytes'] for one in free) / 1e6:.1f} MB {outcome}")
+    echo(f"{count}, {decimal(sum(one['bytes'] for one in free))} {outcome}")
 
 
 def _size(folder: Path) -> int:

@@ -63,9 +63,8 @@ def mine_command(
 
     IMAGES and CAPTIONS are matrices with a vector a row: .npy, .npz, .safetensors, .parquet, .arrow or .feather
     files, folders of such parts or of datasets' save_to_disk, or data sets of the hub, hf:OWNER/NAME@SPLIT; FILE::NAME
-    for one tensor or column of several. They may be any two sides that are compared by cosine or dot product. A FILE
-    may be an address: s3://bucket/images.npy is copied once into [paths] cache_root of luigi.cfg, by each node of a
-    cluster too. Ids that are given are kept beside the lists; exports name rows by them.
+    for one tensor or column of several. A FILE may be an address: s3://bucket/images.npy is copied once into [paths]
+    cache_root of luigi.cfg, by each node of a cluster too. Ids are kept beside the lists; exports name rows by them.
 
     An approximate search keeps its indexes below [paths] artifact_root of luigi.cfg, by default ./artifacts.
 
@@ -80,7 +79,7 @@ def mine_command(
     require_pairing(options, one_set=not captions)
     memory_mb = options["memory_mb"]
     engine = configured_engine(threads=threads, mining_memory_mb=memory_mb, backend=backend, ray_address=ray_address)
-    with scratch_beside(output, keep=_can_resume) as build:
+    with scratch_beside(output, keep=lambda build: any(build.glob("shards/*.unit"))) as build:
         if output.exists():
             raise ValueError(f"{output} exists already; remove it or choose another folder.")
         _mine(dict(zip(TWO_SIDES, (images, *captions), strict=False)), build, engine, options)
@@ -93,10 +92,6 @@ def mine_command(
             echo(f"  its index is kept for other depths and pairs, until `aoq gc --delete`: {index}")
     echo(output)
     echo_next(shlex.join(["aoq", "inspect", str(output), "--image", "0"]), shlex.join(["aoq", "stats", str(output)]))
-
-
-def _can_resume(build: Path) -> bool:
-    return any(build.glob("shards/*.unit"))
 
 
 def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import click
 import rich.console
 from click.core import ParameterSource
+from rich.filesize import decimal as decimal
 from rich.table import Table
 from rich.text import Text
 
@@ -34,11 +35,10 @@ def echo_json(content: Any) -> None:
     click.echo(json.dumps(content, indent=1).replace("\x7f", r"\u007f"))
 
 
-def echo_next(*commands: str, then: bool = False) -> None:
-    """Suggest on stderr what to run next: one of these commands, or with `then` one after the other."""
-    others = "then:" if then else "  or:"
-    for lead, command in zip(("next:", *[others] * len(commands)), commands, strict=False):
-        echo(f"{lead} {command}", err=True)
+def echo_next(*commands: str) -> None:
+    """Suggest on stderr what to run next: one of these commands."""
+    for number, command in enumerate(commands):
+        echo(f"{'  or:' if number else 'next:'} {command}", err=True)
 
 
 def is_typed(option: str) -> bool:

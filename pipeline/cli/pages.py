@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
-from getpass import getuser
 from http.server import HTTPServer
 from pathlib import Path
 
@@ -39,7 +39,8 @@ def report_command(runs: tuple[str, ...], output: Path, **folders: Path) -> None
     echo(output)
     if missing := [member for member in planned.members if not member.artifact.exists()]:
         echo(f"not evaluated yet: {', '.join(member.run for member in missing)}", err=True)
-        echo_next(*(evaluating(member.asked) for member in missing), then=True)
+        for member in missing:
+            echo_next(evaluating(member.asked))
 
 
 @click.command("browse")
@@ -94,17 +95,11 @@ def browse_command(
         chains = [plan(experiment, override=override, **folders) for experiment, override in members]
         source = open_runs(list(zip(runs, chains, strict=True)))
     rows = source.train.split if source.train else None
-    marks = Marks(matches, len(rows.ids), len(rows.captions), marker or _user()) if rows else None
+    marker = marker or os.environ.get("USER", "me")  # which containers may lack
+    marks = Marks(matches, len(rows.ids), len(rows.captions), marker) if rows else None
     server = open_server(source, marks, port)
     echo(f"http://127.0.0.1:{server.port}/   Ctrl-C ends it")
     if marks is not None:
         known = f"{marks.known.path} ({len(marks.known.content)} so far)"
         echo(f"true matches are marked in {known}, all marks in {marks.judged.path}")
     HTTPServer.serve_forever(server)  # werkzeug's own would end without a word
-
-
-def _user() -> str:
-    try:
-        return getuser()
-    except (OSError, KeyError):  # a user without a name, as containers have
-        return "me"

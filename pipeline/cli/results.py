@@ -15,7 +15,7 @@ from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.cli.options import EXPERIMENT, STUDY, as_json, override, roots, with_override
 from aoq.pipeline.cli.output import command_line, echo_json, echo_next, say, show_rows, to_make
 from aoq.pipeline.config.dataset import Evaluation
-from aoq.pipeline.evaluation.retrieval import ATTENTION_SCORES, K
+from aoq.pipeline.evaluation.retrieval import K
 from aoq.pipeline.evaluation.significance import FEWEST_SEEDS
 from aoq.pipeline.report.study import read_cell, summarise_study, table_of
 from aoq.pipeline.report.verdict import gain_on_control, gains_apart
@@ -24,12 +24,9 @@ from aoq.pipeline.stages.plan import plan, plan_parts
 from aoq.pipeline.stages.study import PlannedStudy, plan_study
 
 RECALL_COLUMNS = {f"{way}_r{k}": f"{way}@{k}" for way in ("i2t", "t2i") for k in K} | {"rsum": "rsum"}
-RELEVANCE_COLUMNS = {"r_precision": "R-P", "map_r": "mAP@R", "r1": "@1", "r5": "@5", "r10": "@10"}
 MEASURES = ("metrics", "member_metrics", "attention", "relevance", "plausible", "judgements")
 STUDY_WIDTH = 200
 """Width without a terminal: a study's rows are not folded."""
-MOST_NAMED = 8
-"""Trainings that are missing are named up to this many."""
 
 
 @click.command("results")
@@ -87,7 +84,7 @@ def results_command(
         say(f"\n{verdict}")
     for part, (own, _) in parts.items():
         say(apart.get(part) or f"{part} is not trained: {command_line('aoq', 'run', name, '--override', own)}")
-    _show_annotations(chain, evaluation)
+    _show_annotations(evaluation)
     wanted = ("evaluation",) if chain.is_ensemble else ("second_round", "control")
     if chain[wanted[0]].exists():
         say(f"\nartefacts: {chain[wanted[0]].root}")
@@ -141,28 +138,19 @@ def _row(title: str, metrics: Mapping[str, float] | None, made: Artifact | None)
     return [title, *(f"{metrics.get(metric, math.nan):.1f}" for metric in RECALL_COLUMNS), model, loss]
 
 
-def _show_annotations(chain: Chain, evaluation: Mapping[str, Any]) -> None:
+def _show_annotations(evaluation: Mapping[str, Any]) -> None:
     """Print the evaluation's other metrics: attention, many right answers, PMRP, agreement with people."""
-    split, attention = chain.experiment.evaluation.split, evaluation.get("attention")
-    if attention and not chain.is_ensemble:
-        scores = "  ".join(f"{name} {attention[name]:.1f}" for name in ATTENTION_SCORES)
-        where = f"{attention['phrases']} phrases of {split}, weights over {attention['threshold']:.2f}"
-        say(f"\nattention: {scores}  ({where})")
-    if relevance := evaluation.get("relevance"):
-        say()
-        rows = (
-            [f"{name} {direction}", *(f"{metrics[metric]:.1f}" for metric in RELEVANCE_COLUMNS)]
-            for name, by_direction in relevance.items()
-            for direction, metrics in by_direction.items()
-        )
-        _show_figures(f"{split}, all that is right", RELEVANCE_COLUMNS.values(), rows)
-    if plausible := evaluation.get("plausible"):
-        say(f"\nPMRP: i2t {plausible['i2t_pmrp']:.1f}  t2i {plausible['t2i_pmrp']:.1f}")
-    for name, one in evaluation.get("judgements", {}).items():
-        line = f"Spearman {one['spearman']:.1f}  Kendall {one['kendall']:.1f}  ({one['judged']:,} pairs)"
-        if one["false_hits"]:
-            line += f"; of {one['false_hits']:,} false first images people call {one['right_share']:.0f} % right"
-        say(f"\n{name}: {line}")
+    relevance = evaluation.get("relevance", {})
+    measured = {
+        "attention": evaluation.get("attention"),
+        **{f"{name} {direction}": one for name, both in relevance.items() for direction, one in both.items()},
+        "PMRP": evaluation.get("plausible"),
+        **evaluation.get("judgements", {}),
+    }
+    for name, metrics in measured.items():
+        figures = {key: round(value, 2) for key, value in (metrics or {}).items() if isinstance(value, int | float)}
+        if figures:
+            say(f"\n{name}: ", "  ".join(f"{key} {value:,}" for key, value in figures.items()))
 
 
 def _show_study(planned: PlannedStudy, models: Sequence[str], arms: Sequence[str], *, as_json: bool) -> None:
@@ -196,10 +184,8 @@ def _show_study(planned: PlannedStudy, models: Sequence[str], arms: Sequence[str
 
 def _what_is_missing(planned: PlannedStudy) -> str:
     """Count the trainings of an unfinished study, and name the command that makes the rest in the same folders."""
-    missing = [f"{cell.model}/{cell.arm}/{cell.seed}" for cell in planned.cells if not cell.is_there]
-    named = ", ".join(missing[:MOST_NAMED]) + (", ..." if len(missing) > MOST_NAMED else "")
-    count, command = len(planned.cells), command_line("aoq", "study", planned.asked)
-    if not missing:
+    count, there = len(planned.cells), sum(cell.is_there for cell in planned.cells)
+    command = command_line("aoq", "study", planned.asked)
+    if there == count:
         return f"all {count} trainings exist, but not the study; run: {command}"
-    existing = f"{count - len(missing)} of {count} trainings exist, so without intervals"
-    return f"{existing}; missing: {named}; the rest: {command}"
+    return f"{there} of {count} trainings exist, so without intervals; the rest: {command}"

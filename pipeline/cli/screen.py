@@ -49,9 +49,8 @@ def screen_command(
 ) -> None:
     """Flag suspected false negatives.
 
-    TABLE is an experiment or a table's folder. Give at least one rule, such as --mutual-rank 5. The table stays as it
-    is. The new folder OUTPUT is a view of it: flags and a suspicion for every negative. `aoq stats`, `aoq inspect` and
-    `aoq export` take it as --view.
+    Give at least one rule, such as --mutual-rank 5. The table stays as it is. The new folder OUTPUT is a view of it:
+    flags and a suspicion for every negative. `aoq stats`, `aoq inspect` and `aoq export` take it as --view.
 
     Rules that need texts or vectors take an experiment's own, or those that are given. To train on a screened table,
     give an experiment a section [screen] with the same rules.
@@ -100,12 +99,10 @@ def show_counts(view: View) -> None:
 def to_judge_command(table: NamedTable, output: Path, top: int, view: Path | None) -> None:
     """Write pairs for a judge to fill in.
 
-    TABLE is an experiment or a table's folder. The new file OUTPUT (.csv, .tsv, .jsonl or .parquet) has each of its
-    pairs once: image_id and caption_id, which are rows of the data, and similarity, the teacher's score. The columns
-    image and caption are the image's id and the caption's text, of the experiment, of --data, or of --image-ids and
-    --texts; without these they are the ids that are kept beside the table. In one set both go by --texts, or by ids.
-    --data is compared with the table: other data, or another order, is refused. Add a column probability, from 0 to 1,
-    that the two match; then:
+    The new file OUTPUT (.csv, .tsv, .jsonl or .parquet) has each pair of TABLE once: image_id and caption_id, which are
+    rows of the data, and similarity, the teacher's score. The columns image and caption are the image's id and the
+    caption's text, of the experiment, of --data, or of --image-ids and --texts; without these, the ids beside the
+    table. In one set both go by --texts, or by ids. Add a column probability, from 0 to 1, that the two match; then:
 
     \b
     aoq screen TABLE VIEW --judgements OUTPUT

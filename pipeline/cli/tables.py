@@ -46,8 +46,8 @@ def inspect_command(
 ) -> None:
     """Show an anchor's hardest negatives.
 
-    TABLE is an experiment or a table's folder. Shown is the list of an image or a caption, and its own positives. Texts
-    and ids are the experiment's; for a folder they are those that are given, or the ids that are kept beside it.
+    Shown is the list of an image or a caption, and its own positives. Texts and ids are the experiment's; for a folder
+    they are those that are given, or the ids that are kept beside it.
     """
     from aoq.pipeline.tables.inspection import inspect_anchor
 
@@ -115,9 +115,8 @@ def _show_list(one: Inspection, *, is_one_set: bool) -> None:
 def audit_command(table: NamedTable, as_json: bool) -> None:
     """Check that a table is sound.
 
-    TABLE is an experiment or a table's folder. The exit code is 1 if anything is wrong. Checked are: ids in range, no
-    own positive, no repeats, order, finite scores, padding, lengths, the two directions against each other,
-    certificates, and footer, manifest and content against each other.
+    The exit code is 1 if anything is wrong. Checked are: ids in range, no own positive, no repeats, order, finite
+    scores, padding, lengths, the two directions, certificates, and footer, manifest and content against each other.
     """
     findings, manifest = audit(table.folder), read_manifest(table.folder)
     guarantees = {direction: search_facts(manifest, direction) for direction in directions_of(manifest)}
@@ -142,8 +141,8 @@ def audit_command(table: NamedTable, as_json: bool) -> None:
 def stats_command(table: NamedTable, view: Path | None, as_json: bool) -> None:
     """Describe a table's scores and hubs.
 
-    TABLE is an experiment or a table's folder. Shown are its scores, the ranks that positives would have, and hubs;
-    with a view, which `aoq screen` makes, also how many negatives each rule flags.
+    Shown are its scores, the ranks that positives would have, and hubs; with a view, which `aoq screen` makes, also how
+    many negatives each rule flags.
     """
     read = table.read()
     described = {direction: describe(read[direction], len(read[OPPOSITE[direction]])) for direction in read.directions}
@@ -193,8 +192,8 @@ def _show_statistics(one: Description) -> None:
 def diff_command(table: NamedTable, other: NamedTable, depth: int | None, as_json: bool) -> None:
     """Compare the lists of two tables.
 
-    TABLE and OPPOSITE are experiments or tables' folders. Both must be of the same data: row n of one is row n of the
-    other. A warning is printed if their ids or their true pairs show that they are not.
+    Both must be of the same data: row n of one is row n of the other. A warning is printed if their ids or their true
+    pairs show that they are not.
     """
     tables = table.read(), other.read()
     differences = compare(*tables, depth)

@@ -36,8 +36,6 @@ class Estimate:
     shape: Mapping[str, int]
     search: str
     why: str
-    operations: float | None
-    """Floating-point operations; None if they depend on an index."""
     seconds: Mapping[str, float]
     """Seconds by step; empty if they depend on an index."""
     memory_bytes: int
@@ -86,7 +84,6 @@ def estimate(
         {**shape, "h_captions": problem.h_captions, "h_images": problem.h_images},
         backend.name,
         why,
-        sum(backend.costs(problem).values()) if backend.costs else None,
         exact if backend.costs else {},
         problem.memory,
         int(4 * dimensions * costs[READING]),

@@ -12,10 +12,9 @@ import numpy as np
 from tests.chaos import forks
 from tests.chaos.campaign import Kind
 from tests.chaos.damages import damage
-from tests.chaos.kills import differences
-from tests.chaos.oracle import right_table
+from tests.chaos.interruptions import differences
 from tests.chaos.reference import Reference, content
-from tests.chaos.rules import hold, refused_well
+from tests.chaos.rules import hold, refused_well, right_table
 
 IMAGES, SIZE = 3000, 8
 COMMAND = ("aoq", "mine", "i.npy", "c.npy", "out", "--per-image", 1, "--normalise", "--h-captions", 9, "--h-images", 5)

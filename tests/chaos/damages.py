@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.chaos import forks
 from tests.chaos.campaign import Kind
-from tests.chaos.kills import differences
+from tests.chaos.interruptions import differences
 from tests.chaos.mutations import DAMAGES, flip
 from tests.chaos.reference import (
     CHAINS,

@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 from tests.chaos import forks
 from tests.chaos import mutations as m
 from tests.chaos.campaign import Kind
-from tests.chaos.oracle import Command, right_search, right_table
 from tests.chaos.reference import (
     CHECKPOINT,
     EACH,
@@ -33,7 +32,7 @@ from tests.chaos.reference import (
     Reference,
     luigi,
 )
-from tests.chaos.rules import failed, hold, nothing_left, refused_well
+from tests.chaos.rules import Command, failed, hold, nothing_left, refused_well, right_search, right_table
 
 NPY = (m.any_bytes, m.npy_header, m.npy_header, m.npy_values, m.npy_values, m.npy_pickled, m.npy_as_zip)
 PARQUET = (m.any_bytes, m.parquet_columns, m.parquet_columns)

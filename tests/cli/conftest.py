@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
 from aoq.pipeline.cli import main
+from tests.mining.conftest import unit
 
 ROOT = Path(__file__).parent.parent.parent
 TINY = Path(__file__).parent.parent / "tiny.toml"
 IMAGES, EACH = 15, 2
 JPEG = b"\xff\xd8\xff\xe0"
+QUERIES, DOCUMENTS, ITEMS = 12, 40, 25
+H = {"i2t": 6, "t2i": 4}
+QRELS = [(0, 3, 2), (0, 9, 1), (1, 9, 1), (2, 5, 0), (3, 5, 1), (4, 11, 3), (4, 12, 1), (4, 13, 1), (7, 0, 1)]
+PAIRS = {(query, document) for query, document, grade in QRELS if grade >= 1}
+TWINS = {(0, 1), (1, 0), (1, 2), (2, 1), (8, 20), (20, 8)}
+NAMED = ("--image-ids", "query_ids.txt", "--caption-ids", "document_ids.parquet::id")
+CORPUS = ("--pairs", "pairs.qrels", *NAMED, "--sides", "queries", "documents")
+TWIN = ("--pairs", "twins.csv", "--image-ids", "item_ids.txt")
+DEPTHS = ("--h-captions", 6, "--h-images", 4)
 
 
 def run(*arguments):
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
-
-
-def refusals(text, **words):
-    """The arguments and the message of each line `ARGUMENTS :: MESSAGE`; $NAME stands for several arguments."""
-    cases = [line.split(" :: ", 1) for line in text.strip("\n").splitlines()]
-    parts = [[words[w[1:]] if w.startswith("$") else [w] for w in shlex.split(command)] for command, _ in cases]
-    return [([str(w) for part in each for w in part], case[1]) for each, case in zip(parts, cases, strict=True)]
 
 
 def only(root, stage):
@@ -53,23 +57,55 @@ def folder(mined):
 
 
 @pytest.fixture
+def world(mined):
+    return only(mined, "world")
+
+
+@pytest.fixture
+def embeddings(mined):
+    return only(mined, "embeddings")
+
+
+@pytest.fixture
 def aoq(mined):
     return lambda *arguments, root=mined: run(*arguments, *(() if root is None else ("--artifact-root", root)))
 
 
-@pytest.fixture
-def files(tmp_path, monkeypatch):
-    """Vectors, a table of them, and the texts."""
-    monkeypatch.chdir(tmp_path)
+def write_files(folder):
+    """Vectors, a table of them, and the texts, in the current directory."""
     rng = np.random.default_rng(0)
     np.save("images.npy", rng.normal(size=(IMAGES, 7)).astype(np.float32))
     np.save("captions.npy", rng.normal(size=(IMAGES * EACH, 7)).astype(np.float32))
     options = ("--per-image", EACH, "--normalise", "--h-captions", 6, "--h-images", 4)
     assert run("mine", "images.npy", "captions.npy", "table", *options).exit_code == 0
-    (tmp_path / "captions.txt").write_text("".join(f"caption {row}\n" for row in range(IMAGES * EACH)))
-    (tmp_path / "ids.txt").write_text("".join(f"{row}.jpg\n" for row in range(IMAGES)))
-    (tmp_path / "described.txt").write_text("".join(f"picture {row}\n" for row in range(IMAGES)))
-    (tmp_path / "pictures").mkdir()
+    (folder / "captions.txt").write_text("".join(f"caption {row}\n" for row in range(IMAGES * EACH)))
+    (folder / "ids.txt").write_text("".join(f"{row}.jpg\n" for row in range(IMAGES)))
+    (folder / "described.txt").write_text("".join(f"picture {row}\n" for row in range(IMAGES)))
+    (folder / "pictures").mkdir()
     for row in range(IMAGES):
-        (tmp_path / "pictures" / f"{row}.jpg").write_bytes(JPEG)
+        (folder / "pictures" / f"{row}.jpg").write_bytes(JPEG)
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_files(tmp_path)
     return tmp_path
+
+
+def write_corpus():
+    """Vectors, ids, texts, judgements; `corpus`, a table of two sides, and `set`, one of one set."""
+    rng = np.random.default_rng(0)
+    for name, rows in (("query", QUERIES), ("document", DOCUMENTS), ("item", ITEMS)):
+        np.save(f"{name}.npy", unit(rng, rows, 6))
+        Path(f"{name}_ids.txt").write_text("".join(f"{name[0]}{row}\n" for row in range(rows)))
+        Path(f"{name}.txt").write_text("".join(f"text of {name} {row}\n" for row in range(rows)))
+    pq.write_table(pa.table({"id": [f"d{row}" for row in range(DOCUMENTS)]}), "document_ids.parquet")
+    lines = (f"q{query} 0 d{document} {grade}\n" for query, document, grade in QRELS)
+    Path("pairs.qrels").write_text("".join(lines))
+    Path("twins.csv").write_text("left,right\ni0,i1\ni2,i1\ni8,i20\ni5,i5\n")
+    done = run("mine", "query.npy", "document.npy", "corpus", *CORPUS, *DEPTHS)
+    assert done.exit_code == 0, done.output
+    done = run("mine", "item.npy", "set", *TWIN, *DEPTHS[:2])
+    assert done.exit_code == 0, done.output
+    assert done.stdout == "i2t: 25 lists of 6, exact, 100.00% certified\nset\n"

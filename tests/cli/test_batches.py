@@ -11,9 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from aoq.pipeline.data.folder import split_fingerprint
 from aoq.pipeline.mining.hard_negatives import hard_negatives
-from aoq.pipeline.tables.table import read_table
 from tests.cli.conftest import run as invoke
 
 IMAGES, EACH = 40, 2
@@ -72,45 +70,3 @@ def test_shards_have_the_samples_in_the_batches_order(run, tmp_path):
         assert caption.decode() == f"caption {row['caption_id']}"
         assert json.loads(said) == row
         assert Image.open(io.BytesIO(image)).getpixel((0, 0)) == (row["image_id"], 0, 0)
-
-
-def dataset(folder, captions):
-    folder.mkdir()
-    np.save(folder / "train_ims.npy", np.zeros((IMAGES, 1, 4), np.float32))
-    (folder / "train_caps.txt").write_text("".join(f"{caption}\n" for caption in captions))
-    return split_fingerprint(folder, "train")
-
-
-@pytest.mark.parametrize("shards", [(), ("--write-shards", "--image-root", "pictures")])
-def test_data_in_another_order_than_the_tables_are_refused(run, tmp_path, shards):
-    captions = [f"caption {row}" for row in range(IMAGES * EACH)]
-    (tmp_path / "pictures").mkdir()
-    for row in range(IMAGES):
-        Image.new("RGB", (2, 2)).save(tmp_path / f"pictures/{row}.png")
-    fingerprint = dataset(tmp_path / "own", captions)
-    dataset(tmp_path / "turned", captions[::-1])
-    read_table("table").save("named", dataset=fingerprint)
-    for folder in ("own", "turned"):
-        result = run("named", folder + "-out", "--batch-size", 8, "--data", folder, *shards)
-        assert result.exit_code == (folder == "turned"), result.output
-    assert "the table was mined on other data" in result.output
-    assert "in another order; give the data that the table was mined on, or mine again" in result.output
-    assert not (tmp_path / "turned-out").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (("table", "out", "--batch-size", 8, "--ranks", "3"), 2, "'3' is not START:STOP, such as 30:130"),
-        (("table", "out", "--batch-size", 8, "--ranks", "12:20"), 1, "begin after the table's 12 of i2t"),
-        (("table", "table", "--batch-size", 8), 1, "table is there already"),
-        (("table", "out", "--batch-size", 8, "--write-shards"), 1, "give --data, or --image-root and --texts"),
-        (("nowhere", "out", "--batch-size", 8), 1, "nowhere"),
-    ],
-)
-def test_what_cannot_be_is_said_in_a_sentence(run, tmp_path, arguments, code, message):
-    result = run(*arguments)
-    assert result.exit_code == code
-    assert message in result.output
-    assert "Traceback" not in result.output
-    assert not (tmp_path / "out").exists()

@@ -1,13 +1,17 @@
-"""`aoq --help` is complete and fast, and loads no heavy library."""
+"""`aoq --help` is complete and fast, and loads no heavy library; `aoq --version` says what a report of a bug should."""
 
 from __future__ import annotations
 
 import json
+import platform
 import subprocess
 import sys
+from importlib.metadata import version
 
 import click
+import faiss
 import pytest
+import torch
 from click.testing import CliRunner
 
 from aoq.pipeline.cli import main
@@ -97,3 +101,32 @@ def test_the_shell_completes_names(words, offered, monkeypatch):
     assert f"plain,{offered}" in shown.stdout.splitlines()
     monkeypatch.setenv("COMP_WORDS", words.rpartition(" ")[0] + " ./my")
     assert CliRunner().invoke(main, prog_name="aoq").stdout.splitlines() == ["file,./my"]
+
+
+def versions():
+    shown = CliRunner().invoke(main, ["--version"])
+    assert shown.exit_code == 0
+    return shown.stdout.splitversions()
+
+
+def test_versions_and_devices_are_said():
+    aoq, python, of_torch, of_faiss = versions()
+    assert aoq == f"aoq {version('aoq')}"
+    assert python == f"Python {platform.python_version()}"
+    assert of_torch.startswith(f"torch {torch.__version__} on CPU (")
+    assert of_faiss.startswith(f"FAISS {faiss.__version__} on CPU")
+
+
+def test_gpus_are_said(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: f"Card {number}")
+    monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 2)
+    *_, of_torch, of_faiss = versions()
+    assert of_torch.endswith("Card 0, Card 1")
+    assert of_faiss.endswith("on CPU, 2 GPUs")
+
+
+def test_without_faiss_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    assert versions()[3] == 'FAISS is not installed: pip install "aoq[cpu]", or "aoq[gpu]"'

@@ -1,4 +1,4 @@
-"""`aoq export` and `aoq import-table` as users run them."""
+"""`aoq export`, `import-table` and `publish`, and README's commands for your own vectors, as users run them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.exchange.formats import FORMATS
 from aoq.pipeline.tables.screens.view import read_view
 from aoq.pipeline.tables.table import read_table
-from tests.cli.conftest import EACH, IMAGES, JPEG, refusals
+from tests.cli.conftest import EACH, IMAGES, JPEG, TINY
 from tests.cli.conftest import run as aoq
 
 SHA256 = sha256(JPEG).hexdigest()
@@ -161,133 +161,6 @@ def test_a_run_may_lack_queries_and_hold_own_positives(run, files):
     assert audit(files / "back") == []
 
 
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        ("0 Q0 1 1 0.5\n", "i2t.trec:1: 5 fields where a TREC run has 6"),
-        ("0 Q0 1 1 0.5 x\n\n", "i2t.trec:2: 0 fields"),
-        ("0 Q0 1 1 high x\n", "i2t.trec:1: the score 'high' is not a finite number"),
-        ("0 Q0 1 1 nan x\n", "i2t.trec:1: the score 'nan' is not a finite number"),
-        ("0 Q0 1 1 1e300 x\n", "is not a finite number, or too large for float32"),
-        ("0 Q0 999999999 1 1 x\n", "name image 0 and caption 999999999, and have 2 lists"),
-        ("a Q0 1 1 0.5 x\n", "i2t.trec:1: 'a' is no row number; give --image-ids"),
-        ("0 Q0 2 1 3 x\n1 Q0 2 1 3 x\n0 Q0 3 2 1 x\n", "i2t.trec:3: this query has lines further up too"),
-        ("0 Q0 2 1 3 x\n0 Q0 2 1 3 x\n1 Q0 0 1 3 x\n", "i2t.trec: row 0 lists a candidate twice"),
-        ("", "i2t.trec holds no line"),
-    ],
-)
-def test_runs_that_are_none_are_refused(run, files, lines, message):
-    (files / "i2t.trec").write_text(lines)
-    (files / "t2i.trec").write_text("3 Q0 0 1 0.5 x\n")
-    result = run("import-table", "i2t.trec", "back", "--per-image", 2)
-    assert result.exit_code == 1
-    assert message in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("array", "message"),
-    [
-        (np.zeros((IMAGES, 3)), "i2t_x.npy holds float64 of shape (15, 3); official lists are integers"),
-        (np.zeros(IMAGES, np.int32), "i2t_x.npy holds int32 of shape (15,)"),
-        (np.full((IMAGES, 1), IMAGES * EACH), "i2t_x.npy: row 0 lists 30, and there are candidates 0 to 29"),
-        (np.zeros((IMAGES + 1, 1), np.int32), "--per-image 2 makes 32 captions of 16 images, and there are 30"),
-        (np.array([[None]]), "i2t_x.npy is damaged or not a .npy file of numbers (it holds Python objects)"),
-    ],
-)
-def test_arrays_that_are_no_lists_are_refused(run, array, message):
-    np.save("i2t_x.npy", array)
-    np.save("t2i_x.npy", np.zeros((IMAGES * EACH, 1), np.int32))
-    result = run("import-table", "i2t_x.npy", "back", "--per-image", EACH)
-    assert result.exit_code == 1
-    assert message in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    refusals(
-        """
---format csv :: there is no format 'csv'; formats are triplet, n-tuple,
---format triplet :: say whose lists: --direction i2t (of images) or t2i (of captions)
---format aoq --direction i2t :: aoq has both directions
---format tevatron --direction i2t --scores :: tevatron has no place for positives' scores
---format triplet --direction i2t $VECTORS :: ask for them with --scores
---format triplet --direction i2t :: triplet has the captions' texts, and none are given
---format triplet --direction i2t --captions ids.txt --image-texts described.txt :: 15 captions are given for
---format trec --image-ids captions.txt :: 30 image ids are given for
---format trec --image-ids same.txt :: images 3 and 4 both have the id 'x'
---format n-tuple --direction t2i --num-negatives 5 $TEXTS :: 5 negatives are asked for, and the t2i lists of table have
---format triplet --direction i2t --data d $TEXTS :: leave out --texts and --image-ids
---format trec --data d --image-ids ids.txt --caption-root pictures :: leave out --image-ids and --caption-root
-""",
-        TEXTS=TEXTS,
-        VECTORS=VECTORS,
-    ),
-)
-def test_exports_that_cannot_be_made_are_refused(run, files, arguments, message):
-    (files / "same.txt").write_text("".join(f"{'x' if row in (3, 4) else row}\n" for row in range(IMAGES)))
-    result = run("export", "table", "out", *arguments)
-    assert result.exit_code != 0
-    assert message in result.stderr
-
-
-WAYS = ("--direction", "t2i")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    refusals(
-        """
---format triplet $WAYS $NAMES :: triplet has the images' pictures, and none are given; give --image-
---format ms-swift $WAYS $NAMES :: its id (or --image-texts FILE, a text for each image).
---format pylate $WAYS $NAMES :: pylate is read as text alone, and an image's id is none; give --im
---format pylate $WAYS $PICTURES :: has no place for pictures; leave out --image-root, or choose triplet
---format trec --image-root pictures :: trec has ids alone, and has no place for pictures
---format aoq --image-texts described.txt :: aoq has no place for a text of an image
---format triplet $WAYS $PICTURES --image-texts described.txt :: give --image-root or --image-texts, not both
---format triplet $WAYS $PICTURES --pack :: --pack puts the pictures of --image-root into
---format ids $WAYS $TEXTS --pack :: an export of ids, tevatron, colpali, nemo; leave it out
---format colpali --direction i2t $PICTURES :: colpali reads its queries as text, and i2t has images
---format ids $WAYS --captions captions.txt --image-root . :: 15 of 15 images have no file below ., the first is '0'; --i
---format triplet $WAYS $NAMES --image-root bare :: 0.jpg.part does not end like an image
---format ids $WAYS $NAMES --image-texts captions.txt :: 30 texts of images are given for
-""",
-        TEXTS=TEXTS,
-        PICTURES=PICTURES,
-        NAMES=NAMES,
-        WAYS=WAYS,
-    ),
-)
-def test_no_id_goes_for_a_text(run, files, arguments, message):
-    shutil.copytree("pictures", "bare")
-    if "bare" in arguments:
-        for picture in (files / "bare").iterdir():
-            picture.rename(f"{picture}.part")
-        (files / "ids.txt").write_text("".join(f"{row}.jpg.part\n" for row in range(IMAGES)))
-    result = run("export", "table", "out", *arguments)
-    assert result.exit_code == 1
-    assert message in result.stderr
-    assert result.stderr.count("\n") == 1
-
-
-def test_places_and_tables_that_do_not_do_are_refused(run, files):
-    given = ("--format", "triplet", "--direction", "t2i", *TEXTS)
-    assert "captions.txt is there already" in run("export", "table", "captions.txt", *given).stderr
-    assert "is no folder to write to" in run("export", "table", "nowhere/out", *given).stderr
-    assert "is neither an experiment nor a table's folder" in run("export", "nowhere", "out", *given).stderr
-    assert "x.npy is no file of lists" in run("import-table", "x.npy", "out", "--unpaired").stderr
-    assert "i2t.npy is no file" in run("import-table", "i2t.npy", "out", "--unpaired").stderr
-    ways = "--pairs FILE, --per-image K, --data FOLDER or --unpaired"
-    assert f"give the true pairs: {ways}" in run("import-table", "i2t.npy", "out").stderr
-    mined = ("--normalise", "--unpaired", "--h-captions", 2, "--h-images", 2)
-    assert run("mine", "images.npy", "captions.npy", "unpaired", *mined).exit_code == 0
-    assert "no caption belongs to any image" in run("export", "unpaired", "out", *given).stderr
-    nobody = pa.table({"caption_id": pa.array([], pa.int32()), "image_id": pa.array([], pa.int32())})
-    pq.write_table(nobody, files / "table" / "positives.parquet")
-    assert "does not hold the pairs whose sha256" in run("export", "table", "out", *given).stderr
-    (files / "table" / "positives.parquet").unlink()
-    assert "positives.parquet does not exist" in run("export", "table", "out", *given).stderr
-
-
 def test_what_a_view_flags_is_left_out(run):
     assert run("screen", "table", "view", "--range-min", 1, "--mutual-rank", 3).exit_code == 0
     table = read_table(Path("table"))
@@ -299,3 +172,47 @@ def test_what_a_view_flags_is_left_out(run):
     left = zip(anchors, table.i2t.negative_ids[anchors, places], strict=True)
     assert found == {(f"picture {anchor}", f"caption {caption}") for anchor, caption in left}
     assert 0 < len(found) < IMAGES * 5
+
+
+def test_what_is_published_reads_back_as_the_table_it_was(run, files):
+    assert run("screen", "table", "view", "--mutual-rank", 2).exit_code == 0
+    shown = run("publish", "table", "out", "--view", "view", "--image-ids", "ids.txt", "--license", "cc-by-4.0")
+    assert shown.exit_code == 0, shown.stderr
+    table, back = read_table(files / "table"), read_table(files / "out")
+    told = {key: value for key, value in back.manifest.items() if key != "ids"}
+    assert (back.sha256, told) == (table.sha256, table.manifest)
+    assert back.ids == {"images": [f"{row}.jpg" for row in range(IMAGES)]}
+    assert audit(files / "out") == []
+    assert pq.read_table("out/images.parquet")["image_id"].to_pylist() == [f"{row}.jpg" for row in range(IMAGES)]
+    views = [read_view(files / name, table.manifest) for name in ("view", "out/view")]
+    np.testing.assert_array_equal(views[0].i2t.flags, views[1].i2t.flags)
+    captions = ("--captions", "captions.txt", "--image-texts", "ids.txt")
+    given = ("--format", "triplet", "--direction", "t2i", "--view", "out/view", *captions)
+    assert run("export", "out", "triplets", *given).exit_code == 0
+
+
+def test_the_commands_of_the_readme_run(run, files):
+    shutil.rmtree("table")
+    shutil.move("pictures", "photos")
+    section = (TINY.parent.parent / "README.md").read_text(encoding="utf-8").partition("## Mine your own vectors\n")[2]
+    commands = [line.partition("#")[0].split() for line in section.split("```")[1].strip().splitlines()]
+    assert [command[:2] for command in commands] == [["aoq", name] for name in ("mine", "inspect", "screen", "export")]
+    for _, name, *arguments in commands:
+        small = {"5": str(EACH), "17": "7"}
+        depths = ("--h-captions", 6, "--h-images", 4) if name == "mine" else ()
+        shown = run(name, *(small.get(word, word) for word in arguments), *depths)
+        assert shown.exit_code == 0, shown.output
+    captions = pq.read_table("negatives/captions.parquet")
+    assert captions["text"].to_pylist()[3] == "caption 3"
+
+
+@pytest.mark.parametrize("side", ["image", "caption"])
+def test_a_screen_compares_by_cosine(run, files, side):
+    vectors = np.load(f"{side}s.npy")
+    np.save("unit.npy", vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+    for name, given in (("as-they-are", f"{side}s.npy"), ("unit", "unit.npy")):
+        assert run("screen", "table", name, f"--{side}-similarity", 0.3, f"--{side}-vectors", given).exit_code == 0
+    for direction in ("i2t", "t2i"):
+        found, expected = (pq.read_table(f"{name}/{direction}.parquet") for name in ("as-they-are", "unit"))
+        assert found["flags"].equals(expected["flags"])
+    assert any(any(flags) for flags in expected["flags"].to_pylist())

@@ -1,4 +1,4 @@
-"""Data given for a table's rows are those that it was mined on; what a table's folder lacks is said."""
+"""Data given for a table's rows are those that it was mined on."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from aoq.pipeline.stages.plan import MAKERS, plan
 from aoq.pipeline.tables.table import read_table
 from tests.cli.conftest import EACH, IMAGES, TINY, run
 
+BATCHES = ("out", "--batch-size", 4)
 FORMAT = ("--format", "pylate", "--direction", "t2i", "--image-texts", "described.txt")
 
 
@@ -40,7 +41,13 @@ def data(files):
         ("kept", "other", "image 0 is '0.jpg' in the table and '14.jpg' in the split"),
     ],
 )
-@pytest.mark.parametrize("command", [("export", "out", *FORMAT), ("to-judge", "out.csv"), ("publish", "out")])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(("export", "out", *FORMAT), ("to-judge", "out.csv"), ("publish", "out"), ("batches", *BATCHES)),
+        ("batches", *BATCHES, "--write-shards", "--image-root", "pictures"),
+    ],
+)
 def test_data_that_are_not_the_tables_are_refused(data, command, table, wrong, message):
     name, *arguments = command
     before = sorted(data.iterdir())
@@ -52,17 +59,6 @@ def test_data_that_are_not_the_tables_are_refused(data, command, table, wrong, m
     assert sorted(data.iterdir()) == before
     shown = run(name, table, *arguments, "--data", "own")
     assert shown.exit_code == 0, shown.output
-
-
-@pytest.mark.parametrize("command", [("status",), ("verify",), ("explain", "dataset")])
-def test_an_experiment_is_asked_for_where_a_tables_folder_is_not_enough(files, command):
-    name, *arguments = command
-    shown = run(name, "table", *arguments)
-    assert shown.exit_code == 1
-    assert shown.stderr == (
-        f"error: table is a table's folder, which has no data and no model; `aoq {name}` needs the experiment that "
-        "they belong to.\n"
-    )
 
 
 @pytest.fixture(scope="module", params=["dataset.noise.ratio=0.3", "dataset.train_images=40"])

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from aoq.pipeline.cli import main
 from aoq.pipeline.cli.output import echo, echo_json, say, show_rows, styled
 from aoq.pipeline.console import is_hidden
-from tests.cli.conftest import TINY
+from tests.cli.conftest import TINY, only
 from tests.republish import republish
 
 HOSTILE = "[/red]\x1b[31m \u202edog\x00\x9b :smile:"
@@ -60,7 +60,7 @@ def test_wrong_arguments_are_shown(arguments):
 def test_captions_and_ids_are_shown(aoq, mined, tmp_path):
     root = tmp_path / "mined"
     shutil.copytree(mined, root, symlinks=True)
-    world = next(path.parent for path in root.glob("world/*/MANIFEST.json"))
+    world = only(root, "world")
     captions = (world / "train_caps.txt").read_text().splitlines()
     ids = (world / "train_ids.txt").read_text().splitlines()
     (world / "train_caps.txt").write_text("".join(f"{text} {HOSTILE}\n" for text in captions))

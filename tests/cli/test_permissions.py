@@ -25,9 +25,9 @@ print(json.dumps([[one.exit_code, one.stderr] for one in ended]))
 
 
 @pytest.fixture
-def commands(mined, golden_file, tmp_path):
+def commands(mined, folder, golden_file, tmp_path):
     """Each writes `out` in the folder `locked`."""
-    rng, table = np.random.default_rng(0), next((mined / "hard_negatives").glob("*/table"))
+    rng, table = np.random.default_rng(0), folder
     for name, rows in (("images", 40), ("captions", 120)):
         np.save(tmp_path / f"{name}.npy", rng.normal(size=(rows, 8)).astype(np.float32))
     (tmp_path / "locked").mkdir()

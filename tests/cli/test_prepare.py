@@ -1,13 +1,14 @@
-"""`aoq prepare` as people type it."""
+"""`aoq prepare` and `aoq data check` as people type them."""
 
 from __future__ import annotations
 
+import json
 import sys
 
+import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from aoq.pipeline.cli import main
+from tests.cli.conftest import run
 from tests.prepare.conftest import encoded, picture, write_csv
 
 
@@ -20,7 +21,7 @@ def photos(tmp_path):
 
 
 def aoq(*arguments):
-    found = CliRunner().invoke(main, [*map(str, arguments)])
+    found = run(*arguments)
     return found.exit_code, found.output
 
 
@@ -83,3 +84,54 @@ def test_a_parent_is_made_and_what_was_extracted_is_kept_in_it(photos, tmp_path)
     (tmp_path / "2.jpg").write_bytes(b"")
     assert aoq("prepare", photos, folder, "--threads", 1)[0] == 1
     assert [path.name for path in folder.parent.iterdir()] == [".mine.work"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two splits of thirty images in known words."""
+    rng = np.random.default_rng(0)
+    for split in ("train", "dev"):
+        np.save(tmp_path / f"{split}_ims.npy", rng.standard_normal((30, 2, 8)).astype(np.float32))
+        words = [" ".join(rng.choice(["a", "dog", "red", "runs", "big", "cat"], 9)) for _ in range(60)]
+        (tmp_path / f"{split}_caps.txt").write_text("".join(f"{text}\n" for text in words))
+    return tmp_path
+
+
+def test_flaws_that_are_not_listed_count(folder):
+    features = np.load(folder / "train_ims.npy")
+    features[1:] = features[0]
+    features[29] += 1
+    np.save(folder / "train_ims.npy", features)
+    shown = run("data", "check", folder)
+    assert "... and 8 more like this" in shown.stdout
+    assert f"{folder} is sound, with 28 warnings" in shown.stdout
+    flaws = json.loads(run("data", "check", folder, "--json").stdout)["flaws"]
+    assert [flaw["count"] for flaw in flaws] == 20 * [1] + [8]
+
+
+def test_what_a_split_holds_is_said(folder):
+    shown = run("data", "check", folder)
+    dev, train = shown.stdout.splitlines()[:2]
+    assert dev.startswith("dev: 30 images × 2 regions × 8 features (float32, median norm ")
+    assert train.endswith("60 captions, 2 per image by their order (no train_pairs.npy)")
+    splits = json.loads(run("data", "check", folder, "--json").stdout)["splits"]
+    assert [(one["split"], one["images"], one["captions"]) for one in splits] == [("dev", 30, 60), ("train", 30, 60)]
+
+
+def test_no_next_step_where_it_would_fail(folder):
+    assert "next: aoq run" in run("data", "check", folder).stderr
+    for path in folder.glob("dev_*"):
+        path.unlink()
+    shown = run("data", "check", folder)
+    assert shown.exit_code == 0
+    assert "warning: dev_ims.npy: is missing, which experiments choose their best epoch by" in shown.stdout
+    assert shown.stderr == ""
+
+
+def test_hashes_are_compared_on_request(folder):
+    (folder / "prepared.json").write_text(json.dumps({"sha256": {"dev_caps.txt": "other", "dev_ids.txt": "lost"}}))
+    assert run("data", "check", folder).exit_code == 0
+    shown = run("data", "check", folder, "--full")
+    assert shown.exit_code == 1
+    for name in ("dev_caps.txt", "dev_ids.txt"):
+        assert f"error: {name}: is not the file that `aoq prepare` wrote" in shown.stdout

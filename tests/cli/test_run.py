@@ -69,9 +69,6 @@ def test_it_makes_what_luigi_makes_and_says_how_to_go_on(root):
 def test_what_follows_the_at_sign_is_an_override(aoq, root):
     known = aoq("explain", f"{TINY}@mining.h_images=7", "hard_negatives", root=root).stdout
     assert known == aoq("explain", TINY, "hard_negatives", "--override", "mining.h_images=7", root=root).stdout
-    twice = aoq("explain", f"{TINY}@seed=1", "hard_negatives", "--override", "seed=2")
-    assert twice.exit_code == 2
-    assert "put all into one place" in twice.stderr
 
 
 def test_a_failed_task_ends_as_luigi_does(root):
@@ -82,38 +79,11 @@ def test_a_failed_task_ends_as_luigi_does(root):
     assert failed.returncode == 30
 
 
-@pytest.mark.parametrize(
-    ("status", "code"),
-    [
-        ("SUCCESS", 0),
-        ("SUCCESS_WITH_RETRY", 0),
-        ("FAILED", 30),
-        ("FAILED_AND_SCHEDULING_FAILED", 35),
-        ("SCHEDULING_FAILED", 35),
-        ("NOT_RUN", 25),
-        ("MISSING_EXT", 20),
-    ],
-)
-def test_codes_are_those_of_luigi_cfg(status, code):
+def test_codes_are_those_of_luigi_cfg():
     read_shipped_settings()
-    assert _exit_code(status) == code
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["run", "demmo"], "error: unknown experiment 'demmo'; did you mean 'demo'? `aoq list` shows all.\n"),
-        (["run", TINY, "--round", "contrl"], "not 'contrl'; did you mean 'control'?\n"),
-        (["evaluate", "demmo"], "did you mean 'demo'?"),
-        (["study", "demmo"], "error: unknown study 'demmo'; did you mean 'demo'? `aoq list` shows all.\n"),
-        (["run", TINY, "--workers", 0], "'--workers': 0 is not in the range"),
-    ],
-)
-def test_what_cannot_be_made_is_refused_before_anything_runs(aoq, tmp_path, arguments, message):
-    shown = aoq(*arguments, root=tmp_path / "root")
-    assert shown.exit_code in (1, 2)
-    assert message in shown.stderr
-    assert not (tmp_path / "root").exists()
+    codes = {"SUCCESS": 0, "SUCCESS_WITH_RETRY": 0, "FAILED": 30, "NOT_RUN": 25, "MISSING_EXT": 20}
+    codes |= {"SCHEDULING_FAILED": 35, "FAILED_AND_SCHEDULING_FAILED": 35}
+    assert {status: _exit_code(status) for status in codes} == codes
 
 
 def test_a_study_is_made_and_shown(tmp_path):

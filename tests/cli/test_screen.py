@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,13 +13,12 @@ from aoq.pipeline.tables.screens.judge import judge
 from aoq.pipeline.tables.screens.knowledge import Knowledge
 from aoq.pipeline.tables.screens.view import read_view
 from aoq.pipeline.tables.table import read_table
-from tests.cli.conftest import TINY, refusals
+from tests.cli.conftest import TINY
 
 
 @pytest.fixture
-def files(mined, tmp_path):
+def files(world, embeddings, tmp_path):
     """The world's captions, the teacher's vectors, and one pair that people said matches."""
-    world, embeddings = (next((mined / stage).glob("*/MANIFEST.json")).parent for stage in ("world", "embeddings"))
     (tmp_path / "known.json").write_text('{"7": [3]}')
     write_clean_pairs(tmp_path / "clean_pairs.parquet", PROBABILITIES)
     return {
@@ -89,40 +87,6 @@ def test_inspect_shows_flags_and_chooses_by_them(aoq, folder, tmp_path):
     assert len(ranks()) == 20
     assert "mutual_rank" in aoq("inspect", TINY, "--image", image, "--view", tmp_path / "view").stdout
     assert "--only needs a view" in aoq("inspect", TINY, "--image", image, "--only", "left").stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    refusals(
-        """
- :: error: no rule is given; give at least one of --range-min,
---near-text 0.5 :: the rule near_text needs the captions' texts (--texts)
---near-text 0.5 --texts short.txt :: 2 texts are given for a table of 300
---caption-similarity 0.5 --captions short.npy :: 2 vectors of captions are given
---range-min 20 :: the rules take all 3,600 negatives, so every list would be empty; loosen them, or
---min-score nan :: min_score: Input should be a finite number
---positives none.csv :: none.csv does not exist
---judgements far.csv :: far.csv: pair 0 names caption '300', and there are captions 0 to 299
---alike-owners 0.5 :: the rule alike_owners needs the images' vectors (--image-vectors)
---doubtful-pair 0.5 --pair-probabilities none.parquet :: none.parquet does not exist; an
---doubtful-pair 0.5 --pair-probabilities short.parquet :: belongs to other captions: it has 2 rows
---doubtful-pair 0.5 --pair-probabilities high.parquet :: probabilities lie between 0 and 1
---doubtful-pair 0.5 --pair-probabilities short.npy :: short.npy is damaged or not a Parquet file
-""",
-    ),
-)
-def test_it_says_what_is_wrong_and_leaves_nothing(aoq, folder, tmp_path, monkeypatch, arguments, message):
-    monkeypatch.chdir(tmp_path)
-    Path("short.txt").write_text("one\ntwo\n")
-    np.save("short.npy", np.eye(2, dtype=np.float32))
-    Path("far.csv").write_text("caption_id,image_id,probability\n300,0,1\n")
-    write_clean_pairs(Path("short.parquet"), np.ones(2, np.float32))
-    write_clean_pairs(Path("high.parquet"), np.full(300, 1.5, np.float32))
-    before = sorted(tmp_path.iterdir())
-    shown = aoq("screen", folder, "view", *arguments, root=None)
-    assert shown.exit_code == 1
-    assert message in shown.stderr
-    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_lists_may_be_emptied_on_purpose(aoq, folder, tmp_path):

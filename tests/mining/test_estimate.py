@@ -43,7 +43,6 @@ def test_sizes_are_nearly_those_of_the_real_run(problem, tmp_path, monkeypatch, 
     assert (found.memory_bytes, found.vector_bytes) == (10**6, 4400 * 8 * 4)
     assert len(found.seconds) >= 3
     assert all(seconds > 0 for seconds in found.seconds.values())
-    assert found.operations == sum(BACKENDS[search].costs(problem).values())
 
 
 def test_seconds_are_those_of_the_piece_scaled_by_operations(problem, monkeypatch):
@@ -86,5 +85,5 @@ def test_sizes_alone_are_forecast_for_an_index(problem, monkeypatch):
     monkeypatch.setattr(estimating, "PIECE_IMAGES", 100)
     monkeypatch.setattr(estimating, "PIECE_CAPTIONS", 300)
     found = estimate(problem, "faiss:IVF16,Flat")
-    assert (found.operations, found.seconds, found.affordable_images) == (None, {}, None)
+    assert (found.seconds, found.affordable_images) == ({}, None)
     assert found.table_bytes > 0

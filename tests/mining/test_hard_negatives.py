@@ -13,34 +13,7 @@ from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.table import read_table
-
-
-def unit(rng, rows, dimensions=8):
-    return by_norm(rng.normal(size=(rows, dimensions)))
-
-
-def by_norm(vectors):
-    vectors = vectors.astype(np.float64)
-    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-
-
-def slow(anchors, candidates, own, h):
-    """Every candidate that is no positive, by similarity, then by row; and the lowest positive."""
-    scores = (anchors.astype(np.float64) @ candidates.astype(np.float64).T).astype(np.float32)
-    ids = []
-    for anchor in range(len(anchors)):
-        rest = [row for row in range(len(candidates)) if row not in own[anchor]]
-        ids.append(sorted(rest, key=lambda row: (-scores[anchor, row], row))[:h])
-    lowest = [min((scores[anchor, row] for row in own[anchor]), default=np.nan) for anchor in range(len(anchors))]
-    return np.array(ids), np.take_along_axis(scores, np.array(ids), axis=1), np.array(lowest, dtype=np.float32)
-
-
-def check(lists, anchors, candidates, own, h, *, metric="cosine"):
-    sides = (anchors, candidates) if metric == "dot" else (by_norm(anchors), by_norm(candidates))
-    ids, scores, lowest = slow(*sides, own, h)
-    np.testing.assert_array_equal(lists.negative_ids, ids)
-    np.testing.assert_array_equal(lists.scores, scores)
-    np.testing.assert_array_equal(lists.positive_score, lowest)
+from tests.mining.conftest import by_norm, check, unit
 
 
 @settings(max_examples=20, deadline=None)
@@ -67,16 +40,8 @@ def test_both_directions_of_images_and_captions():
 
 
 def check_one_set(table, vectors, pairs, h):
-    """Check lists by the definition: other rows that are no positive; the lowest positive is never the row itself."""
-    vectors = by_norm(vectors).astype(np.float64)
-    scores = (vectors @ vectors.T).astype(np.float32)
-    for row in range(len(vectors)):
-        rest = [other for other in range(len(vectors)) if other != row and (row, other) not in pairs]
-        ids = sorted(rest, key=lambda other: (-scores[row, other], other))[:h]
-        assert table.i2t.negative_ids[row].tolist() == ids
-        np.testing.assert_array_equal(table.i2t.scores[row], scores[row, ids])
-        lowest = min((scores[row, other] for other in range(len(vectors)) if (row, other) in pairs), default=np.nan)
-        np.testing.assert_array_equal(table.i2t.positive_score[row], lowest)
+    own = [[other for row, other in pairs if row == anchor] for anchor in range(len(vectors))]
+    check(table.i2t, vectors, vectors, own, h, one_set=True)
     assert {*map(tuple, table.positives.tolist())} == pairs
     assert len(table.positives) == len(pairs)
 
@@ -104,35 +69,25 @@ def test_one_set_with_any_pairs_is_saved_and_read_as_it_was(seed, rows, count, s
 @pytest.mark.parametrize("kind", [np.float16, np.float64, torch.float32, torch.bfloat16, list])
 def test_any_kind_of_numbers(kind):
     rng = np.random.default_rng(3)
-    images, captions = unit(rng, 10), unit(rng, 10)
+    sides = same = [unit(rng, 10), unit(rng, 10)]
     if isinstance(kind, torch.dtype):
-        given = [torch.from_numpy(side).to(kind).requires_grad_() for side in (images, captions)]
-        same = [by_norm(side.detach().float().numpy()) for side in given]
+        given = [torch.from_numpy(side).to(kind).requires_grad_() for side in sides]
+        same = [side.detach().float().numpy() for side in given]
     elif kind is list:
-        given, same = [side.tolist() for side in (images, captions)], [by_norm(images), by_norm(captions)]
+        given = [side.tolist() for side in sides]
     else:
-        given = [side.astype(kind) for side in (images, captions)]
-        same = [by_norm(side) for side in given]
-    found, expected = hard_negatives(*given, h=3), hard_negatives(*same, h=3, metric="dot")
+        given = same = [side.astype(kind) for side in sides]
+    found, expected = hard_negatives(*given, h=3), hard_negatives(*map(by_norm, same), h=3, metric="dot")
     assert found.sha256 == expected.sha256
 
 
 def test_cosine_divides_by_the_norms_and_dot_does_not():
     rng = np.random.default_rng(4)
     images, captions = unit(rng, 10), unit(rng, 10)
-    lengths = rng.uniform(1, 5, (10, 1)).astype(np.float32)
-    np.testing.assert_array_equal(
-        hard_negatives(images, captions * lengths, h=3).i2t.negative_ids,
-        hard_negatives(images, captions, h=3).i2t.negative_ids,
-    )
-    check(
-        hard_negatives(images, captions * lengths, h=3, metric="dot").i2t,
-        images,
-        captions * lengths,
-        [[row] for row in range(10)],
-        3,
-        metric="dot",
-    )
+    longer = captions * rng.uniform(1, 5, (10, 1)).astype(np.float32)
+    for metric in ("cosine", "dot"):
+        own = [[row] for row in range(10)]
+        check(hard_negatives(images, longer, h=3, metric=metric).i2t, images, longer, own, 3, metric=metric)
 
 
 def test_vectors_that_were_normalised_in_half_precision_are_listed_by_cosine():
@@ -185,10 +140,7 @@ MASKED = np.ma.masked_equal(GOOD, 1)
         ({"queries": GOOD, "documents": GOOD, "image_of": [0]}, "queries go with documents"),
         ({"queries": GOOD, "documents": GOOD}, r"as positives; \[\] if there are none"),
         ({"queries": GOOD, "documents": GOOD, "positives": [[0]]}, "1 items and there are 4 queries"),
-        (
-            {"queries": GOOD, "documents": GOOD, "positives": [[0, 1]] * 4},
-            "4 lists of two numbers for 4 queries",
-        ),
+        ({"queries": GOOD, "documents": GOOD, "positives": [[0, 1]] * 4}, "4 lists of two numbers for 4 queries"),
         ({"queries": GOOD, "documents": GOOD, "positives": np.array([0, 1])}, r"shape \(2,\); give integer rows"),
         ({"queries": GOOD, "documents": GOOD, "positives": np.array([[0, 9]])}, "9, but .* are numbered"),
         ({"images": GOOD, "captions": GOOD[:3]}, "3 captions and 4 images do not form pairs"),
@@ -196,37 +148,34 @@ MASKED = np.ma.masked_equal(GOOD, 1)
         ({"images": GOOD, "captions": GOOD, "image_of": [0, 1, 2, 4]}, "caption 3 is paired with image 4"),
         ({"images": GOOD, "captions": GOOD, "h": 4}, r"lower h to at most 3"),
         ({"images": GOOD, "captions": GOOD, "h": 0}, "one must be at least 1"),
-        ({"images": GOOD * np.nan, "captions": GOOD, "h": 1}, "row 0 of images is not finite"),
-        ({"images": GOOD, "captions": GOOD * 0, "h": 1}, "row 0 of captions is zero"),
+        ({"images": GOOD * np.nan, "captions": GOOD}, "row 0 of images is not finite"),
+        ({"images": GOOD, "captions": GOOD * 0}, "row 0 of captions is zero"),
         (
-            {"images": GOOD, "captions": GOOD.astype(np.float64) * [[1], [1], [1e60], [1]], "h": 1, "metric": "dot"},
+            {"images": GOOD, "captions": GOOD.astype(np.float64) * [[1], [1], [1e60], [1]], "metric": "dot"},
             "row 2 of captions is too large for float32, which ends at 3.4e38; divide all vectors by one number",
         ),
-        ({"images": GOOD[0], "captions": GOOD, "h": 1}, r"images are float32 of shape \(4,\)"),
-        ({"images": GOOD.astype(int), "captions": GOOD, "h": 1}, "images are int64"),
-        ({"images": GOOD, "captions": GOOD[:, :3] + 1, "h": 1}, "images have 4 dimensions and captions 3"),
-        ({"images": GOOD, "captions": GOOD, "h": 1, "metric": "l2"}, "metric is 'l2'"),
-        ({"images": GOOD, "captions": GOOD, "h": 1, "search": "best"}, "there is no search 'best'"),
+        ({"images": GOOD[0], "captions": GOOD}, r"images are float32 of shape \(4,\)"),
+        ({"images": GOOD.astype(int), "captions": GOOD}, "images are int64"),
+        ({"images": GOOD, "captions": GOOD[:, :3] + 1}, "images have 4 dimensions and captions 3"),
+        ({"images": GOOD, "captions": GOOD, "metric": "l2"}, "metric is 'l2'"),
+        ({"images": GOOD, "captions": GOOD, "search": "best"}, "there is no search 'best'"),
         ({"images": GOOD, "captions": GOOD, "h": True}, "h is True; give a whole number, or two"),
         ({"images": GOOD, "captions": GOOD, "h": (1, 1, 1)}, "give a whole number, or two"),
         ({"queries": GOOD, "h": (1, 1)}, "queries alone have one side"),
-        ({"queries": GOOD, "documents": GOOD, "positives": [[0.5]] * 4, "h": 1}, "give a list of document rows"),
-        ({"queries": GOOD, "documents": GOOD, "positives": [0, 1, 2, 3], "h": 1}, "give a list of document rows"),
-        ({"images": torch.eye(4).long(), "captions": GOOD, "h": 1}, "images are int64"),
-        ({"images": torch.eye(4).to(torch.complex64), "captions": GOOD, "h": 1}, "images are complex64"),
-        ({"images": MASKED, "captions": GOOD, "h": 1}, "images is a masked array, whose mask nothing reads"),
-        ({"queries": GOOD, "documents": GOOD, "positives": [MASKED[0]] * 4, "h": 1}, "positives is a masked array"),
-        ({"images": torch.eye(4, device="meta"), "captions": GOOD, "h": 1}, "images is a tensor of float32 on meta"),
-        ({"images": torch.eye(4).to_sparse(), "captions": GOOD, "h": 1}, "a tensor of float32 on cpu, sparse_coo, "),
-        (
-            {"images": GOOD * 1e25, "captions": GOOD * 1e25, "h": 1, "metric": "dot"},
-            "dot products fit into float32 only",
-        ),
+        ({"queries": GOOD, "documents": GOOD, "positives": [[0.5]] * 4}, "give a list of document rows"),
+        ({"queries": GOOD, "documents": GOOD, "positives": [0, 1, 2, 3]}, "give a list of document rows"),
+        ({"images": torch.eye(4).long(), "captions": GOOD}, "images are int64"),
+        ({"images": torch.eye(4).to(torch.complex64), "captions": GOOD}, "images are complex64"),
+        ({"images": MASKED, "captions": GOOD}, "images is a masked array, whose mask nothing reads"),
+        ({"queries": GOOD, "documents": GOOD, "positives": [MASKED[0]] * 4}, "positives is a masked array"),
+        ({"images": torch.eye(4, device="meta"), "captions": GOOD}, "images is a tensor of float32 on meta"),
+        ({"images": torch.eye(4).to_sparse(), "captions": GOOD}, "a tensor of float32 on cpu, sparse_coo, "),
+        ({"images": GOOD * 1e25, "captions": GOOD * 1e25, "metric": "dot"}, "dot products fit into float32 only"),
     ],
 )
 def test_what_does_not_fit_is_said(given, message):
     with pytest.raises(ValueError, match=message):
-        hard_negatives(**given)
+        hard_negatives(**{"h": 1, **given})
 
 
 @pytest.mark.parametrize("scale", [1e-44, 1e-100, 1e100])

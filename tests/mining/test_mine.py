@@ -18,6 +18,7 @@ from aoq.pipeline.search.device import Room
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.units import Folder
 from aoq.pipeline.tables.table import read_table
+from tests.mining.conftest import by_norm
 
 IMAGES, EACH = 30, 3
 EXACT = [name for name, backend in BACKENDS.items() if backend.is_exact]
@@ -30,8 +31,7 @@ def world():
     image_of = np.repeat(np.arange(IMAGES, dtype=np.int32), EACH)
     captions = images[image_of] + rng.normal(size=(IMAGES * EACH, 16)).astype(np.float32)
     captions[40:50] = captions[7]  # duplicate captions of other images
-    normalise = lambda rows: (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)  # noqa: E731
-    return normalise(images), normalise(captions), image_of
+    return by_norm(images), by_norm(captions), image_of
 
 
 def run(world, folder, **options):

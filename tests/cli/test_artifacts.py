@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -11,71 +10,12 @@ import numpy as np
 import pytest
 
 from aoq.pipeline.build import seal
-from aoq.pipeline.data.folder import open_split
-from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.evaluation.ranks import write_ranks
 from aoq.pipeline.evaluation.retrieval import Ranks, summarise
 from aoq.pipeline.files import scratch_beside
 from aoq.pipeline.stages.plan import MAKERS, plan
-from aoq.pipeline.tables.table import read_table
 from tests.cli.conftest import TINY, only
-
-
-def test_inspect_shows_an_images_list_as_it_is_in_the_table(aoq, mined):
-    shown = json.loads(aoq("inspect", TINY, "--image", "3", "--top", "5", "--json").stdout)[0]
-    table = read_table(only(mined, "hard_negatives") / "table")
-    split = open_split(only(mined, "world"), "train")
-    assert shown["direction"] == "i2t"
-    assert [negative["row"] for negative in shown["negatives"]] == table.i2t.negative_ids[3, :5].tolist()
-    assert [negative["rank"] for negative in shown["negatives"]] == [1, 2, 3, 4, 5]
-    for negative in shown["negatives"]:
-        assert negative["text"] == split.captions[negative["row"]]
-        assert negative["image_id"] == split.ids[split.image_of[negative["row"]]]
-    store = EmbeddingStore.open(only(mined, "embeddings"))
-    for positive in shown["positives"]:
-        assert positive["score"] == pytest.approx(float(store.images[3] @ store.captions[positive["row"]]), abs=1e-6)
-        above = int((table.i2t.scores[3] >= np.float32(positive["score"])).sum())
-        assert positive["rank"] == (None if above == table.i2t.h else above + 1)
-
-
-def test_inspect_takes_rows_ids_and_captions(aoq, mined):
-    split = open_split(only(mined, "world"), "train")
-    by_row = aoq("inspect", TINY, "--image", "4", "--json").stdout
-    assert aoq("inspect", TINY, "--image", split.ids[4], "--json").stdout == by_row
-    (of_caption,) = json.loads(aoq("inspect", TINY, "--caption", 21, "--json").stdout)
-    assert (of_caption["anchor"], of_caption["text"]) == (21, split.captions[21])
-
-
-def test_inspect_for_people(aoq):
-    shown = aoq("inspect", TINY, "--image", "3", "--top", "4")
-    assert shown.exit_code == 0
-    assert "would be" in shown.stdout
-    assert "rank" in shown.stdout
-    of_caption = aoq("inspect", TINY, "--caption", "3", "--top", "4").stdout
-    assert re.search(r"  would be (?:beyond )?rank \d+  image train-000000\n", of_caption)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--image", "60"], "rows are 0 to 59"),
-        (["--image", "nowhere.jpg"], "neither an id nor a row"),
-        (["--caption", "300"], "rows are 0 to 299"),
-        ([], "name one anchor"),
-        (["--image", "1", "--caption", "1"], "name one anchor"),
-    ],
-)
-def test_inspect_says_what_is_wrong(aoq, arguments, message):
-    shown = aoq("inspect", TINY, *arguments)
-    assert shown.exit_code != 0
-    assert message in shown.stderr
-
-
-def test_inspect_before_mining_names_the_command(aoq, tmp_path):
-    shown = aoq("inspect", TINY, "--image", "1", root=tmp_path)
-    assert shown.exit_code == 1
-    assert f"run: aoq run {TINY} --round hard_negatives --artifact-root {tmp_path}\n" in shown.stderr
 
 
 def test_verify_finds_changed_files_and_other_upstreams(aoq, mined, tmp_path):
@@ -185,7 +125,7 @@ def test_gc_lists_what_killed_commands_left(aoq, mined, tmp_path, monkeypatch):
     assert str(left) in aoq("gc", "--unfinished").stdout
     deleted = aoq("gc", "--delete", "--unfinished").stdout
     assert f"deleted {left}" in deleted
-    assert " artefacts, 1 unfinished, 0.0 MB freed" in deleted
+    assert " artefacts, 1 unfinished, " in deleted
     assert not left.exists()
 
 

@@ -1,0 +1,188 @@
+"""Killed at any instant, on a disk that fills up, or several at once: what is published is whole, and in the end the
+same bytes are there as without any of it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.chaos import forks
+from tests.chaos.campaign import Kind
+from tests.chaos.reference import (
+    CHAINS,
+    WRITERS,
+    Reference,
+    artefacts,
+    content,
+    leftovers,
+    luigi,
+    taken,
+    write_experiments,
+)
+from tests.chaos.rules import failed, hold, nothing_left, refused_well
+
+KILLS_OF_A_CHAIN = 4
+"""Each case kills one chain this often, and counts once."""
+
+
+def instant(length: tuple[float, int], share: float, rng: random.Random) -> dict[str, float]:
+    """Draw when to kill: at a moment of the run, or before one of the operations by which files come and go."""
+    seconds, operations = length
+    if rng.random() < 0.5:
+        return {"kill_after": rng.uniform(0, share * seconds)}
+    return {"kill_before": rng.randint(1, max(1, round(share * operations)))}
+
+
+def kill_a_chain(reference: Reference, folder: Path, rng: random.Random) -> None:
+    """Kill Luigi several times on its way, then let it end."""
+    name = rng.choice(list(CHAINS))
+    task, experiment = CHAINS[name]
+    write_experiments(folder)
+    wanted, command = reference.chain(name), luigi(task, experiment)
+    for _ in range(KILLS_OF_A_CHAIN):
+        forks.run(command, folder, **instant(reference.length(name), 0.6, rng))
+        hold(published_otherwise(wanted, folder), f"{name}: after a kill")
+    hold(failed(forks.run(command, folder)), f"{name}: after the kills")
+    hold(differences(wanted, artefacts(folder)) or left_behind(folder), name)
+
+
+def kill_a_command(reference: Reference, folder: Path, rng: random.Random) -> None:
+    """Kill a command that writes; then run it again, as users do: it makes the output, or says that it is there."""
+    writer = rng.choice(WRITERS)
+    place = reference.copy(folder / "place")
+    before = {path.name for path in place.iterdir()}
+    forks.run(writer.command, place, **instant(reference.length(writer.name), 1.1, rng))
+    wanted, was_made = reference.written(writer), (place / writer.output).exists()
+    if was_made:
+        hold(differences(wanted, content(place / writer.output)), f"{writer.name}: after a kill")
+    hold(nothing_left(place, {*before, writer.output, f".{writer.output}.work"}), f"{writer.name}: after a kill")
+    ended = forks.run(writer.command, place)
+    hold(refused_well(ended), writer.name)
+    if (ended.code == 0) == was_made:
+        hold(f"it ends with {ended.code}\n{ended.said}", f"{writer.name}: {'made already' if was_made else 'not made'}")
+    hold(nothing_left(place, {*before, writer.output}), writer.name)
+    hold(differences(wanted, content(place / writer.output)), writer.name)
+
+
+def published_otherwise(wanted: dict[str, str], folder: Path) -> str | None:
+    """Name artefacts with other bytes than an undisturbed run's; some may be missing."""
+    other = [file for file, sha256 in artefacts(folder).items() if wanted.get(file) != sha256]
+    return f"{', '.join(other)}: published with other bytes" if other else None
+
+
+def left_behind(folder: Path) -> str | None:
+    left = leftovers(folder)
+    return f"{left} stay behind" if left else None
+
+
+def differences(wanted: dict[str, str], found: dict[str, str]) -> str | None:
+    """Name files that are missing, changed or superfluous."""
+    if wanted == found:
+        return None
+    names = [name for name in sorted({*wanted, *found}) if wanted.get(name) != found.get(name)]
+    return f"{', '.join(names)}: not the bytes of an undisturbed run"
+
+
+ROOM = 64 << 20
+
+
+@contextmanager
+def small_disk(place: Path) -> Iterator[Path]:
+    """A file system in memory; only root may mount one."""
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={ROOM}", "tmpfs", place], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def fill(place: Path, free: int) -> Path:
+    """Leave `free` bytes of disk."""
+    plug, there = place / "plug", os.statvfs(place)
+    with plug.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, there.f_bavail * there.f_frsize - free)
+    return plug
+
+
+def full_under_a_chain(reference: Reference, folder: Path, rng: random.Random) -> None:
+    name = rng.choice(list(CHAINS))
+    with small_disk(folder / "disk") as place:
+        write_experiments(place)
+        command, plug = luigi(*CHAINS[name]), fill(place, rng.randrange(taken(reference.folder / name)))
+        ended = forks.run(command, place)
+        hold(refused_well(ended) or published_otherwise(reference.chain(name), place), name)
+        plug.unlink()
+        again = forks.run(command, place)
+        hold(failed(again), f"{name}: with room again")
+        hold(differences(reference.chain(name), artefacts(place)) or left_behind(place), name)
+
+
+def full_under_a_command(reference: Reference, folder: Path, rng: random.Random) -> None:
+    writer = rng.choice(WRITERS)
+    with small_disk(folder / "disk") as disk:
+        place = reference.copy(disk / "place")
+        before = {path.name for path in place.iterdir()}
+        plug = fill(disk, rng.randrange(2 * reference.room(writer)))  # what is mined stands there twice
+        ended = forks.run(writer.command, place)
+        hold(refused_well(ended), writer.name)
+        plug.unlink()
+        if ended.code != 0:
+            hold(nothing_left(place, {*before, f".{writer.output}.work"}), writer.name)
+            hold(failed(forks.run(writer.command, place)), f"{writer.name}: with room again")
+        hold(nothing_left(place, {*before, writer.output}), writer.name)
+        hold(differences(reference.written(writer), content(place / writer.output)), writer.name)
+
+
+def _can_mount() -> bool:
+    """True if this user may mount a file system; without it the cases are left out and the table shows none."""
+    tried = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False)
+    return os.geteuid() == 0 and tried.returncode == 0
+
+
+def chains_together(reference: Reference, folder: Path, rng: random.Random) -> None:
+    """Two to four Luigis, the same one among them twice, on one artefact root."""
+    write_experiments(folder)
+    names = [rng.choice(list(CHAINS)) for _ in range(rng.randint(1, 3))]
+    names.append(names[0])
+    running = [forks.start(luigi(*CHAINS[name]), folder) for name in names]
+    for name, one in zip(names, running, strict=True):
+        hold(failed(one.wait(seconds=240)), f"{names}: {name}")
+    chains, made = [reference.chain(name) for name in names], artefacts(folder)
+    missing = sorted({file for chain in chains for file in chain} - set(made))
+    other = [file for file, sha256 in made.items() if sha256 not in {chain.get(file) for chain in chains}]
+    hold(f"{missing} are missing" if missing else None, str(names))
+    hold(f"{other}: not the bytes of an undisturbed run" if other else None, str(names))
+
+
+def commands_together(reference: Reference, folder: Path, rng: random.Random) -> None:
+    """The same command twice at once: what is there at the end is whole, and one of them at least ends well."""
+    writer = rng.choice(WRITERS)
+    place = reference.copy(folder / "place")
+    before = {path.name for path in place.iterdir()}
+    ends = [one.wait() for one in [forks.start(writer.command, place) for _ in range(2)]]
+    if all(ended.code != 0 for ended in ends):
+        hold(f"neither ends well\n{ends[0].said}\n{ends[1].said}", writer.name)
+    for ended in ends:
+        hold(refused_well(ended), writer.name)
+    hold(nothing_left(place, {*before, writer.output}), writer.name)
+    hold(differences(reference.written(writer), content(place / writer.output)), writer.name)
+
+
+CHAINS_KILLED = f"Luigi's chains, each killed {KILLS_OF_A_CHAIN} times with SIGKILL, then run to their end"
+KINDS = [
+    Kind("chains", 50, CHAINS_KILLED, kill_a_chain),
+    Kind("commands", 150, "commands that write, killed with SIGKILL, then run again", kill_a_command),
+    Kind("chains-at-once", 12, "two to four Luigis on one artefact root", chains_together),
+    Kind("commands-at-once", 40, "a command that writes, twice at once", commands_together),
+]
+if _can_mount():
+    KINDS += [
+        Kind("disk-chains", 20, "Luigi's chains on a disk that fills up", full_under_a_chain),
+        Kind("disk-commands", 60, "commands that write, on a disk that fills up", full_under_a_command),
+    ]

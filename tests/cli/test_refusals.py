@@ -1,0 +1,269 @@
+"""What cannot be done is refused in a sentence that says what to change, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from aoq.pipeline.data.noise import write_clean_pairs
+from tests.cli.conftest import CORPUS, EACH, IMAGES, NAMED, TINY, TWIN, run, write_corpus, write_files
+
+RUNS = {
+    "i2t.trec:1: 5 fields where a TREC run has 6": "0 Q0 1 1 0.5\n",
+    "i2t.trec:2: 0 fields": "0 Q0 1 1 0.5 x\n\n",
+    "i2t.trec:1: the score 'high' is not a finite number": "0 Q0 1 1 high x\n",
+    "i2t.trec:1: the score 'nan' is not a finite number": "0 Q0 1 1 nan x\n",
+    "is not a finite number, or too large for float32": "0 Q0 1 1 1e300 x\n",
+    "name image 0 and caption 999999999, and have 2 lists": "0 Q0 999999999 1 1 x\n",
+    "i2t.trec:1: 'a' is no row number; give --image-ids": "a Q0 1 1 0.5 x\n",
+    "i2t.trec:3: this query has lines further up too": "0 Q0 2 1 3 x\n1 Q0 2 1 3 x\n0 Q0 3 2 1 x\n",
+    "i2t.trec: row 0 lists a candidate twice": "0 Q0 2 1 3 x\n0 Q0 2 1 3 x\n1 Q0 0 1 3 x\n",
+    "i2t.trec holds no line": "",
+}
+LISTS = {
+    "i2t_x.npy holds float64 of shape (15, 3); official lists are integers": np.zeros((IMAGES, 3)),
+    "i2t_x.npy holds int32 of shape (15,)": np.zeros(IMAGES, np.int32),
+    "i2t_x.npy: row 0 lists 30, and there are candidates 0 to 29": np.full((IMAGES, 1), IMAGES * EACH),
+    "--per-image 2 makes 32 captions of 16 images, and there are 30": np.zeros((IMAGES + 1, 1), np.int32),
+    "i2t_x.npy is damaged or not a .npy file of numbers (it holds Python objects)": np.array([[None]]),
+}
+ROWS = np.random.default_rng(0).normal(size=(IMAGES, 7)).astype(np.float32)
+VECTORS = {
+    "row 4 of 0.npy is not finite": np.where(np.arange(IMAGES)[:, None] == 4, np.nan, ROWS),
+    "row 4 of 1.npy is zero": np.where(np.arange(IMAGES)[:, None] == 4, 0, ROWS),
+    "images have 5 dimensions and captions 7": ROWS[:, :5],
+    "3.npy is empty: 0 vectors of 7 dimensions": ROWS[:0],
+    "4.npy holds float32 of shape (7,); a row of floats": ROWS[0],
+    "5.npy holds int64 of shape (2, 3); a row of floats": np.arange(6).reshape(2, 3),
+}
+MINED = "--per-image 2 --h-captions 6 --h-images 4"
+TEXTS = "--captions captions.txt --image-ids ids.txt"
+WORDS = {
+    "TINY": str(TINY),
+    "LONG": "x" * 250,
+    "SURROGATE": "p\udcff",
+    "NAMES": TEXTS,
+    "TEXTS": f"{TEXTS} --image-texts described.txt",
+    "PICTURES": f"{TEXTS} --image-root pictures",
+    "PAIRED": f"images.npy captions.npy {MINED}",
+    "T2I": "--direction t2i",
+    "CORPUS_TEXTS": shlex.join(("--image-texts", "query.txt", "--captions", "document.txt", *NAMED)),
+    "ITEM_TEXTS": "--image-texts item.txt --image-ids item_ids.txt",
+    "CORPUS": shlex.join(CORPUS),
+    "TWIN": shlex.join(TWIN),
+    "D": "--h-captions 6",
+    "E": "--h-images 4",
+    "CLEAN": "--doubtful-pair 0.5 --pair-probabilities",
+}
+CASES = """
+export corpus out --format triplet --image-texts query.txt --direction i2t :: triplet has the captions' texts, and
+export corpus out --format triplet $CORPUS_TEXTS :: say whose lists: --direction
+export corpus out --format triplet $CORPUS_TEXTS --direction i2t --caption-root . :: a caption goes as its picture or as
+export corpus out --format trec --caption-root . :: trec has ids alone, and has no place for pictures; leave out --c
+export corpus out --format trec --caption-ids query_ids.txt :: 12 caption ids are given for a table of 40
+export corpus out --format negclip --image-root . --caption-root . :: negclip has captions as texts; give
+export corpus out --format colpali $T2I --image-texts query.txt --caption-root . :: queries as text, and t2i has pic
+export set out --format triplet $ITEM_TEXTS --direction t2i :: in one set both directions have the same lists
+export set out --format triplet $ITEM_TEXTS --captions item.txt :: this table is of one set, whose rows go by --image-
+export set out --format triplet --image-ids item_ids.txt :: triplet has the images' pictures, and none are given
+export set out --format negclip $ITEM_TEXTS :: negclip joins images and captions, and this table is of one set
+export set out --format triplet --data . :: --data has images and captions, and the table is of one set
+export set out --format trec --image-ids query_ids.txt :: 12 item ids are given for a table of 25
+mine $D item.npy out --per-image 2 :: IMAGES alone are one set; --per-image and --caption-ids are for IMAGES
+mine $D item.npy out $TWIN --caption-ids item_ids.txt :: IMAGES alone are one set
+mine item.npy out --unpaired --h-images 3 :: one set has lists of one kind; give their length as --h-c
+mine $D item.npy out $TWIN --sides a b :: --sides names two sides, and IMAGES alone are one set
+mine $D item.npy out :: give the true pairs
+mine $D $E query.npy document.npy --pairs pairs.qrels :: OUTPUT is missing after document.npy
+mine $D $E query.npy document.npy item.npy out --unpaired :: item.npy is one too many
+mine $D $E query.npy document.npy out $CORPUS --per-image 2 :: give the true pairs
+mine $D $E query.npy document.npy out --unpaired --min-grade 2 :: --min-grade is about the grades of
+mine $D $E item.npy item.npy out --unpaired :: IMAGES and CAPTIONS are the same vectors, and row 0 is not paired
+mine $D $E query.npy document.npy out --pairs pairs.qrels :: 'q0' is no row number; give --image-ids
+mine $D $E query.npy document.npy out --pairs pairs.qrels --image-ids item_ids.txt :: 25 image ids are given for 12
+mine $D $E query.npy document.npy out $CORPUS --min-grade 9 :: no pair has a grade of at least 9, the highest
+mine query.npy document.npy out $CORPUS --h-captions 41 :: at most 40 negatives in a list; lower it to at most 40
+mine $D $E query.npy document.npy out $CORPUS --caption-ids document_ids.parquet :: names no column of ids; those of tex
+mine $D item.npy out $TWIN --image-ids query_ids.txt :: 12 image ids are given for 25 vectors
+audit demmo :: demmo is neither an experiment nor a table's folder with manifest.json; did you mean 'demo'?
+batches table out --batch-size 8 --ranks 3 :: '3' is not START:STOP, such as 30:130
+batches table out --batch-size 8 --ranks 12:20 :: begin after the table's 6 of i2t
+batches table table --batch-size 8 :: table is there already
+batches table out --batch-size 8 --write-shards :: give --data, or --image-root and --texts
+diff table table --depth 999 :: a depth of 999 is asked for
+estimate :: give IMAGES and CAPTIONS, or --experiment NAME
+estimate $PAIRED --experiment demo :: give IMAGES and CAPTIONS, or
+estimate images.npy --experiment demo :: give IMAGES and CAPTIONS, or
+estimate --experiment $TINY --h-images 60 :: --h-images is for IMAGES and CAPTIONS; an experiment has its own
+estimate $PAIRED --override seed=1 :: --override is for an --experiment.
+estimate images.npy captions.npy :: give the true pairs
+estimate $PAIRED --search best :: there is no search 'best'
+estimate images.npy captions.npy --per-image 2 --h-captions 29 :: lower it to at most 28
+estimate --experiment nothing :: unknown experiment 'nothing'
+estimate --experiment $TINY --memory-mb 200 :: in its [mining] or in [engine] of luigi.cfg
+estimate --experiment ./fused.toml :: 'fused' trains on no table, so there is nothing to estimate. It is made of
+evaluate demmo :: did you mean 'demo'?
+explain $TINY@seed=1 hard_negatives --override seed=2 :: put all into one place
+export table out --format csv :: there is no format 'csv'; formats are triplet, n-tuple,
+export table out --format triplet :: say whose lists: --direction i2t (of images) or t2i (of captions)
+export table out --format aoq --direction i2t :: aoq has both directions
+export table out --format tevatron --direction i2t --scores :: tevatron has no place for positives' scores
+export table out --format triplet $T2I --vectors images.npy captions.npy :: ask for them with --scores
+export table out --format triplet $T2I :: triplet has the captions' texts, and none are given
+export table out --format triplet $T2I --captions ids.txt --image-texts described.txt :: 15 captions are given for
+export table out --format trec --image-ids captions.txt :: 30 image ids are given for
+export table out --format trec --image-ids same.txt :: images 3 and 4 both have the id 'x'
+export table out --format n-tuple $T2I --num-negatives 5 $TEXTS :: 5 negatives are asked for, and the t2i lists of t
+export table out --format triplet $T2I --data d $TEXTS :: leave out --texts and --image-ids
+export table out --format trec --data d --image-ids ids.txt --caption-root c :: leave out --image-ids and --caption-root
+export table out --format triplet $T2I $NAMES :: triplet has the images' pictures, and none are given; give --image-
+export table out --format ms-swift $T2I $NAMES :: its id (or --image-texts FILE, a text for each image).
+export table out --format pylate $T2I $NAMES :: pylate is read as text alone, and an image's id is none; give --im
+export table out --format pylate $T2I $PICTURES :: has no place for pictures; leave out --image-root, or choose triplet
+export table out --format trec --image-root pictures :: trec has ids alone, and has no place for pictures
+export table out --format aoq --image-texts described.txt :: aoq has no place for a text of an image
+export table out --format triplet $PICTURES $T2I --image-texts described.txt :: give --image-root or --image-texts, not
+export table out --format triplet $T2I $PICTURES --pack :: --pack puts the pictures of --image-root into
+export table out --format ids $T2I $TEXTS --pack :: an export of ids, tevatron, colpali, nemo; leave it out
+export table out --format colpali --direction i2t $PICTURES :: colpali reads its queries as text, and i2t has images
+export table out --format ids $T2I --captions captions.txt --image-root . :: 15 of 15 images have no file below ., the f
+export table out --format triplet $T2I $NAMES --image-root broken :: 3.jpg is no picture (it is empty); replace it
+export table out --format triplet $T2I $NAMES --image-ids part.txt --image-root bare :: 0.jpg.part does not end like
+export table out --format ids $T2I $NAMES --image-texts captions.txt :: 30 texts of images are given for
+export table captions.txt --format triplet $T2I $TEXTS :: captions.txt is there already
+export table nowhere/out --format triplet $T2I $TEXTS :: is no folder to write to
+export nowhere out --format triplet $T2I $TEXTS :: nowhere is neither an experiment nor a table's folder
+export unpaired out --format triplet $T2I $TEXTS :: no caption belongs to any image
+export nobody out --format triplet $T2I $TEXTS :: does not hold the pairs whose sha256
+export lost out --format triplet $T2I $TEXTS :: positives.parquet does not exist
+import-table x.npy out --unpaired :: is not the name of a file with images' lists
+import-table i2t.npy out --unpaired :: i2t.npy is no file
+import-table i2t.npy out :: give the true pairs: --pairs FILE, --per-image K, --data FOLDER or --unpaired
+inspect table --image 15 :: rows are 0 to 14
+inspect table --image nowhere.jpg :: neither an id nor a row
+inspect table --caption 30 :: rows are 0 to 29
+inspect table :: name one anchor
+inspect table --image 1 --caption 1 :: name one anchor
+inspect table --image 0 --texts short.txt :: 2 texts are given
+inspect table --image 0 --only left :: --only needs a view
+mine images.npy hf:some/set::clip --per-image 2 :: OUTPUT is missing after hf:some/set::clip
+mine nowhere.npy captions.npy out --per-image 2 :: nowhere.npy does not exist
+mine images.npy captions.npy table --per-image 2 :: table exists already
+mine images.npy captions.npy nowhere/table --per-image 2 :: is no folder to write to
+mine $PAIRED out --search faiss:IVF4,Flat|nprobe=99999999999 :: parameters are NAME=N, with N from 0 to
+mine $PAIRED out --search faiss:IVF4,Flat|nprobe=nan :: parameters are NAME=N, with N from 0 to
+mine $PAIRED out --search faiss:IVF4,Flat|nprobe=1,ht=-1 :: parameters are NAME=N, with N from 0 to
+mine 1e19.npy captions.npy out --metric dot --per-image 2 :: the largest norm of the images is
+mine 3e37.npy captions.npy out --metric dot --per-image 2 :: divide all images by a common factor
+publish table out --image-ids captions.txt :: 30 image ids are given for a table of 15
+publish table out --view table :: table/manifest.json is damaged or not a view's manifest
+publish other out --view view :: view is a view of another table
+publish table $LONG :: choose a name of at most 240 bytes, as temporary files need a longer one
+publish table $SURROGATE :: has a name that is not UTF-8, which Arrow cannot write; choose another
+publish table view :: view is there already; remove it or choose another name
+publish changed out :: changed does not pass `aoq audit`: i2t.parquet: its lists are not those whose sha256
+publish uncertified out :: does not pass `aoq audit`: i2t.certificates.parquet: its anchors are not
+run demmo :: error: unknown experiment 'demmo'; did you mean 'demo'? `aoq list` shows all.
+run $TINY --round contrl :: not 'contrl'; did you mean 'control'?
+run $TINY --workers 0 :: '--workers': 0 is not in the range
+screen table out :: error: no rule is given; give at least one of --range-min,
+screen table out --near-text 0.5 :: the rule near_text needs the captions' texts (--texts)
+screen table out --near-text 0.5 --texts short.txt :: 2 texts are given for a table of 30
+screen table out --caption-similarity 0.5 --captions short.npy :: 2 vectors of captions are given
+screen table out --range-min 6 :: the rules take all 210 negatives, so every list would be empty; loosen them, or
+screen table out --min-score nan :: min_score: Input should be a finite number
+screen table out --positives none.csv :: none.csv does not exist
+screen table out --judgements far.csv :: far.csv: pair 0 names caption '300', and there are captions 0 to 29
+screen table out --alike-owners 0.5 :: the rule alike_owners needs the images' vectors (--image-vectors)
+screen table out $CLEAN none.parquet :: none.parquet does not exist; an
+screen table out $CLEAN short.parquet :: belongs to other captions: it has 2 rows
+screen table out $CLEAN high.parquet :: probabilities lie between 0 and 1
+screen table out $CLEAN short.npy :: short.npy is damaged or not a Parquet file
+study demmo :: error: unknown study 'demmo'; did you mean 'demo'? `aoq list` shows all.
+to-judge demmo out.csv :: demmo is neither an experiment nor a table's folder with manifest.json; did you mean 'demo'?
+to-judge table pairs.xlsx :: pairs.xlsx should be a file that ends in one of .parquet, .csv, .tsv, .jsonl
+to-judge table there.csv :: there.csv is there already
+to-judge table pairs.csv --texts short.txt :: 2 texts are given for a table of 30
+to-judge table pairs.csv --data . --texts short.txt :: leave out --texts
+to-judge table pairs.csv --view empty :: the view suspects none of the first 10 of each list
+"""
+READ = [
+    *((f"import-table run{n}/i2t.trec back --per-image 2", message) for n, message in enumerate(RUNS)),
+    *((f"import-table lists{n}/i2t_x.npy back --per-image 2", message) for n, message in enumerate(LISTS)),
+    *((f"mine {n}.npy captions.npy out --per-image 2", message) for n, message in enumerate(VECTORS)),
+]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """Vectors, tables and texts, whole and broken; commands that are refused leave it as it is."""
+    folder = tmp_path_factory.mktemp("refused")
+    before = Path.cwd()
+    os.chdir(folder)
+    write_files(folder)
+    write_corpus()
+    for name, texts in (("short", ["one", "two"]), ("same", ["x" if n in (3, 4) else str(n) for n in range(IMAGES)])):
+        Path(f"{name}.txt").write_text("".join(f"{text}\n" for text in texts))
+    Path("part.txt").write_text("".join(f"{row}.jpg.part\n" for row in range(IMAGES)))
+    shutil.copytree("pictures", "broken")
+    Path("broken/3.jpg").write_bytes(b"")
+    shutil.copytree("pictures", "bare")
+    for picture in [*Path("bare").iterdir()]:
+        picture.rename(f"{picture}.part")
+    Path("there.csv").touch()
+    Path("far.csv").write_text("caption_id,image_id,probability\n300,0,1\n")
+    Path("fused.toml").write_text(
+        f'fusion = {{members = ["{TINY}", "{TINY}@seed=1"], method = "rank", h_captions = 20, h_images = 8}}'
+    )
+    np.save("short.npy", np.eye(2, dtype=np.float32))
+    for factor in ("1e19", "3e37"):
+        unit = ROWS / np.linalg.norm(ROWS, axis=1, keepdims=True)
+        np.save(f"{factor}.npy", unit * np.float32(factor))
+    write_clean_pairs(Path("short.parquet"), np.ones(2, np.float32))
+    write_clean_pairs(Path("high.parquet"), np.full(IMAGES * EACH, 1.5, np.float32))
+    for view, rule in (("view", "--mutual-rank"), ("empty", "--range-min")):
+        assert run("screen", "table", view, rule, 2 if view == "view" else 1).exit_code == 0
+    for name in ("other", "changed", "uncertified", "unpaired", "nobody", "lost"):
+        pairs = ("--unpaired",) if name == "unpaired" else ("--per-image", EACH)
+        mined = run("mine", "images.npy", "captions.npy", name, *pairs, "--h-captions", 5, "--h-images", 4)
+        assert mined.exit_code == 0, mined.stderr
+    lists = pq.read_table("changed/i2t.parquet")
+    scores = lists["positive_score"].combine_chunks()[::-1]
+    pq.write_table(lists.set_column(3, "positive_score", scores), "changed/i2t.parquet")
+    bounds = "uncertified/i2t.certificates.parquet"
+    pq.write_table(pq.read_table(bounds).slice(0, 0), bounds)
+    nobody = {"caption_id": pa.array([], pa.int32()), "image_id": pa.array([], pa.int32())}
+    pq.write_table(pa.table(nobody), "nobody/positives.parquet")
+    Path("lost/positives.parquet").unlink()
+    for number, lines in enumerate(RUNS.values()):
+        (folder / f"run{number}").mkdir()
+        (folder / f"run{number}" / "i2t.trec").write_text(lines)
+        (folder / f"run{number}" / "t2i.trec").write_text("3 Q0 0 1 0.5 x\n")
+    for number, array in enumerate(LISTS.values()):
+        (folder / f"lists{number}").mkdir()
+        np.save(folder / f"lists{number}" / "i2t_x.npy", array)
+        np.save(folder / f"lists{number}" / "t2i_x.npy", np.zeros((IMAGES * EACH, 1), np.int32))
+    for number, array in enumerate(VECTORS.values()):
+        np.save(f"{number}.npy", array)
+    os.chdir(before)
+    return folder
+
+
+@pytest.mark.parametrize(("command", "message"), [*(line.split(" :: ") for line in CASES.strip().splitlines()), *READ])
+def test_it_is_refused(world, monkeypatch, command, message):
+    monkeypatch.chdir(world)
+    for name, words in WORDS.items():
+        command = command.replace(f"${name}", words)
+    before = sorted(world.rglob("*"))
+    shown = run(*shlex.split(command))
+    assert shown.exit_code in (1, 2)
+    assert message in shown.stderr
+    assert shown.exit_code == 2 or shown.stderr.splitlines()[-1].startswith("error: ")
+    assert sorted(world.rglob("*")) == before
