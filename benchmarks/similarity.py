@@ -41,8 +41,8 @@ from aoq.models import build_model
 from aoq.models.base import Code, MatchingModel
 from aoq.models.naaf import NAAF
 from aoq.pipeline.embedding import SCORED_CAPTIONS, SCORED_IMAGES
+from aoq.pipeline.losses.aoq import online_triplet
 from aoq.pipeline.losses.similarities import Similarities
-from aoq.pipeline.losses.triplet import online_triplet
 from benchmarks.similarity_rivals import RIVALS, agreement, caption_lengths, gradients, make_codes, similarity
 
 console = Console()

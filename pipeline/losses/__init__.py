@@ -16,14 +16,14 @@ from aoq.pipeline.losses.aoq import (
     off_quin,
     off_tri,
     online_quin,
+    online_triplet,
     only_offline,
     squared_off_quin,
+    sum_triplet,
 )
 from aoq.pipeline.losses.companions import with_companions
-from aoq.pipeline.losses.info_nce import adap_info_nce, info_nce
-from aoq.pipeline.losses.sigmoid import sigmoid_loss
+from aoq.pipeline.losses.info_nce import adap_info_nce, info_nce, sigmoid_loss
 from aoq.pipeline.losses.similarities import LossFunction, OfflineSimilarities, Similarities
-from aoq.pipeline.losses.triplet import online_triplet, sum_triplet
 
 Offline = Literal["none", "anchors", "quintuplet", "triples"]
 """What a loss draws: nothing, the anchors' negatives, their companions as well, or triples of true pairs."""

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from aoq.models.packing import sent
 from aoq.pipeline.losses import collapsed_cost
+from aoq.pipeline.losses.aoq import online_triplet
 from aoq.pipeline.losses.similarities import LossFunction, Similarities
-from aoq.pipeline.losses.triplet import online_triplet
 
 BEARABLE = 0.9
 """Highest cost of a batch, as a fraction of a collapsed model's."""

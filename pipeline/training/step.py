@@ -17,13 +17,13 @@ from aoq.models.packing import sent
 from aoq.pipeline.config.losses import Loss
 from aoq.pipeline.config.training import Constraints, Distillation
 from aoq.pipeline.losses import loss_kind
+from aoq.pipeline.losses.aoq import online_triplet
 from aoq.pipeline.losses.companions import with_companions
 from aoq.pipeline.losses.contrastive_content import content_similarities
 from aoq.pipeline.losses.distillation import batch_distillation, list_distillation
 from aoq.pipeline.losses.hinge import NO_NEGATIVE, hinge
 from aoq.pipeline.losses.pace import SYNCHRONOUS, Pace
 from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities, positive_pairs
-from aoq.pipeline.losses.triplet import online_triplet
 from aoq.pipeline.training.batches import Batch
 from aoq.pipeline.training.chunks import UNCUT, AlignedLoss, BatchScores, Cut
 

@@ -1,4 +1,4 @@
-"""InfoNCE and its weights against loops in float64: values and gradients; and against torch's cross-entropy."""
+"""InfoNCE, its weights and the sigmoid loss against loops in float64, values and gradients, and cross-entropy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from aoq.pipeline.losses import loss_kind, plateau
 from aoq.pipeline.losses.companions import turn_triples
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
-from aoq.pipeline.losses.info_nce import LearntTemperature, adap_info_nce, info_nce
+from aoq.pipeline.losses.info_nce import LearntTemperature, adap_info_nce, info_nce, sigmoid_loss
 from aoq.pipeline.losses.similarities import OfflineSimilarities, Similarities, guided_matches, positive_pairs
 
 SIZE = 7
@@ -76,6 +76,38 @@ def test_equals_its_definition(seed, drawn, hardness, adaptive):
     torch.testing.assert_close(scale[1].grad, scale[0].grad)
     if drawn:
         torch.testing.assert_close(fast[1].grad, slow[1].grad)
+
+
+def sigmoid_definition(matrix, lists, temperature, bias, probability):
+    def cost(s, z):
+        return torch.log(1 + torch.exp(-z * (s / temperature + bias)))
+
+    total = sum(cost(matrix[a, a], 1) for a in range(SIZE))
+    total = total + sum(cost(matrix[a, b], -1) for a in range(SIZE) for b in range(SIZE) if ROWS[a] != ROWS[b])
+    if lists is not None:
+        total = total + sum((1 - probability[k, a]) * cost(lists[k, a], -1) for k in (0, 1) for a in range(SIZE))
+    return total
+
+
+@pytest.mark.parametrize("drawn", [False, True], ids=["batch", "table"])
+@pytest.mark.parametrize("soft", [False, True], ids=["sure", "soft"])
+def test_the_sigmoid_loss_equals_its_definition(drawn, soft):
+    slow, fast = (
+        [*numbers(0), *(torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (0.1, -5.0))]
+        for _ in range(2)
+    )
+    probability = torch.rand(2, SIZE, dtype=torch.float64) if soft else torch.zeros(2, SIZE)
+    expected = sigmoid_definition(slow[0], slow[1] if drawn else None, *slow[2:], probability)
+    expected.backward()
+    pairs = batch(fast[0], fast[1] if drawn else None, probability=probability if soft else None)
+    value = sigmoid_loss(pairs, temperature=fast[2], bias=fast[3])
+    value.total.backward()
+    torch.testing.assert_close(value.total, expected)
+    for ours, theirs in zip(fast, slow, strict=True):
+        if theirs.grad is not None:
+            torch.testing.assert_close(ours.grad, theirs.grad)
+    assert fast[0].grad[1, 2] == 0
+    assert value.figures["online"] + value.figures.get("offline", 0) == pytest.approx(value.total.item())
 
 
 def test_figures_say_what_adaptive_weights_are():

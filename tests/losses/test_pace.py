@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from aoq.pipeline.config.losses import LossSection
 from aoq.pipeline.losses import LOSSES, pace
+from aoq.pipeline.losses.aoq import online_triplet
 from aoq.pipeline.losses.hinge import NO_NEGATIVE, online_negative
 from aoq.pipeline.losses.pace import BEARABLE, LEVELS, TOP, Pace, bearable_level, hardness_at
 from aoq.pipeline.losses.similarities import OfflineSimilarities, Similarities, positive_pairs
-from aoq.pipeline.losses.triplet import online_triplet
 
 MARGIN = 0.2
 ONLINE = partial(online_triplet, margin=MARGIN)

@@ -9,8 +9,8 @@ import torch
 
 from aoq.models import MODELS, build_model
 from aoq.models.base import Captions, Code, EmbeddingModel, Images
+from aoq.pipeline.losses.aoq import online_triplet, sum_triplet
 from aoq.pipeline.losses.similarities import Similarities, positive_pairs
-from aoq.pipeline.losses.triplet import online_triplet, sum_triplet
 
 VOCABULARY, FEATURES, REGIONS = 30, 5, 6
 SIZES = {"embedding_size": 8, "word_size": 6}

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from aoq.integrations.shared import PAIRS_DRAWN, TaughtLoss, gather, group_similarities
 from aoq.pipeline.losses.aoq import adap_off_quin, off_quin
-from aoq.pipeline.losses.info_nce import adap_info_nce, info_nce
-from aoq.pipeline.losses.sigmoid import sigmoid_loss
+from aoq.pipeline.losses.info_nce import adap_info_nce, info_nce, sigmoid_loss
 from aoq.pipeline.losses.similarities import LossValue, Similarities
 from aoq.pipeline.tables.pairs import pair_keys
 from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
