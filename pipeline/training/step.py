@@ -22,7 +22,7 @@ from aoq.pipeline.losses.companions import with_companions
 from aoq.pipeline.losses.contrastive_content import content_similarities
 from aoq.pipeline.losses.distillation import batch_distillation, list_distillation
 from aoq.pipeline.losses.hinge import NO_NEGATIVE, hinge
-from aoq.pipeline.losses.pace import SYNCHRONOUS, Pace
+from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities, positive_pairs
 from aoq.pipeline.training.batches import Batch
 from aoq.pipeline.training.chunks import UNCUT, AlignedLoss, BatchScores, Cut
@@ -186,33 +186,24 @@ def constrain(
 
 
 class Window:
-    """Means of figures over some steps. Those on a device stay there until they are read: one transfer per window."""
+    """Means of figures over some steps. Those on a device stay there until they are read: one transfer per figure."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, float] = {}
-        self._waiting: dict[tuple[str, ...], list[Tensor]] = {}
-        self._started = time.perf_counter()
-        self.steps = 0
+        self._figures: dict[str, list[Figure]] = {}
+        self._started, self.steps = time.perf_counter(), 0
 
     def add(self, figures: Mapping[str, Figure]) -> None:
         self.steps += 1
-        waiting = {}
-        for name, value in figures.items():
-            self._sums.setdefault(name, 0.0)
-            if isinstance(value, Tensor) and value.device.type not in SYNCHRONOUS:
-                waiting[name] = value
-            else:
-                self._sums[name] += float(value)
-        if waiting:  # stacked, and so copied: learnt numbers keep changing
-            self._waiting.setdefault(tuple(waiting), []).append(torch.stack([*waiting.values()]))
+        for name, value in figures.items():  # copied: learnt numbers keep changing
+            self._figures.setdefault(name, []).append(value.clone() if isinstance(value, Tensor) else value)
 
     def means(self) -> dict[str, float]:
-        for names, rows in self._waiting.items():
-            for row in torch.stack(rows).tolist():
-                for name, value in zip(names, row, strict=True):
-                    self._sums[name] += value
-        self._waiting.clear()
-        return {name: round(value / self.steps, 6) for name, value in self._sums.items()}
+        means = {}
+        for name, values in self._figures.items():
+            tensors = [value for value in values if isinstance(value, Tensor)]
+            numbers = torch.stack(tensors).tolist() if tensors else [*map(float, values)]
+            means[name] = round(sum(numbers) / self.steps, 6)
+        return means
 
     @property
     def steps_per_second(self) -> float:

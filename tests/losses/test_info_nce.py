@@ -92,10 +92,8 @@ def sigmoid_definition(matrix, lists, temperature, bias, probability):
 @pytest.mark.parametrize("drawn", [False, True], ids=["batch", "table"])
 @pytest.mark.parametrize("soft", [False, True], ids=["sure", "soft"])
 def test_the_sigmoid_loss_equals_its_definition(drawn, soft):
-    slow, fast = (
-        [*numbers(0), *(torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (0.1, -5.0))]
-        for _ in range(2)
-    )
+    scales = torch.tensor([0.1, -5.0], dtype=torch.float64)
+    slow, fast = ([*numbers(0), *(one.clone().requires_grad_() for one in scales)] for _ in range(2))
     probability = torch.rand(2, SIZE, dtype=torch.float64) if soft else torch.zeros(2, SIZE)
     expected = sigmoid_definition(slow[0], slow[1] if drawn else None, *slow[2:], probability)
     expected.backward()

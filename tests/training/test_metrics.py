@@ -7,7 +7,6 @@ import sys
 import pytest
 import torch
 
-from aoq.pipeline.training import step as step_module
 from aoq.pipeline.training.metrics import CollapseDetector, MetricsLog, read_metrics
 from aoq.pipeline.training.step import Window
 
@@ -72,10 +71,8 @@ def test_without_tensorboard_training_goes_on(tmp_path, monkeypatch, caplog, is_
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 2
 
 
-@pytest.mark.parametrize("devices", [("cpu",), ()])
-def test_a_window_takes_figures_as_they_are_at_each_step(monkeypatch, devices):
+def test_a_window_takes_figures_as_they_are_at_each_step():
     """The same means as of numbers; what is learnt goes on changing; some figures come with some steps only."""
-    monkeypatch.setattr(step_module, "SYNCHRONOUS", devices)
     by_number, by_tensor, learnt = Window(), Window(), torch.zeros(())
     for step in range(7):
         learnt += 0.1
