@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from aoq.pipeline.batches.lists import MeetingLists, measure_meetings, meeting_lists, ranks_met
+from aoq.pipeline.batches.lists import measure_meetings, meeting_lists, ranks_met
 from aoq.pipeline.batches.order import (
     Graph,
     MinedBatches,
@@ -39,10 +41,8 @@ def lists(table):
 
 
 def test_a_pass_has_each_image_once_and_all_passes_have_every_pair():
-    images = np.array([0, 0, 0, 1, 2, 2], np.int32)
-    found = passes(images, np.random.default_rng(0))
-    assert [len(rows) for rows in found] == [3, 2, 1]
-    assert all(len(set(images[rows])) == len(rows) for rows in found)
+    found = passes(images := np.array([0, 0, 0, 1, 2, 2], np.int32), np.random.default_rng(0))
+    assert [sorted(images[rows]) for rows in found] == [[0, 1, 2], [0, 2], [0]]
     assert sorted(np.concatenate(found).tolist()) == list(range(6))
 
 
@@ -96,9 +96,8 @@ def test_an_epoch_has_every_pair_once_and_no_other_is_the_same(lists, size):
 
 def test_in_batch_negatives_are_harder_than_at_random(table, lists):
     def met(order):
-        return measure_meetings(
-            table, lists, np.split(lists.pairs[order], range(12, PAIRS, 12)), np.random.default_rng(0)
-        )
+        batches = np.split(lists.pairs[order], range(12, PAIRS, 12))
+        return measure_meetings(table, lists, batches, np.random.default_rng(0))
 
     mined = met(MinedBatches(lists, 12, community=6).order(0))
     random = met(epoch_order(PAIRS, seed=0, epoch=0))
@@ -119,9 +118,9 @@ def test_ranks_met_are_places_in_the_lists(table, lists):
 
 def test_what_may_match_is_moved_to_other_batches(lists):
     """Image i is kept apart from the captions of image i + 1, which a batch of neighbours has many of."""
-    images, captions = lists.pairs.T
-    apart = np.unique(np.concatenate([lists.kept_apart, (images[:-EACH].astype(np.int64)) * PAIRS + captions[EACH:]]))
-    strict = MeetingLists(lists.pairs, lists.i2t, lists.t2i, apart)
+    images, captions = lists.pairs.T.astype(np.int64)
+    apart = np.unique(np.concatenate([lists.kept_apart, images[:-EACH] * PAIRS + captions[EACH:]]))
+    strict = replace(lists, kept_apart=apart)
     order = np.arange(0, PAIRS)  # by image
     assert len(meetings(strict, order, 10)) > PAIRS / 2
     moved = keep_apart(strict, order, 10, np.random.default_rng(0))

@@ -41,13 +41,11 @@ class _TableLoss(nn.Module):
 
     def __init__(self, table: NegativeTable | ScreenedTable, groups: int) -> None:
         super().__init__()
-        table = parts_of(table).table
-        if table.positives is None:
+        self.groups, self._table, self._is_checked = groups, parts_of(table).table, False
+        if (pairs := self._table.positives) is None:
             raise ValueError("the table does not say which pairs are true; mine it with --pairs or --per-image.")
-        self.groups, self._sides = groups, (len(table.i2t), len(table.t2i))
-        keys = pair_keys(table.positives[:, 0], table.positives[:, 1], self._sides[1])
+        keys = pair_keys(pairs[:, 0], pairs[:, 1], len(self._table.t2i))
         self.register_buffer("_true", torch.from_numpy(keys).unique(), persistent=False)
-        self._is_checked = False
 
     @abstractmethod
     def value(self, pairs: Similarities, scale: Float[Tensor, ""], bias: Float[Tensor, ""]) -> LossValue:
@@ -63,11 +61,9 @@ class _TableLoss(nn.Module):
         output_dict: bool = False,
     ) -> Tensor | dict[str, Tensor]:
         """Return the loss of the batch in all processes, or a dict of the terms that add up to it."""
-        rows = _require_rows(rows)
+        if rows is None or not self._is_checked:
+            rows, self._is_checked = _checked(rows, self, self.groups, self._table), True
         images, captions, rows = (gather(part) for part in (image_features, text_features, rows))
-        if not self._is_checked:
-            _check_rows(rows, self.groups, self._sides, type(self).__name__)
-            self._is_checked = True
         order = rows[:, 2].argsort(stable=True)  # processes and accumulated batches follow one another
         images, captions, rows = images[order].float(), captions[order].float(), rows[order]
         scale, bias = logit_scale.float().sum(), torch.zeros(()).to(images)
@@ -86,35 +82,35 @@ class _TableLoss(nn.Module):
     def _are_true(self, rows: Int[Tensor, "batch 3"]) -> Bool[Tensor, "batch batch"]:
         last, parts = len(self._true) - 1, []
         for images in rows[:, 0].split(ROWS_LOOKED_UP):
-            keys = images[:, None] * self._sides[1] + rows[None, :, 1]
+            keys = images[:, None] * len(self._table.t2i) + rows[None, :, 1]
             parts.append(self._true[torch.searchsorted(self._true, keys).clamp(max=last)] == keys)
         return torch.cat(parts)
 
 
-def _require_rows(rows: Int[Tensor, "pairs 3"] | None) -> Int[Tensor, "pairs 3"]:
+def _checked(
+    rows: Int[Tensor, "pairs 3"] | None, loss: nn.Module, groups: int, table: NegativeTable
+) -> Int[Tensor, "pairs 3"]:
+    """Check the rows of a batch that a loss takes; only of the first, since this waits for the device."""
     if rows is None:
         raise ValueError(
             "the batch carries no rows of the table; read it with aoq's TableData, and pass the model to carry_rows "
             "before wrapping it."
         )
-    return rows
-
-
-def _check_rows(rows: Int[Tensor, "pairs 3"], groups: int, sides: tuple[int, int], loss: str) -> None:
-    """Check the rows of a batch; only of the first, since this waits for the device."""
     counts = rows[:, 2].bincount().tolist()
     wanted = next(name for name, drawn in PAIRS_DRAWN.items() if drawn == groups)
     if len(counts) != groups or len({*counts}) > 1:
         raise ValueError(
-            f"{loss} takes equal groups of pairs ({', '.join(GROUP_NAMES[:groups])}), and the batch has {counts}; make "
-            f"it with TableData.loader(negatives={wanted!r})."
+            f"{type(loss).__name__} takes equal groups of pairs ({', '.join(GROUP_NAMES[:groups])}), and the batch has "
+            f"{counts}; make it with TableData.loader(negatives={wanted!r})."
         )
-    for side, column, count in zip(("image", "caption"), rows.T, sides, strict=False):
+    sides = ("image", len(table.i2t)), ("caption", len(table.t2i))
+    for (side, count), column in zip(sides, rows.T, strict=False):
         if (last := int(column.max())) >= count or int(column.min()) < 0:
             raise ValueError(
                 f"the batch names {side} {last}, and the table of the loss has {side}s 0 to {count - 1}; give the data "
                 "and the loss the same table."
             )
+    return rows
 
 
 class OfflineClipLoss(_TableLoss):
@@ -201,10 +197,9 @@ class DistilledLoss(TaughtLoss):
 
     def forward(self, *, output_dict: bool = False, **outputs: Any) -> Tensor | dict[str, Tensor]:
         """Take the model's outputs; return the loss, or a dict of its terms with `distillation_loss`."""
-        rows, groups = _require_rows(outputs.get("rows")), getattr(self.loss, "groups", 1)
-        if not self._is_checked:
-            _check_rows(rows, groups, (len(self._table.i2t), len(self._table.t2i)), type(self.loss).__name__)
-            self._is_checked = True
+        rows, groups = outputs.get("rows"), getattr(self.loss, "groups", 1)
+        if rows is None or not self._is_checked:
+            rows, self._is_checked = _checked(rows, self.loss, groups, self._table), True
         anchors = rows[:, 2].argsort(stable=True)[: len(rows) // groups]
         vectors = [outputs[f"{side}_features"][anchors] for side in ("image", "text")]
         if not isinstance(self.loss, _TableLoss):
