@@ -153,7 +153,7 @@ def descend(
     total.backward()
     parameters: list[nn.Parameter] = [one for group in optimizer.param_groups for one in group["params"]]
     # Where each process computed the whole batch, the leader's gradients count.
-    cut.processes.add_up_gradients(parameters, counts=size >= cut.processes.count or cut.processes.leads)
+    cut.processes.add_up_gradients(parameters, counts=cut.sharing(size).are_several or cut.processes.leads)
     norm = torch.nn.utils.clip_grad_norm_(parameters, gradient_clip)
     optimizer.step()
     return norm
