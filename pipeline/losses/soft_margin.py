@@ -49,7 +49,7 @@ def row_margins(margins: Float[Tensor, "#batch #batch"]) -> Margins:
     return margins, margins.T
 
 
-def differences(pairs: Similarities, margins: Margins) -> list[tuple[Tensor, Tensor]]:
+def violations(pairs: Similarities, margins: Margins) -> list[tuple[Tensor, Tensor]]:
     """Compute margin - S(anchor, own) + S(anchor, candidate), and mark the positives, one row per anchor."""
     return [
         (margin - pairs.positive[:, None] + similarity, is_positive)
@@ -67,7 +67,7 @@ def pair_losses(pairs: Similarities, *, margin: float) -> Float[Tensor, " batch"
     margins = own_margins(torch.full_like(pairs.positive, margin))
     of_images, of_captions = (
         difference.clamp(min=0).masked_fill(is_positive, 0.0).mean(dim=1)
-        for difference, is_positive in differences(pairs, margins)
+        for difference, is_positive in violations(pairs, margins)
     )
     return of_images + of_captions
 
@@ -81,7 +81,7 @@ def mean_triplet(pairs: Similarities, *, margin: float) -> LossValue:
 def soft_triplet(pairs: Similarities, *, margins: Margins) -> LossValue:
     """Sum the hardest violations of both directions, or means if the pairs have a lower `hardness`."""
     total = pairs.matrix.new_zeros(())
-    for difference, is_positive in differences(pairs, margins):
+    for difference, is_positive in violations(pairs, margins):
         total = total + online_negative(difference, is_positive, hardness=pairs.hardness).clamp(min=0).sum()
     return LossValue(total, {"online": total.detach(), "margin": margins[0].mean().detach()})
 

@@ -10,7 +10,6 @@ import torch
 from aoq.pipeline.losses.similarities import Similarities, positive_pairs
 from aoq.pipeline.losses.soft_margin import (
     SOFT_MARGINS,
-    differences,
     mean_triplet,
     own_margins,
     pair_losses,
@@ -19,6 +18,7 @@ from aoq.pipeline.losses.soft_margin import (
     row_margins,
     soft_margins,
     soft_triplet,
+    violations,
 )
 
 
@@ -55,7 +55,7 @@ def test_equals_the_official_losses(case):
         else:
             loss = sum(
                 difference.clamp(min=0).masked_fill(is_positive, 0.0).mean(dim=1).sum()
-                for difference, is_positive in differences(pairs, margins)
+                for difference, is_positive in violations(pairs, margins)
             )
         case.check(f"{variant}/value", loss)
         loss.backward()
