@@ -1,7 +1,8 @@
-"""A step in chunks: the figures, the gradients and the buffers of one that takes the batch at once."""
+"""A step in chunks or by several processes: the figures, gradients and buffers of one that takes the batch at once."""
 
 from __future__ import annotations
 
+import multiprocessing
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -16,7 +17,7 @@ from aoq.pipeline.training import chunks
 from aoq.pipeline.training.chunks import UNCUT, Cut
 from aoq.pipeline.training.processes import Processes
 from aoq.pipeline.training.step import forward, make_objective, take_step
-from tests.training.steps import CASES, LOSSES, ROWS, drawn, fresh, read, step
+from tests.training.steps import CASES, LOSSES, NORMED, ROWS, drawn, fresh, one_of_several, read, step
 
 
 @pytest.mark.parametrize(
@@ -109,3 +110,32 @@ def test_where_nothing_is_to_learn_gradients_are_0_as_they_are_at_once(pairs, na
     has_gradient = [{key for key, one in found.items() if one is not None} for found in gradients]
     assert has_gradient[0] == has_gradient[1]
     assert not any(one.any() for found in gradients for one in found.values() if one is not None)
+
+
+SPAWN = multiprocessing.get_context("spawn")
+CHUNKED = [("scan", "table", 2), ("naaf", "learnt", 1)]
+FEW = [("scan", "table", ROWS[:1]), ("vsepp", "learnt", ROWS[:3]), ("sgr", "table", ROWS[:3])]
+"""Too few pairs for some numbers of processes."""
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_every_process_takes_the_whole_step(pairs, sampler, count, tmp_path):
+    cases = [(name, loss, None, ROWS) for name, loss in CASES if count > 2 or loss == "table" or name == "vsepp"]
+    cases += [(name, "table", None, ROWS) for name in NORMED]
+    cases += [(name, loss, chunk, ROWS) for name, loss, chunk in CHUNKED]
+    cases += [(name, loss, None, rows) for name, loss, rows in FEW]
+    steps = [(drawn(pairs, sampler, loss, rows), name, loss, chunk) for name, loss, chunk, rows in cases]
+    ranks = [(rank, count, tmp_path, pairs, steps) for rank in range(count)]
+    started = [SPAWN.Process(target=one_of_several, args=given) for given in ranks]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join(120)
+        assert process.exitcode == 0
+    expected = torch.load(tmp_path / "alone.pt")
+    for rank in range(count):
+        *results, refusal = torch.load(tmp_path / f"{rank}.pt")
+        for one, other, case in zip(expected, results, cases, strict=True):
+            explain = lambda message, case=case: f"{case}: {message}"  # noqa: E731
+            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10, msg=explain)
+        assert refusal.startswith("process 1 of this training has another data than the first")
