@@ -17,36 +17,13 @@ from functools import cached_property
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.nn import functional as F
 
-from aoq.models.base import Aggregation, AttentionDirection, Normalisation
-from aoq.models.layers import clipped_unit, l1_normalise, safe_norm
+from aoq.models.base import AttentionDirection
+from aoq.models.layers import safe_norm
 
-SLOPE = 0.1
 FLOOR = 1e-37  # near the smallest normal float32: a squared norm below it is that of a zero vector
 QUERY_AXIS = {"t2i": 1, "i2t": 3}
 CONTEXT_AXIS = {"t2i": 3, "i2t": 1}
-
-
-def attention(
-    block: Block, *, direction: AttentionDirection, temperature: float, normalisation: Normalisation = "clipped_l2norm"
-) -> Float[Tensor, "C W I R"]:
-    """Compute the weight of every context fragment for every query; weights sum to 1 over the real context.
-
-    a = softmax over the context of temperature * x, where x are the products, clipped (LeakyReLU 0.1) or not and
-    normalised along the queries: SCAN's `raw_feature_norm`.
-    """
-    products, query, context = block.products, QUERY_AXIS[direction], CONTEXT_AXIS[direction]
-    slope = SLOPE if normalisation.startswith("clipped") else 1.0
-    if normalisation == "softmax":
-        products = masked_softmax(products, block.mask(query), query)
-    elif normalisation.endswith("l2norm"):
-        # No epsilon: the products of a single query must be exactly 1 or -1, so that equal ones stay equal (BFAN).
-        products = clipped_unit(products, query, slope)
-    else:
-        products = products if slope == 1 else F.leaky_relu(products, slope)
-        products = l1_normalise(products, query) if normalisation.endswith("l1norm") else products
-    return masked_softmax(temperature * products, block.mask(context), context)
 
 
 def attended_cosine(
@@ -56,26 +33,6 @@ def attended_cosine(
     context = CONTEXT_AXIS[direction]
     norm = block.word_norm.unsqueeze(2) if direction == "t2i" else block.regions.norm
     return (weights * block.products).sum(context) * block.inverse_norm(weights, context) / norm
-
-
-def aggregate(
-    values: Float[Tensor, "C W_or_I I_or_R"],
-    block: Block,
-    *,
-    direction: AttentionDirection,
-    aggregation: Aggregation = "Mean",
-    temperature: float = 1.0,
-) -> Float[Tensor, "C I"]:
-    """Aggregate all queries of a pair: mean, sum, maximum, or log(sum exp(temperature * x)) / temperature."""
-    dim, mask = (1, block.mask(1)) if direction == "t2i" else (2, block.mask(3))
-    mask = None if mask is None else mask.squeeze(CONTEXT_AXIS[direction])
-    if aggregation in ("Mean", "Sum"):
-        total = values.sum(dim) if mask is None else values.masked_fill(~mask, 0).sum(dim)
-        if aggregation == "Sum":
-            return total
-        return total / (values.shape[dim] if mask is None else mask.sum(dim).clamp_min(1))
-    values = real_or_lowest(values, mask, dim)
-    return values.amax(dim) if aggregation == "Max" else (temperature * values).logsumexp(dim) / temperature
 
 
 def real_or_lowest(x: Float[Tensor, "*axes"], mask: Bool[Tensor, "*masks"] | None, dim: int) -> Float[Tensor, "*axes"]:

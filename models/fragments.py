@@ -9,9 +9,18 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
-from aoq.models.attention import Block, Regions, aggregate, attended_cosine, attention
+from aoq.models.attention import (
+    CONTEXT_AXIS,
+    QUERY_AXIS,
+    Block,
+    Regions,
+    attended_cosine,
+    masked_softmax,
+    real_or_lowest,
+)
 from aoq.models.base import (
     Aggregation,
     AttentionDirection,
@@ -25,12 +34,13 @@ from aoq.models.base import (
     real_first,
     real_fragments,
 )
-from aoq.models.layers import Projection, TextEncoder, l2_normalise, zero_masked
+from aoq.models.layers import Projection, TextEncoder, clipped_unit, l1_normalise, l2_normalise, zero_masked
 from aoq.models.packing import sent
 from aoq.models.towers.image_towers import open_image_tower
 from aoq.models.towers.text_towers import TextTower, open_text_tower
 
 TILE_IMAGES, TILE_CAPTIONS = 64, 256
+SLOPE = 0.1
 
 
 class FragmentModel(MatchingModel):
@@ -97,8 +107,27 @@ class FragmentModel(MatchingModel):
         return Code(l2_normalise(words) if self.normalise_captions else words, mask, lengths=captions.lengths)
 
     def attend(self, block: Block, direction: AttentionDirection) -> Float[Tensor, "C W I R"]:
-        """Compute the weights that sum a query's context."""
-        return attention(block, direction=direction, temperature=self.temperature, normalisation=self.normalisation)
+        """Compute the weights that sum a query's context; they sum to 1 over the real context.
+
+        a = softmax over the context of temperature * x, where x are the products, clipped (LeakyReLU 0.1) or not and
+        normalised along the queries: SCAN's `raw_feature_norm`.
+        """
+        products, query, context, how = (
+            block.products,
+            QUERY_AXIS[direction],
+            CONTEXT_AXIS[direction],
+            self.normalisation,
+        )
+        slope = SLOPE if how.startswith("clipped") else 1.0
+        if how == "softmax":
+            products = masked_softmax(products, block.mask(query), query)
+        elif how.endswith("l2norm"):
+            # No epsilon: the products of a single query must be exactly 1 or -1, so that equal ones stay equal (BFAN).
+            products = clipped_unit(products, query, slope)
+        else:
+            products = products if slope == 1 else F.leaky_relu(products, slope)
+            products = l1_normalise(products, query) if how.endswith("l1norm") else products
+        return masked_softmax(self.temperature * products, block.mask(context), context)
 
     def compare(self, block: Block) -> Float[Tensor, "C I"]:
         """Compute the similarity of each caption with each image of its block, the sum of all directions'."""
@@ -113,8 +142,16 @@ class FragmentModel(MatchingModel):
     def aggregate(
         self, values: Float[Tensor, "C W_or_I I_or_R"], block: Block, direction: AttentionDirection
     ) -> Float[Tensor, "C I"]:
-        how, temperature = self.aggregation, self.temperature_lse
-        return aggregate(values, block, direction=direction, aggregation=how, temperature=temperature)
+        """Aggregate all queries of a pair: mean, sum, maximum, or log(sum exp(temperature * x)) / temperature."""
+        dim, mask = (1, block.mask(1)) if direction == "t2i" else (2, block.mask(3))
+        mask = None if mask is None else mask.squeeze(CONTEXT_AXIS[direction])
+        if self.aggregation in ("Mean", "Sum"):
+            total = values.sum(dim) if mask is None else values.masked_fill(~mask, 0).sum(dim)
+            if self.aggregation == "Sum":
+                return total
+            return total / (values.shape[dim] if mask is None else mask.sum(dim).clamp_min(1))
+        values, temperature = real_or_lowest(values, mask, dim), self.temperature_lse
+        return values.amax(dim) if self.aggregation == "Max" else (temperature * values).logsumexp(dim) / temperature
 
     def similarity(self, images: Code, captions: Code) -> Float[Tensor, "images captions"]:
         """Score every image against every caption; without gradients in tiles, so that memory stays small."""
@@ -126,12 +163,8 @@ class FragmentModel(MatchingModel):
         if not torch.is_grad_enabled():
             rows = [images[start : start + TILE_IMAGES] for start in range(0, len(images), TILE_IMAGES)]
             columns = [captions[start : start + TILE_CAPTIONS] for start in range(0, len(captions), TILE_CAPTIONS)]
-        tiles = [torch.cat([self.tile(row, column) for column in columns]) for row in rows]
+        tiles = [torch.cat([self.compare(b) for column in columns for b in self._blocks(row, column)]) for row in rows]
         return torch.cat(tiles, dim=1).T[:, sent(order.argsort(), images.vectors.device)]
-
-    def tile(self, images: Code, captions: Code) -> Float[Tensor, "captions images"]:
-        """Captions, which are sorted by length, against images."""
-        return torch.cat([self.compare(block) for block in self._blocks(images, captions)])
 
     def pair_similarity(self, images: Code, captions: Code) -> Float[Tensor, " pairs"]:
         return self.compare(self.pair_block(images, captions)).squeeze(1)
@@ -156,7 +189,7 @@ class FragmentModel(MatchingModel):
         return Block(words, captions.mask, captions.pooled, regions, products, is_aligned=True)
 
     def _blocks(self, images: Code, captions: Code) -> Iterator[Block]:
-        """Yield blocks of captions of one length; all words and regions are multiplied in one product."""
+        """Yield blocks of captions of one length, which are sorted; one product multiplies all words and regions."""
         assert captions.lengths is not None
         runs, regions = equal_length_runs(captions.lengths.tolist(), self.block_words), _side(images, axis=0)
         sizes, counts = [count * length for count, length in runs], [count for count, _ in runs]
