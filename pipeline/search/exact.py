@@ -1,8 +1,8 @@
 """Backend onepass: exact lists of both directions from one pass over tiles of approximate products.
 
-A sample gives each anchor a limit that its h best candidates, and few others, should reach (`limits.py`). Blocks of
-images are then compared with all captions, tile by tile; each pair that may reach a limit is scored exactly, once for
-both sides (`scan.py`), and kept (`kept.py`). Captions merge what they kept from every block. An anchor that keeps fewer
+A sample gives each anchor a limit that its h best candidates, and few others, should reach. Blocks of images are then
+compared with all captions, tile by tile; each pair that may reach a limit is scored exactly, once for both sides
+(`scan.py`), and kept (`kept.py`). Captions merge what they kept from every block. An anchor that keeps fewer
 than h is searched again.
 """
 
@@ -23,10 +23,9 @@ from threadpoolctl import threadpool_limits
 from aoq.pipeline.engine import products_in
 from aoq.pipeline.search.device import TF32
 from aoq.pipeline.search.kept import KEY_BYTES, NO_CANDIDATE, Heads, Kept, keys_of, width_for
-from aoq.pipeline.search.limits import FIRST_DEVIATIONS, kept_share, sample_and_rank, sampled_limits
 from aoq.pipeline.search.lists import NegativeLists, to_arrow
 from aoq.pipeline.search.positives import offsets_of
-from aoq.pipeline.search.problem import Direction, Problem, Side, blocks
+from aoq.pipeline.search.problem import FIRST_DEVIATIONS, Direction, Problem, Side, blocks
 from aoq.pipeline.search.scan import Scan
 from aoq.pipeline.search.scores import score_pairs
 from aoq.pipeline.search.units import Backend, Steps, Store, Unit, list_bytes, unit_name
@@ -39,7 +38,7 @@ SMALL = 2e11
 IMAGE_ROWS = 8192
 """Images per unit; a crash loses at most one unit."""
 AGAIN = 6.0, None
-"""Deviations (`limits.FIRST`) of further searches; the last starts without limits and certifies every list."""
+"""Deviations (`FIRST_DEVIATIONS`) of further searches; the last starts without limits and certifies every list."""
 LOST = ("cuda", "cublas", "hip error")
 """Words in the error messages of a device that failed."""
 
@@ -87,7 +86,7 @@ def certify(found: Heads, side: Side, scan: Scan, searches: Sequence[float | Non
             if deviations is None:
                 limits = torch.full((stop - start,), -torch.inf, dtype=torch.float32, device=scan.device)
             else:
-                limits = sampled_limits(some, scan.how, scan.device, scan.room, deviations)
+                limits = scan.limits(some, deviations)
             kept = Kept.nothing(limits, side.h, len(side.candidates))
             for _ in scan.sweep(some, kept):
                 pass
@@ -144,7 +143,7 @@ def _image_rows(problem: Problem) -> list[tuple[int, int]]:
     if "i2t" in problem.directions:
         each += KEY_BYTES * width_for(problem.h_captions, len(problem.captions))
     if "t2i" in problem.directions:
-        each += int(KEY_BYTES * len(problem.captions) * kept_share(problem.size("t2i")))
+        each += int(KEY_BYTES * len(problem.captions) * problem.size("t2i").kept_share)
     return blocks(len(problem.images), max(1, min(IMAGE_ROWS, problem.memory // 4 // each)))
 
 
@@ -154,12 +153,8 @@ def _scanned(direction: Direction, start: int, stop: int) -> str:
 
 def _limits(direction: Direction, problem: Problem, store: Store) -> list[pa.Table]:
     side = problem[direction]
-
-    def work(scan: Scan) -> list[pa.Table]:
-        limits = sampled_limits(side, scan.how, scan.device, scan.room)
-        return [pa.table({"limit": limits.cpu().numpy()})]
-
-    return on_device(side, work)
+    limits = on_device(side, lambda scan: scan.limits(side).cpu().numpy())
+    return [pa.table({"limit": limits})]
 
 
 def _scan(start: int, stop: int, problem: Problem, store: Store) -> list[pa.Table]:
@@ -217,8 +212,8 @@ def _log_second_search(found: Heads, side: Side) -> None:
 
 def _costs(problem: Problem) -> Mapping[str, float]:
     each, sizes = 2.0 * problem.images.shape[1], list(map(problem.size, problem.directions))
-    sampled = sum(size.anchors * sample_and_rank(size)[0] for size in sizes)
-    scored = len(problem.images) * len(problem.captions) * (1 + sum(map(kept_share, sizes)))
+    sampled = sum(size.anchors * size.sample()[0] for size in sizes)
+    scored = len(problem.images) * len(problem.captions) * (1 + sum(size.kept_share for size in sizes))
     return {
         "limits from samples": each * sampled,
         "tiles and lists of images": each * scored,
@@ -234,7 +229,7 @@ def _work_bytes(problem: Problem) -> float:
 def _passed(problem: Problem) -> float:
     """Count the candidates that captions keep until they are merged."""
     size, rows = problem.size("t2i"), [stop - start for start, stop in _image_rows(problem)]
-    return float(size.anchors * sum(min(size.h, kept_share(size) * count) for count in rows)) if size.h else 0.0
+    return float(size.anchors * sum(min(size.h, size.kept_share * count) for count in rows)) if size.h else 0.0
 
 
 def _is_small(problem: Problem) -> bool:

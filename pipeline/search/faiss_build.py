@@ -10,18 +10,19 @@ import logging
 import math
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float32, Int64
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.search.faiss_flat import load_faiss
 from aoq.pipeline.search.problem import READ_ROWS, blocks
-from aoq.pipeline.search.recall import sampled_rows
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,8 @@ PER_CELL, LEAST_TRAINED = 64, 65536  # vectors to train on: this many per cell, 
 CELL_LEAST = 39  # average number of vectors per cell; k-means needs as many to place a centre
 WIDEST_GRAPH = 4096
 MOST_ASKED = 2**24
+FORM = 'give a factory string, with parameters after "|" if need be: "faiss:IVF256,Flat|nprobe=32"'
+FEWER = "ask for fewer clusters"
 _Vectors = Float32[np.ndarray, "vectors D"]
 
 
@@ -68,32 +71,27 @@ def empty_index(recipe: Recipe, dimensions: int) -> Any:
             raise ValueError(f"{asked!r} sets {parameter!r}; parameters are NAME=N, with N from 0 to {2**31 - 1}.")
     if any(int(number) > MOST_ASKED for number in re.findall(r"\d+", recipe.factory)):
         raise ValueError(f"{asked!r} asks for more than {MOST_ASKED:,} of something; ask for less.")
-    try:
+    with _able_to(f"build {asked!r} in {dimensions} dimensions", FORM):
         index = faiss.index_factory(dimensions, recipe.factory, faiss.METRIC_INNER_PRODUCT)
         faiss.ParameterSpace().set_index_parameters(index, recipe.parameters)
-    except (RuntimeError, MemoryError) as error:
-        raise ValueError(
-            f"FAISS cannot build {asked!r} in {dimensions} dimensions ({_reason(error)}); "
-            'give a factory string, with parameters after "|" if need be: "faiss:IVF256,Flat|nprobe=32".'
-        ) from None
     return index
 
 
-def _reason(error: RuntimeError | MemoryError) -> str:
-    is_memory = isinstance(error, MemoryError)
-    return "it takes too much memory" if is_memory else str(error).splitlines()[0].rpartition("Error: ")[2]
-
-
-def _untrainable(recipe: Recipe, vectors: int, why: str) -> ValueError:
-    return ValueError(f"FAISS cannot train {recipe.factory!r} on {vectors} vectors ({why}); ask for fewer clusters.")
+@contextmanager
+def _able_to(work: str, remedy: str) -> Iterator[None]:
+    """Turn a failure of FAISS into one sentence."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        is_memory = isinstance(error, MemoryError)
+        why = "it takes too much memory" if is_memory else str(error).splitlines()[0].rpartition("Error: ")[2]
+        raise ValueError(f"FAISS cannot {work} ({why}); {remedy}.") from None
 
 
 class IndexSizes(NamedTuple):
     """Sizes of an index."""
 
     cells: int
-    vector_bytes: int
-    """Bytes per vector: its code, its id, and the links of a graph. Codes other than SQ8 are counted as float32."""
     shard_rows: int
     trained_on: int
     memory: int
@@ -102,11 +100,12 @@ class IndexSizes(NamedTuple):
     @classmethod
     def of(cls, recipe: Recipe, vectors: int, dimensions: int) -> IndexSizes:
         cells = getattr(load_faiss().try_extract_index_ivf(empty_index(recipe, dimensions)), "nlist", 0)
+        # Bytes per vector: its code, its id, and the links of a graph. Codes other than SQ8 are counted as float32.
         each = dimensions if recipe.factory.endswith("SQ8") else 4 * dimensions
         each += 8 + 2 * 32 * 4 * recipe.factory.startswith("HNSW")
         rows, sample = max(1, SHARD_BYTES // each), min(vectors, max(LEAST_TRAINED, PER_CELL * cells))
         adding = min(vectors, rows) * each + 4 * dimensions * min(vectors, ADDED)
-        return cls(cells, each, rows, sample, max(2 * 4 * dimensions * sample, adding))
+        return cls(cells, rows, sample, max(2 * 4 * dimensions * sample, adding))
 
 
 def build_index(vectors: _Vectors, recipe: Recipe, root: Path, memory: int) -> Artifact:
@@ -123,7 +122,8 @@ def build_index(vectors: _Vectors, recipe: Recipe, root: Path, memory: int) -> A
     made = Artifact(root, _STAGE, _STAGE_VERSION, ingredients)
     if not made.exists():  # refuse before a folder is made
         if count < sizes.cells:
-            raise _untrainable(recipe, count, f"it has {sizes.cells} cells")
+            why = f"it has {sizes.cells} cells"
+            raise ValueError(f"FAISS cannot train {recipe.factory!r} on {count} vectors ({why}); {FEWER}.")
         if sizes.memory > memory:
             raise ValueError(
                 f"building {recipe.factory} of {count} vectors takes {sizes.memory / 1e6:.0f} MB, and mining may use "
@@ -154,22 +154,23 @@ def _shard(vectors: _Vectors, rows: tuple[int, int], recipe: Recipe, sizes: Inde
         index.reset()
     elif not (index := empty_index(recipe, vectors.shape[1])).is_trained:
         sample = vectors[sampled_rows(len(vectors), sizes.trained_on, seed=0)]
-        try:
+        with _able_to(f"train {recipe.factory!r} on {len(vectors)} vectors", FEWER):
             index.train(np.ascontiguousarray(sample, dtype=np.float32))
-        except (RuntimeError, MemoryError) as error:
-            raise _untrainable(recipe, len(vectors), _reason(error)) from None
     threads = faiss.omp_get_max_threads()
     if hasattr(index, "hnsw"):
         faiss.omp_set_num_threads(1)  # with threads, the links would depend on their timing
     try:
-        for start in range(*rows, ADDED):
-            index.add(np.ascontiguousarray(vectors[start : min(start + ADDED, rows[1])], dtype=np.float32))
-    except (RuntimeError, MemoryError) as error:
-        count = rows[1] - rows[0]
-        raise ValueError(f"FAISS cannot add {count} vectors to {recipe.factory!r} ({_reason(error)}).") from None
+        with _able_to(f"add {rows[1] - rows[0]} vectors to {recipe.factory!r}", "choose another factory string"):
+            for start in range(*rows, ADDED):
+                index.add(np.ascontiguousarray(vectors[start : min(start + ADDED, rows[1])], dtype=np.float32))
     finally:
         faiss.omp_set_num_threads(threads)
     return index
+
+
+def sampled_rows(count: int, size: int, seed: int) -> Int64[np.ndarray, " sample"]:
+    """Draw `size` anchors of `count`, or all of them if there are no more."""
+    return np.sort(np.random.default_rng(seed).choice(count, min(size, count), replace=False))
 
 
 @lru_cache(maxsize=4)

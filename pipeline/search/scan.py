@@ -1,6 +1,8 @@
 """The one pass over tiles of approximate products: select the pairs that may reach a limit, and score them exactly.
 
-A pair is scored if its product, with the error that it may have, could reach the limit of its row or of its column.
+A limit is a score that an anchor's h best candidates, and few others, should reach, estimated from a sample. It proves
+nothing: it decides how many pairs are scored exactly, and an anchor whose limit was too high is searched again. A pair
+is scored if its product, with the error that it may have, could reach the limit of its row or of its column.
 """
 
 from __future__ import annotations
@@ -18,16 +20,19 @@ from aoq.pipeline.search.device import (
     Arithmetic,
     Operand,
     Room,
+    arithmetics,
     errors_of,
     floors_of,
     multiply,
     room_on,
     scores_on,
+    to_device,
 )
 from aoq.pipeline.search.kept import KEY_BYTES, Kept, width_for
-from aoq.pipeline.search.limits import choose_arithmetic
-from aoq.pipeline.search.problem import Side, blocks
+from aoq.pipeline.search.problem import FIRST_DEVIATIONS, Side, blocks
 
+_PROBED = 256
+"""Anchors on which the arithmetic is chosen."""
 Near = Float[Tensor, "rows columns"]
 
 
@@ -64,6 +69,15 @@ class Scan:
         device = find_device(side.device)
         room = room_on(device, side.memory, shrink)
         return cls(device, room, choose_arithmetic(side, device, room))
+
+    def limits(self, side: Side, deviations: float = FIRST_DEVIATIONS) -> Float32[Tensor, " anchors"]:
+        """Take, for each anchor, the approximate product of the chosen rank in the sample."""
+        sample, rank = _sample(side, self.how, self.device, deviations)
+        limits = []
+        for start, stop in blocks(len(side.anchors), max(1, self.room.rows * self.room.columns // len(sample))):
+            near = multiply(self.how.prepare(to_device(side.anchors[start:stop], self.device)), sample.near)
+            limits.append(near.topk(rank, sorted=False).values.amin(1).float())
+        return torch.cat(limits)
 
     def sweep(
         self,
@@ -180,3 +194,30 @@ class _Own:
         rows, columns = self._anchors[some], self._candidates[some].astype(np.int64)
         here = (rows >= top) & (rows < bottom)
         return torch.from_numpy(rows[here] - top).to(device), torch.from_numpy(columns[here] - start).to(device)
+
+
+def choose_arithmetic(side: Side, device: torch.device, room: Room) -> Arithmetic:
+    """Choose the arithmetic with the least total cost of products and exact scores.
+
+    If the vectors have collapsed, the error of a coarse product exceeds the differences between scores, so most pairs
+    would need an exact score.
+    """
+    rows = np.linspace(0, len(side.anchors) - 1, min(_PROBED, len(side.anchors))).astype(np.int64)
+    able, costs = arithmetics(device), []
+    for how in able:
+        sample, rank = _sample(side, how, device, FIRST_DEVIATIONS)
+        anchors = Operand.of(side.anchors[rows], side.anchor_norms[rows], how, device)
+        near = multiply(anchors.near, sample.near)
+        limits = near.topk(rank, sorted=False).values.amin(1).float()
+        above = torch.nextafter(limits, torch.full_like(limits, torch.inf))  # many ties raise limits during the scan
+        left_open = near >= floors_of(above, errors_of(anchors, sample, how), how)[:, None]
+        costs.append(how.cost + room.scoring * float(left_open.float().mean()))
+    return able[int(np.argmin(costs))]
+
+
+def _sample(side: Side, how: Arithmetic, device: torch.device, deviations: float) -> tuple[Operand, int]:
+    sampled, rank = side.size.sample(deviations)
+    rows = np.arange(len(side.candidates))
+    if sampled < len(rows):
+        rows = np.sort(np.random.default_rng(0).choice(len(rows), sampled, replace=False))
+    return Operand.of(side.candidates[rows], side.candidate_norms[rows], how, device), rank

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from aoq.pipeline.engine import products_in
-from aoq.pipeline.search import limits
+from aoq.pipeline.search import scan
 from aoq.pipeline.search.backends import search_problem
 from aoq.pipeline.search.device import TF32, Operand, arithmetics, errors_of
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
@@ -23,7 +23,7 @@ def how(request, device, monkeypatch):
     able = {each.name: each for each in arithmetics(device)}
     if request.param not in able:
         pytest.skip("the device has no units for it")
-    monkeypatch.setattr(limits, "arithmetics", lambda device: [able[request.param]])
+    monkeypatch.setattr(scan, "arithmetics", lambda device: [able[request.param]])
     return able[request.param]
 
 

@@ -14,25 +14,6 @@ from aoq.pipeline.search.problem import Direction, Problem
 from aoq.pipeline.search.scores import sum_exactly
 from aoq.pipeline.tables.table import NegativeTable, read_table
 
-KINDS = (
-    "normal",
-    "duplicates",
-    "a hair apart",
-    "one ulp apart",
-    "small integers",
-    "midpoints",
-    "all zero",
-    "zeros among them",
-    "denormal",
-    "tiny",
-    "huge",
-    "of all sizes",
-    "opposed",
-    "identical",
-    "collapsed",
-    "unit",
-    "sparse",
-)
 SHAPES = (
     (7, 9, 1),
     (12, 30, 2),
@@ -47,6 +28,32 @@ SHAPES = (
 PAIRINGS = ("five each", "none", "many to many")
 
 
+def scaled(x, powers):
+    return x * 10**powers / np.sqrt(x.shape[1])
+
+
+KINDS = {
+    "normal": lambda rng, x: x,
+    "duplicates": lambda rng, x: x,
+    "a hair apart": lambda rng, x: x[:1] * (1 + 2.0**-22 * rng.integers(-1, 2, x.shape)),
+    "one ulp apart": lambda rng, x: np.nextafter(np.float32(x[:1]), np.float32(9) * rng.integers(-1, 2, x.shape)),
+    "small integers": lambda rng, x: rng.integers(-2, 3, x.shape),
+    # Exact sums of 25 and more bits: many stand half-way between two float32 numbers.
+    "midpoints": lambda rng, x: rng.integers(0, 2**13, x.shape),
+    "all zero": lambda rng, x: x * 0,
+    "zeros among them": lambda rng, x: np.where(np.arange(len(x))[:, None] % 2, x, 0),
+    "denormal": lambda rng, x: np.where(rng.random(x.shape) < 0.5, 1e-40, 1e-5) * x,
+    "tiny": lambda rng, x: x * 1e-11,
+    "huge": lambda rng, x: scaled(x, rng.uniform(11, 11.5, (len(x), 1))),
+    "of all sizes": lambda rng, x: scaled(x, rng.uniform(-30, 11.5, (len(x), 1))),
+    "opposed": lambda rng, x: np.abs(x) * (-1) ** rng.integers(0, 2),
+    "identical": lambda rng, x: np.ones_like(x) / 3,
+    "collapsed": lambda rng, x: np.ones_like(x) + 1e-7 * x,
+    "unit": lambda rng, x: x,
+    "sparse": lambda rng, x: x * (rng.random(x.shape) < 0.2),
+}
+
+
 def vectors_of(rng: np.random.Generator, count: int, size: int, kind: str) -> np.ndarray:
     """Vectors of one kind; most kinds hold every vector several times."""
     distinct = rng.standard_normal((max(1, count // 3), size))
@@ -54,35 +61,7 @@ def vectors_of(rng: np.random.Generator, count: int, size: int, kind: str) -> np
     if kind in ("normal", "unit", "opposed", "sparse"):
         chosen = np.arange(count)
         distinct = rng.standard_normal((count, size))
-    if kind == "a hair apart":
-        distinct = distinct[:1] * (1 + 2.0**-22 * rng.integers(-1, 2, distinct.shape))
-    elif kind == "one ulp apart":
-        distinct = np.nextafter(distinct[:1].astype(np.float32), np.float32(9) * rng.integers(-1, 2, distinct.shape))
-    elif kind == "small integers":
-        distinct = rng.integers(-2, 3, distinct.shape)
-    elif kind == "midpoints":  # exact sums of 25 and more bits: many stand half-way between two float32 numbers
-        distinct = rng.integers(0, 2**13, distinct.shape)
-    elif kind == "all zero":
-        distinct = distinct * 0
-    elif kind == "zeros among them":
-        distinct[::2] = 0
-    elif kind == "denormal":
-        distinct = np.where(rng.random(distinct.shape) < 0.5, 1e-40, 1e-5) * distinct
-    elif kind == "tiny":
-        distinct = distinct * 1e-11
-    elif kind == "huge":
-        distinct = distinct * 10 ** rng.uniform(11, 11.5, (len(distinct), 1)) / np.sqrt(size)
-    elif kind == "of all sizes":
-        distinct = distinct * 10 ** rng.uniform(-30, 11.5, (len(distinct), 1)) / np.sqrt(size)
-    elif kind == "opposed":
-        distinct = np.abs(distinct) * (-1) ** rng.integers(0, 2)
-    elif kind == "identical":
-        distinct = np.ones_like(distinct) / 3
-    elif kind == "collapsed":
-        distinct = np.ones_like(distinct) + 1e-7 * distinct
-    elif kind == "sparse":
-        distinct = distinct * (rng.random(distinct.shape) < 0.2)
-    found = distinct[chosen].astype(np.float32)
+    found = KINDS[kind](rng, distinct)[chosen].astype(np.float32)
     if kind == "unit":
         found /= np.maximum(np.linalg.norm(found, axis=1, keepdims=True), np.float32(1e-6))
     if kind in ("denormal", "of all sizes"):  # a side of nothing but tiny vectors is refused

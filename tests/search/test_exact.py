@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aoq.pipeline.engine import find_device
-from aoq.pipeline.search import exact, kept, limits, scan
+from aoq.pipeline.search import exact, kept, scan
 from aoq.pipeline.search.backends import search_problem
 from aoq.pipeline.search.device import (
     BFLOAT16,
@@ -37,7 +38,7 @@ ARITHMETICS = {how.name: how for how in (BFLOAT16, TF32, FLOAT32, FLOAT64)}
 def use(monkeypatch, *, how=None, tile=None, width=None, pairs=2**18, rows=None):
     """Force an arithmetic, the size of tiles, the room of an anchor, the pairs scored together, the rows of a unit."""
     if how is not None:
-        monkeypatch.setattr(limits, "arithmetics", lambda device: [ARITHMETICS[how]])
+        monkeypatch.setattr(scan, "arithmetics", lambda device: [ARITHMETICS[how]])
     if tile is not None:
         room = room_on(CPU, 10**9, 1)._replace(rows=tile[0], columns=tile[1], pairs=pairs)
         monkeypatch.setattr(scan, "room_on", lambda *given: room)
@@ -84,7 +85,7 @@ def test_lists_of_a_device_are_those_that_are_pinned(monkeypatch):
 @settings(max_examples=12, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
-    kind=st.sampled_from(KINDS),
+    kind=st.sampled_from([*KINDS]),
     how=st.sampled_from(sorted(ARITHMETICS)),
     tile=st.sampled_from([(40, 40), (17, 5), (3, 40), (1, 1)]),
     width=st.sampled_from([1, 3, 400]),
@@ -171,73 +172,70 @@ def test_a_run_goes_on_in_another_arithmetic_and_with_a_lost_unit(problem, expec
     assert sum(path.stat().st_mtime_ns != made for path, made in begun.items()) == 3  # the lost ones, and one's lists
 
 
-def scored_pairs(monkeypatch, problem):
-    count = []
-    whole = scan.scores_on
-    monkeypatch.setattr(scan, "scores_on", lambda *given: count.append(len(given[2][0])) or whole(*given))
-    search_problem(problem, search="onepass")
-    monkeypatch.undo()
-    return sum(count)
-
-
 @pytest.mark.parametrize("kind", ["a cone", "ten"])
 def test_collapsed_vectors_take_little_more_than_others(monkeypatch, kind):
-    """Of cosines within 1e-6, of identical vectors and of ten different ones no search scores all pairs exactly."""
-    rng = np.random.default_rng(0)
+    """Of cosines within 1e-6 and of ten different vectors no search scores all pairs exactly."""
+    rng, scored, whole = np.random.default_rng(0), [], scan.scores_on
     some = rng.normal(size=({"ten": 10}.get(kind, 1), 64))
     rows = some[rng.integers(0, len(some), 8400)] + (1e-3 if kind == "a cone" else 0) * rng.normal(size=(8400, 64))
     unit = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
-    collapsed = Problem(unit[:1400], unit[1400:], np.arange(7000) // 5, 100, 20)
-    assert scored_pairs(monkeypatch, collapsed) < 0.5 * 1400 * 7000
+    monkeypatch.setattr(scan, "scores_on", lambda *given: scored.append(len(given[2][0])) or whole(*given))
+    search_problem(Problem(unit[:1400], unit[1400:], np.arange(7000) // 5, 100, 20), search="onepass")
+    assert 0 < sum(scored) < 0.5 * 1400 * 7000
 
 
-STATES = ("autocast", "medium", "float64", "newer switch", "inference mode")
+@contextmanager
+def switched(put, read, value):
+    before = read()
+    put(value)
+    yield
+    assert read() == value
+    put(before)
 
 
-@pytest.fixture
-def state(request):
-    before, switch = torch.get_float32_matmul_precision(), torch.backends.mkldnn.matmul
-    if request.param == "medium":
-        torch.set_float32_matmul_precision("medium")
-    elif request.param == "float64":
-        torch.set_default_dtype(torch.float64)
-    elif request.param == "newer switch":
-        switch.fp32_precision = "bf16"
-    yield request.param
-    if request.param == "newer switch":
-        assert switch.fp32_precision == "bf16"
-        switch.fp32_precision = "none"
-    else:
-        assert (torch.get_float32_matmul_precision() == "medium") == (request.param == "medium")
-        torch.set_float32_matmul_precision(before)
-    assert (torch.get_default_dtype() == torch.float64) == (request.param == "float64")
-    torch.set_default_dtype(torch.float32)
+SWITCH = torch.backends.mkldnn.matmul
+CALLERS = {
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "inference mode": torch.inference_mode,
+    "medium": lambda: switched(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision, "medium"),
+    "float64": lambda: switched(torch.set_default_dtype, torch.get_default_dtype, torch.float64),
+    "newer switch": lambda: switched(
+        partial(setattr, SWITCH, "fp32_precision"), partial(getattr, SWITCH, "fp32_precision"), "bf16"
+    ),
+}
 
 
-@pytest.mark.parametrize("state", STATES, indirect=True)
+@pytest.mark.parametrize("caller", CALLERS)
 @pytest.mark.parametrize("search", ["onepass", "faiss-flat"])
-def test_the_callers_arithmetic_reaches_no_search(state, search):
-    contexts = {"inference mode": torch.inference_mode(), "autocast": torch.autocast("cpu", torch.bfloat16)}
-    with contexts.get(state, nullcontext()):
+def test_the_callers_arithmetic_reaches_no_search(caller, search):
+    with CALLERS[caller]():
         for name in NAMES[::30]:
             assert pinned_lists(problem_named(name), search) == PINNED[name]
 
 
+MULTIPLY = scan.multiply
+
+
+def replace_tiles(monkeypatch, product):
+    """Let `product` compute the tiles; products with a sample stay as they are."""
+    monkeypatch.setattr(scan, "multiply", lambda *given, out=None: (MULTIPLY if out is None else product)(*given, out))
+
+
 def test_memory_that_runs_out_makes_smaller_tiles(problem, monkeypatch, caplog):
-    expected, mm, most = search_problem(replace(problem), search="onepass").lists, scan.multiply, [0]
+    expected, lengths = search_problem(replace(problem), search="onepass").lists, []
 
     def scarce(one, other, out):
         if len(one) > 300:
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        most[0] = max(most[0], len(one))
-        return mm(one, other, out)
+        lengths.append(len(one))
+        return MULTIPLY(one, other, out)
 
-    monkeypatch.setattr(scan, "multiply", scarce)
+    replace_tiles(monkeypatch, scarce)
     found = search_problem(replace(problem), search="onepass").lists
-    assert most[0] == 256
+    assert max(lengths) == 256
     assert "auto ran out of memory; continuing with tiles of half the size" in caplog.text
     assert found["t2i"].negative_ids.tobytes() == expected["t2i"].negative_ids.tobytes()
-    monkeypatch.setattr(scan, "multiply", lambda *given, out: scarce(torch.empty(301, 1), None, out=out))
+    replace_tiles(monkeypatch, lambda one, other, out: scarce(torch.empty(301, 1), other, out))
     with pytest.raises(OSError, match=r"cpu has [\d,]+ MB free, which is too little .*; free some of its memory, or"):
         search_problem(replace(problem), search="onepass")
 
@@ -246,44 +244,39 @@ def test_a_device_that_is_lost_stops_the_search(problem, expected, monkeypatch, 
     """A tile of the second block of images fails; what was finished serves the next run."""
     monkeypatch.setattr(exact, "SMALL", 0)
     use(monkeypatch, rows=200)
-    mm = scan.multiply
 
-    def fails(*given, out):
+    def fails(*given):
         if list((tmp_path / "work").glob("i2t-*")):
             raise torch.AcceleratorError("CUDA error: unspecified launch failure\nmore of it")
-        return mm(*given, out=out)
+        return MULTIPLY(*given)
 
-    monkeypatch.setattr(scan, "multiply", fails)
+    replace_tiles(monkeypatch, fails)
     with pytest.raises(OSError, match=r"failed during the search \(CUDA error: unspecified launch failure\); finished"):
         mined(problem, tmp_path, "onepass")
     assert not (tmp_path / "table").exists()
-    monkeypatch.setattr(scan, "multiply", mm)
+    replace_tiles(monkeypatch, lambda one, other, out: one @ other)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):  # a mistake of ours is not the device's
+        search_problem(replace(problem), search="onepass")
+    replace_tiles(monkeypatch, MULTIPLY)
     assert hashes(mined(replace(problem), tmp_path, "onepass")) == expected
-
-
-def test_a_mistake_of_ours_is_not_blamed_on_the_device(problem, monkeypatch):
-    monkeypatch.setattr(scan, "multiply", lambda one, other, out: one @ other)
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        search_problem(problem, search="onepass")
 
 
 @pytest.mark.parametrize("wrong", [np.nan, 30.0])
 @pytest.mark.parametrize("how", ARITHMETICS)
-def test_products_that_are_wrong_stop_the_search(problem, monkeypatch, tmp_path, wrong, how):
-    """One score of the whole pass: not a number, infinite, or higher than the arithmetic can explain."""
+def test_products_that_are_wrong_stop_the_search(problem, monkeypatch, wrong, how):
+    """One score of the whole pass: not a number, or higher than the arithmetic can explain."""
     use(monkeypatch, how=how, rows=300)
-    calls, mm = [], scan.multiply
+    calls = []
 
-    def faulty(*given, out):
-        mm(*given, out=out)
+    def faulty(one, other, out):
+        MULTIPLY(one, other, out)
         calls.append(1)
         if len(calls) == 1:
             out[5, 7] = out[5].max() + wrong
 
-    monkeypatch.setattr(scan, "multiply", faulty)
+    replace_tiles(monkeypatch, faulty)
     with pytest.raises(OSError, match="computed products whose errors exceed what"):
-        mined(problem, tmp_path, "onepass")
-    assert not (tmp_path / "table").exists()
+        search_problem(problem, search="onepass")
 
 
 @pytest.mark.parametrize(("name", "message"), [("gpu", "use auto, cpu, cuda"), ("cuda:7", "torch sees 0 GPUs")])

@@ -22,18 +22,18 @@ def own(problem, direction):
     return [part.tolist() for part in np.split(positives.ids, positives.offsets[1:-1])]
 
 
-def test_the_image_of_each_caption_is_a_list_of_pairs():
-    problem = problem_of([2, -1, 0, 2, -1])
-    assert problem.positives.tolist() == [[2, 0], [0, 2], [2, 3]]
-    assert own(problem, "i2t") == [[2], [], [0, 3]]
-    assert own(problem, "t2i") == [[2], [], [0], [2], []]
-
-
-def test_both_sides_may_have_several_positives_and_pairs_may_repeat():
-    problem = problem_of([[2, 4], [0, 4], [2, 1], [0, 4], [2, 4]])
-    assert problem.positives.tolist() == [[2, 1], [0, 4], [2, 4]]
-    assert own(problem, "i2t") == [[4], [], [1, 4]]
-    assert own(problem, "t2i") == [[], [2], [], [], [0, 2]]
+@pytest.mark.parametrize(
+    ("given", "pairs", "of_images", "of_captions"),
+    [
+        ([2, -1, 0, 2, -1], [[2, 0], [0, 2], [2, 3]], [[2], [], [0, 3]], [[2], [], [0], [2], []]),
+        ([[2, 4], [0, 4], [2, 1], [0, 4]], [[2, 1], [0, 4], [2, 4]], [[4], [], [1, 4]], [[], [2], [], [], [0, 2]]),
+    ],
+    ids=["the image of each caption", "pairs, one of them twice"],
+)
+def test_positives_are_pairs_in_any_order(given, pairs, of_images, of_captions):
+    problem = problem_of(given)
+    assert problem.positives.tolist() == pairs
+    assert (own(problem, "i2t"), own(problem, "t2i")) == (of_images, of_captions)
 
 
 @pytest.mark.parametrize("one_set", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -34,34 +35,10 @@ def table_of(vectors, *, is_fixed=True):
     return pa.table({"name": IDS, "vector": lists, "number": [2 * row for row in range(ROWS)], "same": ["a"] * ROWS})
 
 
-def write_npy(path, vectors):
-    np.save(path, vectors)
-
-
-def write_npz(path, vectors):
-    np.savez(path, vector=vectors)
-
-
-def write_safetensors(path, vectors):
-    save_file({"vector": vectors}, path)
-
-
-def write_parquet(path, vectors):
-    pq.write_table(table_of(vectors), path, row_group_size=7)
-
-
-def write_feather(path, vectors):
-    feather.write_feather(table_of(vectors, is_fixed=False), path, chunksize=6)
-
-
 def write_arrow(path, vectors, kind=pa.ipc.new_file):
     table = table_of(vectors)
     with pa.OSFile(str(path), "wb") as sink, kind(sink, table.schema) as writer:
         writer.write_table(table, max_chunksize=9)
-
-
-def write_stream(path, vectors):
-    write_arrow(path, vectors, pa.ipc.new_stream)
 
 
 def write_saved(path, vectors):
@@ -80,30 +57,29 @@ def write_parts(path, vectors):
         np.save(path / f"emb_{number}.npy", rows)
 
 
-SUFFIXES = {
-    write_parts: "",
-    write_npy: ".npy",
-    write_npz: ".npz",
-    write_safetensors: ".safetensors",
-    write_parquet: ".parquet",
-    write_feather: ".feather",
-    write_arrow: ".arrow",
-    write_stream: ".arrow",
-    write_saved: "",
+WRITERS = {
+    "parts": write_parts,
+    "v.npy": np.save,
+    "v.npz": lambda path, vectors: np.savez(path, vector=vectors),
+    "v.safetensors": lambda path, vectors: save_file({"vector": vectors}, path),
+    "v.parquet": lambda path, vectors: pq.write_table(table_of(vectors), path, row_group_size=7),
+    "v.feather": lambda path, vectors: feather.write_feather(table_of(vectors, is_fixed=False), path, chunksize=6),
+    "v.arrow": write_arrow,
+    "stream.arrow": partial(write_arrow, kind=pa.ipc.new_stream),
+    "saved": write_saved,
 }
-COLUMNED = [*SUFFIXES][4:]
+COLUMNED = [*WRITERS][4:]
 
 
-def written(write, folder, vectors):
-    path = folder / f"v{SUFFIXES[write]}"
-    write(path, vectors)
-    return path
+def written(name, folder, vectors):
+    WRITERS[name](folder / name, vectors)
+    return folder / name
 
 
-@pytest.mark.parametrize("write", SUFFIXES)
+@pytest.mark.parametrize("name", WRITERS)
 @pytest.mark.parametrize("normalise", [False, True])
-def test_rows_are_those_that_were_written(write, normalise, vectors, tmp_path):
-    path = written(write, tmp_path, vectors)
+def test_rows_are_those_that_were_written(name, normalise, vectors, tmp_path):
+    path = written(name, tmp_path, vectors)
     expected = vectors / np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True) if normalise else vectors
     found = open_vectors(str(path), tmp_path / "copy.npy", normalise=normalise).rows
     np.testing.assert_array_equal(found, expected.astype(np.float32))
@@ -120,8 +96,8 @@ def categories(values, kind):
     return pa.DictionaryArray.from_arrays(pa.array(values), pa.array(["a", "b"], pa.large_string()).cast(kind))
 
 
-@pytest.mark.parametrize("write", [write_arrow, write_stream, write_feather, write_parquet])
-def test_ids_are_texts_of_any_kind(write, vectors, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["v.arrow", "stream.arrow", "v.feather", "v.parquet"])
+def test_ids_are_texts_of_any_kind(name, vectors, tmp_path, monkeypatch):
     """Polars writes views, and Categorical and Enum as dictionaries, in Arrow files of views."""
     kinds = [pa.string_view(), pa.large_string()]
     columns = {
@@ -130,56 +106,54 @@ def test_ids_are_texts_of_any_kind(write, vectors, tmp_path, monkeypatch):
         "lacking": categories([1, None, 0], pa.string()),
         "scores": pa.array([0.5, 0.25, 0.5]).dictionary_encode(),
     }
-    if write is write_parquet:  # pyarrow writes none of these
+    if name == "v.parquet":  # pyarrow writes none of these
         del columns["string_view dictionary"]
     monkeypatch.setitem(globals(), "table_of", lambda *_, **__: pa.table(columns))
-    path = written(write, tmp_path, vectors)
-    for name in [*columns][:-2]:
-        assert read_id_file(f"{path}::{name}") == ["b", "a", "b"]
+    path = written(name, tmp_path, vectors)
+    for column in [*columns][:-2]:
+        assert read_id_file(f"{path}::{column}") == ["b", "a", "b"]
     with pytest.raises(ValueError, match="row 1 has no id in column 'lacking'"):
         read_id_file(f"{path}::lacking")
     with pytest.raises(ValueError, match="holds double of shape"):
         open_vectors(f"{path}::scores", tmp_path / "copy.npy", normalise=False)
-    with pytest.raises(ValueError, match="row 1 has no id in column 'lacking'"):
-        read_id_file(f"{path}::lacking")
 
 
-@pytest.mark.parametrize("write", COLUMNED)
-def test_ids_are_a_column_of_the_file(write, vectors, tmp_path):
-    path = written(write, tmp_path, vectors)
+@pytest.mark.parametrize("name", COLUMNED)
+def test_ids_are_a_column_of_the_file(name, vectors, tmp_path):
+    path = written(name, tmp_path, vectors)
     np.testing.assert_array_equal(open_vectors(f"{path}::vector", tmp_path / "c.npy", normalise=False).rows, vectors)
     assert read_id_file(f"{path}::name") == IDS
     assert read_id_file(f"{path}::number") == [str(2 * row) for row in range(ROWS)]
 
 
 @pytest.mark.parametrize("column", ["nothing", "vector", ""])
-@pytest.mark.parametrize("write", [write_parquet, write_stream, write_saved])
-def test_what_are_no_ids_are_refused(write, column, vectors, tmp_path):
+@pytest.mark.parametrize("name", ["v.parquet", "stream.arrow", "saved"])
+def test_what_are_no_ids_are_refused(name, column, vectors, tmp_path):
     with pytest.raises(ValueError, match=r"v\.npy::name names no column of ids; those of .* are \[\]"):
-        read_id_file(f"{written(write_npy, tmp_path, vectors)}::name")
+        read_id_file(f"{written('v.npy', tmp_path, vectors)}::name")
     given = f"::{column}" if column else "[^:]"
     message = given + r" names no column of ids; those of texts or whole numbers are \['name', 'number', 'same'\]"
     with pytest.raises(ValueError, match=message):
-        read_id_file(f"{written(write, tmp_path, vectors)}::{column}")
+        read_id_file(f"{written(name, tmp_path, vectors)}::{column}")
 
 
-@pytest.mark.parametrize("write", COLUMNED)
-def test_a_missing_id_or_vector_is_refused(write, vectors, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", COLUMNED)
+def test_a_missing_id_or_vector_is_refused(name, vectors, tmp_path, monkeypatch):
     def table(vectors, *, is_fixed=True):
         return pa.table({"id": ["a", None], "vector": pa.array([[1.0, 2.0], None], pa.list_(pa.float32()))})
 
     monkeypatch.setitem(globals(), "table_of", table)
     monkeypatch.setitem(globals(), "ROWS", 2)
-    path = written(write, tmp_path, vectors)
+    path = written(name, tmp_path, vectors)
     with pytest.raises(ValueError, match="row 1 has no id in column 'id'"):
         read_id_file(f"{path}::id")
     with pytest.raises(ValueError, match=r"column 'vector' are not all of . numbers; that of row 1 is"):
         open_vectors(str(path), tmp_path / "copy.npy", normalise=False)
 
 
-@pytest.mark.parametrize("write", [write_arrow, write_stream, write_feather, write_saved])
-def test_a_file_that_was_cut_short_is_one_sentence(write, vectors, tmp_path):
-    path = written(write, tmp_path, vectors)
+@pytest.mark.parametrize("name", ["v.arrow", "stream.arrow", "v.feather", "saved"])
+def test_a_file_that_was_cut_short_is_one_sentence(name, vectors, tmp_path):
+    path = written(name, tmp_path, vectors)
     file = path if path.is_file() else sorted(path.glob("*.arrow"))[0]
     file.write_bytes(file.read_bytes()[:-300])
     with pytest.raises(ValueError, match=r"is damaged or not an Arrow file"):
@@ -187,7 +161,7 @@ def test_a_file_that_was_cut_short_is_one_sentence(write, vectors, tmp_path):
 
 
 def test_a_data_sets_hash_is_of_its_files(vectors, tmp_path):
-    path = written(write_saved, tmp_path, vectors)
+    path = written("saved", tmp_path, vectors)
     before = VectorFile.of(str(path)).sha256
     (path / "dataset_info.json").write_text("{}")
     assert VectorFile.of(str(path)).sha256 == before
@@ -206,7 +180,7 @@ def test_splits_are_chosen_by_their_folder(vectors, tmp_path):
 
 
 def test_parts_of_other_sizes_are_refused_and_ids_lie_in_parts_too(vectors, tmp_path):
-    path = written(write_parts, tmp_path, vectors)
+    path = written("parts", tmp_path, vectors)
     np.save(path / "emb_12.npy", vectors[:2, :3])
     with pytest.raises(ValueError, match=r"emb_12\.npy and \S+emb_0\.npy have other columns, types or dimensions"):
         VectorFile.of(str(path)).open()
@@ -218,20 +192,22 @@ def test_parts_of_other_sizes_are_refused_and_ids_lie_in_parts_too(vectors, tmp_
 
 @pytest.mark.parametrize("state", ["{}", '{"_data_files": []}', '{"_data_files": [{"filename": "../v.arrow"}]}'])
 def test_a_state_that_names_no_files_is_refused(state, vectors, tmp_path):
-    written(write_arrow, tmp_path, vectors)
+    written("v.arrow", tmp_path, vectors)
     (tmp_path / "saved").mkdir()
     (tmp_path / "saved" / "state.json").write_text(state)
     with pytest.raises(ValueError, match=r"save the data set again"):
         VectorFile.of(str(tmp_path / "saved")).open()
 
 
-def test_what_is_no_file_of_vectors_is_refused(tmp_path):
+def test_what_is_no_file_of_vectors_is_refused(vectors, tmp_path):
+    with pytest.raises(ValueError, match=r"v\.npy holds vectors alone; ids are a column of \.parquet, \.arrow"):
+        read_id_file(f"{written('v.npy', tmp_path, vectors)}::name")
     (tmp_path / "folder").mkdir()
     for given in (tmp_path / "folder", tmp_path / "v.txt"):
         with pytest.raises(ValueError, match=r"is none of \.npy, .* no folder of such files of one kind"):
             VectorFile.of(str(given))
     with pytest.raises(FileNotFoundError, match=r"v\.npy does not exist"):
-        VectorFile.of(str(tmp_path / "v.npy"))
+        VectorFile.of(str(tmp_path / "absent" / "v.npy"))
 
 
 def test_one_of_several_columns_or_tensors_is_named(vectors, tmp_path):
