@@ -21,6 +21,9 @@ from aoq.pipeline.extras import import_extra
 
 _COLUMNS = 512
 ZETAS = (0, 1, 2)
+RELEVANCE = ("r_precision", "map_r", *(f"r{k}" for k in K))
+_Scores = Float[np.ndarray, " candidates"]
+_Rows = Int64[np.ndarray, " some"]
 
 
 def measure_annotations(similarity: Similarity, split: Split, folder: Path, *, folds: int) -> dict[str, Any]:
@@ -51,7 +54,7 @@ def _relevance(similarity: Similarity, direction: str, pairs: RightPairs) -> dic
 
 def relevant(
     queries: Int[np.ndarray, " pairs"], candidates: Int[np.ndarray, " pairs"], *, count: int, among: int
-) -> list[Int64[np.ndarray, " some"]]:
+) -> list[_Rows]:
     """Group the right answers of each of `count` queries, rising; pairs come in any order, repeated or not.
 
     >>> relevant(np.array([1, 0, 1, 1]), np.array([4, 2, 0, 4]), count=3, among=5)
@@ -61,9 +64,7 @@ def relevant(
     return np.split(keys % among, np.cumsum(np.bincount(keys // among, minlength=count))[:-1])
 
 
-def ranks_of_relevant(
-    scores: Float[np.ndarray, " candidates"], right: Int64[np.ndarray, " some"]
-) -> Int64[np.ndarray, " some"]:
+def ranks_of_relevant(scores: _Scores, right: _Rows) -> _Rows:
     """Return the ranks of a query's right answers among all candidates, from 1, rising.
 
     >>> ranks_of_relevant(np.array([0.5, 0.9, 0.7, 0.7]), np.array([0, 2]))
@@ -72,12 +73,11 @@ def ranks_of_relevant(
     own = -np.sort(-scores[right])  # falling
     # The number of right answers that rank before each candidate: those with a higher score.
     before = np.searchsorted(-own, -scores, side="left")
-    wrong = np.bincount(before, minlength=len(own) + 1)
-    wrong -= np.bincount(before[right], minlength=len(own) + 1)
+    wrong = np.bincount(before, minlength=len(own) + 1) - np.bincount(before[right], minlength=len(own) + 1)
     return wrong.cumsum()[: len(own)] + np.arange(1, len(own) + 1)
 
 
-def r_precision(scores: Float[np.ndarray, " candidates"], is_right: Bool[np.ndarray, " candidates"]) -> float:
+def r_precision(scores: _Scores, is_right: Bool[np.ndarray, " candidates"]) -> float:
     """Return the fraction of right answers among the first R candidates, where R is their number.
 
     >>> r_precision(np.array([0.5, 0.9, 0.7, 0.7]), np.array([True, False, True, False]))
@@ -86,9 +86,8 @@ def r_precision(scores: Float[np.ndarray, " candidates"], is_right: Bool[np.ndar
     count = int(np.count_nonzero(is_right))
     last = np.partition(scores, len(scores) - count)[len(scores) - count]
     above, level = scores > last, scores == last
-    hits = np.count_nonzero(above & is_right)
     wrong = np.count_nonzero(level & ~is_right)  # these rank before right ones of the same score
-    return float(hits + max(0, count - np.count_nonzero(above) - wrong)) / count
+    return float(np.count_nonzero(above & is_right) + max(0, count - np.count_nonzero(above) - wrong)) / count
 
 
 def columns(similarity: Similarity, captions: Int[np.ndarray, " some"]) -> Iterator[Float[np.ndarray, " images"]]:
@@ -98,7 +97,7 @@ def columns(similarity: Similarity, captions: Int[np.ndarray, " some"]) -> Itera
 
 
 def summarise_relevance(
-    similarity: Iterable[Float[np.ndarray, " candidates"]], right: Sequence[Int64[np.ndarray, " _some"]]
+    similarity: Iterable[_Scores], right: Sequence[Int64[np.ndarray, " _some"]]
 ) -> dict[str, float]:
     """Average in percent over the queries that have right answers; `similarity` yields a row per query, in order.
 
@@ -106,20 +105,17 @@ def summarise_relevance(
     map_r        1/R * sum over r <= R of (precision among the first r) * (is the r-th right?)
     r1, r5, r10  a right answer among the first K
     """
-    sums, queries = np.zeros(2 + len(K)), 0
+    rows = []
     for query, (scores, ids) in enumerate(zip(similarity, right, strict=True)):
-        if not len(ids):
-            continue
-        _check_finite(scores, query)
-        ranks = ranks_of_relevant(scores, ids)
-        is_hit = ranks <= len(ids)
-        precision = np.arange(1, len(ids) + 1) / ranks
-        sums += [is_hit.mean(), (precision * is_hit).sum() / len(ids), *(ranks[0] <= k for k in K)]
-        queries += 1
-    if not queries:
+        if len(ids):
+            _check_finite(scores, query)
+            ranks = ranks_of_relevant(scores, ids)
+            is_hit = ranks <= len(ids)
+            precision = np.arange(1, len(ids) + 1) / ranks
+            rows.append([is_hit.mean(), (precision * is_hit).sum() / len(ids), *(ranks[0] <= k for k in K)])
+    if not rows:
         raise ValueError("no query has a right answer; does the file belong to this split?")
-    names = ["r_precision", "map_r", *(f"r{k}" for k in K)]
-    return dict(zip(names, (100.0 * sums / queries).tolist(), strict=True))
+    return dict(zip(RELEVANCE, (100.0 * np.sum(rows, axis=0) / len(rows)).tolist(), strict=True))
 
 
 def pmrp(
@@ -140,34 +136,32 @@ def pmrp(
         if not len(shown):
             raise ValueError(f"none of images {start} to {start + size - 1} shows any class.")
         captions = np.flatnonzero(np.isin(image_of, shown))
-        of = np.searchsorted(shown, image_of[captions])
-        rows = (similarity[image][captions] for image in shown)
-        i2t = _r_precision(rows, np.arange(len(shown)), of, classes[shown])
-        of_captions = (scores[shown] for scores in columns(similarity, captions))
-        by_fold.append((i2t, _r_precision(of_captions, of, np.arange(len(shown)), classes[shown])))
+        own, of = np.arange(len(shown)), np.searchsorted(shown, image_of[captions])
+        i2t = _r_precision((similarity[image][captions] for image in shown), own, of, classes[shown])
+        t2i = _r_precision((scores[shown] for scores in columns(similarity, captions)), of, own, classes[shown])
+        by_fold.append((i2t, t2i))
     i2t, t2i = np.mean(by_fold, axis=0).tolist()
     return {"i2t_pmrp": i2t, "t2i_pmrp": t2i}
 
 
 def _r_precision(
-    scores: Iterable[Float[np.ndarray, " candidates"]],
+    similarity: Iterable[_Scores],
     queries: Int64[np.ndarray, " queries"],
     candidates: Int64[np.ndarray, " candidates"],
     shown: Bool[np.ndarray, "images classes"],
 ) -> float:
     """Average in percent over queries and zetas; `queries` and `candidates` name the image of each."""
     total = 0.0
-    for query, row in enumerate(scores):
-        _check_finite(row, query)
+    for query, scores in enumerate(similarity):
+        _check_finite(scores, query)
         differ = np.count_nonzero(shown != shown[queries[query]], axis=1)[candidates]
-        total += sum(r_precision(row, differ <= zeta) for zeta in ZETAS)
+        total += sum(r_precision(scores, differ <= zeta) for zeta in ZETAS)
     return 100.0 * total / (len(queries) * len(ZETAS))
 
 
-def _check_finite(scores: Float[np.ndarray, " candidates"], query: int) -> None:
-    if not np.isfinite(scores).all():
-        candidate = int(np.flatnonzero(~np.isfinite(scores))[0])
-        raise ValueError(f"the similarity of query {query} and candidate {candidate} is {scores[candidate]}.")
+def _check_finite(scores: _Scores, query: int) -> None:
+    if len(places := np.flatnonzero(~np.isfinite(scores))):
+        raise ValueError(f"the similarity of query {query} and candidate {places[0]} is {scores[places[0]]}.")
 
 
 def judgement_agreement(similarity: Similarity, image_of: ImageOf, judged: ScoredPairs) -> dict[str, float | None]:
@@ -187,16 +181,14 @@ def judgement_agreement(similarity: Similarity, image_of: ImageOf, judged: Score
         raise ValueError(f"all {len(keys)} judged pairs have one score; there is nothing to correlate.")
     stats = import_extra("scipy.stats", "eccv", "the correlation with human judgements")
     first = np.array([scores.argmax() for scores in columns(similarity, np.arange(captions))])
-    false = np.flatnonzero(first != image_of)
-    wanted = first[false] * captions + false
-    there = np.isin(wanted, keys)
-    judgements = people[np.searchsorted(keys, wanted[there])]
+    false_keys = (first * captions + np.arange(captions))[first != image_of]
+    judgements = people[np.isin(keys, false_keys)]
     right_from = float(judged.scores.min() + judged.scores.max()) / 2
     return {
         "spearman": 100.0 * float(stats.spearmanr(scores, people).statistic),
         "kendall": 100.0 * float(stats.kendalltau(scores, people).statistic),
         "judged": len(keys),
-        "false_hits": int(there.sum()),
+        "false_hits": len(judgements),
         "right_from": right_from,
         "right_share": 100.0 * float((judgements >= right_from).mean()) if len(judgements) else None,
     }

@@ -56,10 +56,6 @@ def phrase_scores(
     array([[0.67, 0.5 , 0.  ],
            [1.  , 0.5 , 0.  ],
            [0.8 , 0.5 , 0.  ]])
-    >>> phrase_scores(np.array([[0.5, 0.5], [0.9, 0.1]]), np.array([True, False]), np.array([0.2]))
-    array([[1.],
-           [1.],
-           [1.]])
     """
     attended = weights[:, None, :] > thresholds[:, None]
     hits, count = (attended & relevant).sum(axis=2), attended.sum(axis=2)
@@ -92,15 +88,11 @@ def attention_curve(
             f"none of {left_out} phrases has a relevant region, so there is no attention to judge; check that the "
             "boxes of phrases and of regions are fractions of the same images' width and height."
         )
-    curve = dict(zip(ATTENTION_SCORES, (100.0 * (total / count)).tolist(), strict=True))
+    curve = {"threshold": thresholds.tolist()}
+    curve |= dict(zip(ATTENTION_SCORES, (100.0 * (total / count)).tolist(), strict=True))
     best = int(np.argmax(total[-1] / count))
-    return {
-        **{name: values[best] for name, values in curve.items()},
-        "threshold": float(thresholds[best]),
-        "phrases": count,
-        "left_out": left_out,
-        "curve": {"threshold": thresholds.tolist(), **curve},
-    }
+    scores = {name: curve[name][best] for name in (*ATTENTION_SCORES, "threshold")}
+    return {**scores, "phrases": count, "left_out": left_out, "curve": curve}
 
 
 @torch.inference_mode()

@@ -80,15 +80,11 @@ def chance_of(image_of: ImageOf, identity: Identity | None = None) -> Chance:
     rsum, deviation = 0.0, 0.0
     for column, queries, candidates in ((0, images, captions), (1, captions, images)):
         right = np.bincount(pairs[:, column], minlength=queries)
-        by_k = [1 - _missed(right, candidates, k) for k in K]
+        drawn = np.arange(min(K[-1], candidates))[:, None]
+        missed = np.clip((candidates - right - drawn) / (candidates - drawn), 0, 1)
+        by_k = [1 - missed[:k].prod(axis=0) for k in K]
         hits = np.sum(by_k, axis=0)
         squares = sum(by_k[place] * (2 * (len(K) - place) - 1) for place in range(len(K)))  # a hit at 1 is one at 5
         rsum += 100 * hits.mean()
         deviation += 100 * np.sqrt((squares - hits**2).mean() / queries)
     return Chance(float(rsum), float(deviation))
-
-
-def _missed(right: np.ndarray, candidates: int, k: int) -> np.ndarray:
-    """Return the probability that none of the right candidates is among the first k."""
-    drawn = np.arange(min(k, candidates))[:, None]
-    return np.clip((candidates - right - drawn) / (candidates - drawn), 0, 1).prod(axis=0)

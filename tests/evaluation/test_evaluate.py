@@ -15,11 +15,8 @@ from aoq.pipeline.evaluation.retrieval import evaluate_similarity
 
 
 def test_tensors_keep_their_precision():
-    similarity, image_of = 1 + np.random.default_rng(0).normal(size=(20, 60)) * 1e-9, np.arange(60) // 3
-    expected = evaluate_similarity(similarity, image_of)
-    assert (
-        recalls(torch.from_numpy(similarity), torch.from_numpy(image_of)) == recalls(similarity, image_of) == expected
-    )
+    given = 1 + np.random.default_rng(0).normal(size=(20, 60)) * 1e-9, np.arange(60) // 3
+    assert recalls(*map(torch.from_numpy, given)) == recalls(*given) == evaluate_similarity(*given)
 
 
 def test_a_caption_of_no_image_is_refused():

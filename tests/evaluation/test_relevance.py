@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -91,31 +92,22 @@ def test_the_eccv_caption_package_finds_the_same():
     assert ours == pytest.approx({name: 100 * value for name, value in theirs.items()})
 
 
+def right_answers(*pairs):
+    return relevant(*np.array(pairs, int).reshape(-1, 2).T, count=2, among=3)
+
+
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("measure", "given", "message"),
     [
-        (
-            lambda: summarise_relevance(
-                np.ones((2, 3)), relevant(np.array([], int), np.array([], int), count=2, among=3)
-            ),
-            "no query has a right answer",
-        ),
-        (
-            lambda: summarise_relevance(
-                np.array([[0.1, np.nan]]), relevant(np.array([0]), np.array([0]), count=1, among=2)
-            ),
-            "similarity of query 0 and candidate 1 is nan",
-        ),
-        (
-            lambda: pmrp(np.ones((2, 2)), np.array([0, 1]), np.zeros((2, 4), bool)),
-            "none of images 0 to 1 shows any class",
-        ),
-        (lambda: pmrp(np.ones((3, 3)), np.arange(3), np.ones((3, 4), bool), folds=2), "do not divide into 2 folds"),
+        (summarise_relevance, (np.ones((2, 3)), right_answers()), "no query has a right answer"),
+        (summarise_relevance, (np.full((2, 3), np.nan), right_answers((1, 0))), "query 1 and candidate 0 is nan"),
+        (pmrp, (np.ones((2, 2)), np.arange(2), np.zeros((2, 4), bool)), "none of images 0 to 1 shows any class"),
+        (partial(pmrp, folds=2), (np.ones((3, 3)), np.arange(3), np.ones((3, 4), bool)), "do not divide into 2 folds"),
     ],
 )
-def test_what_cannot_be_measured_is_said(call, message):
+def test_what_cannot_be_measured_is_said(measure, given, message):
     with pytest.raises(ValueError, match=message):
-        call()
+        measure(*given)
 
 
 def test_correlations_and_errors_that_are_none():
@@ -130,14 +122,10 @@ def test_correlations_and_errors_that_are_none():
     assert (found["judged"], found["false_hits"], found["right_share"]) == (4, 2, 50.0)
 
 
-def test_equal_scores_correlate_with_nothing():
-    judged = ScoredPairs(np.array([0, 1]), np.array([0, 1]), np.array([2.0, 2.0]))
+def test_what_cannot_be_correlated_is_said(monkeypatch):
+    rows = np.array([0, 1])
     with pytest.raises(ValueError, match="nothing to correlate"):
-        judgement_agreement(np.eye(2), np.array([0, 1]), judged)
-
-
-def test_without_scipy_it_says_what_to_install(monkeypatch):
+        judgement_agreement(np.eye(2), rows, ScoredPairs(rows, rows, np.array([2.0, 2.0])))
     monkeypatch.setitem(sys.modules, "scipy.stats", None)
-    judged = ScoredPairs(np.array([0, 1]), np.array([0, 1]), np.array([0.0, 1.0]))
     with pytest.raises(ImportError, match=r'judgements needs scipy .*`pip install "aoq\[eccv\]"`'):
-        judgement_agreement(np.array([[0.1, 0.2], [0.3, 0.4]]), np.array([0, 1]), judged)
+        judgement_agreement(np.array([[0.1, 0.2], [0.3, 0.4]]), rows, ScoredPairs(rows, rows, np.array([0.0, 1.0])))

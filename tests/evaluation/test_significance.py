@@ -58,11 +58,6 @@ def test_equal_arms_are_seldom_found_different_over_three_seeds():
     assert 0 < np.mean(found) < 0.06
 
 
-def test_every_image_once_is_the_metric():
-    one = ranks(np.random.default_rng(1))
-    assert rsum(one, IMAGE_OF, [1, 1, 1, 1]) == pytest.approx(summarise(one)["rsum"])
-
-
 def recall(one, image_of, times, direction, k):
     queries = [image for image, count in enumerate(times) for _ in range(count)]
     if direction == "t2i":
