@@ -26,15 +26,6 @@ QUERY_AXIS = {"t2i": 1, "i2t": 3}
 CONTEXT_AXIS = {"t2i": 3, "i2t": 1}
 
 
-def attended_cosine(
-    block: Block, weights: Float[Tensor, "C W I R"], *, direction: AttentionDirection
-) -> Float[Tensor, "C W I"] | Float[Tensor, "C I R"]:
-    """Compute the cosine of each query and the weighted sum of its context; 0 where either is a zero vector."""
-    context = CONTEXT_AXIS[direction]
-    norm = block.word_norm.unsqueeze(2) if direction == "t2i" else block.regions.norm
-    return (weights * block.products).sum(context) * block.inverse_norm(weights, context) / norm
-
-
 def real_or_lowest(x: Float[Tensor, "*axes"], mask: Bool[Tensor, "*masks"] | None, dim: int) -> Float[Tensor, "*axes"]:
     """Set x to -inf where the mask is False; where nothing along `dim` is real, leave it: -inf has no gradient."""
     return x if mask is None else x.masked_fill(~mask & mask.any(dim, keepdim=True), -torch.inf)
@@ -108,6 +99,14 @@ class Block:
     def real_products(self, axis: int) -> Float[Tensor, "C W I R"]:
         """Return the products, -inf at masked context (words: axis 1, regions: axis 3) beside a real one."""
         return real_or_lowest(self.products, self.mask(axis), axis)
+
+    def attended_cosine(
+        self, weights: Float[Tensor, "C W I R"], direction: AttentionDirection
+    ) -> Float[Tensor, "C W I"] | Float[Tensor, "C I R"]:
+        """Compute the cosine of each query and the weighted sum of its context; 0 where either is a zero vector."""
+        context = CONTEXT_AXIS[direction]
+        norm = self.word_norm.unsqueeze(2) if direction == "t2i" else self.regions.norm
+        return (weights * self.products).sum(context) * self.inverse_norm(weights, context) / norm
 
     def inverse_norm(self, weights: Float[Tensor, "C W I R"], axis: int) -> Float[Tensor, "C W_or_I I_or_R"]:
         """Compute 1 / |.| of weighted sums, of regions (axis 3) for each word, or of words (axis 1) for each region; 0

@@ -12,15 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
-from aoq.models.attention import (
-    CONTEXT_AXIS,
-    QUERY_AXIS,
-    Block,
-    Regions,
-    attended_cosine,
-    masked_softmax,
-    real_or_lowest,
-)
+from aoq.models.attention import CONTEXT_AXIS, QUERY_AXIS, Block, Regions, masked_softmax, real_or_lowest
 from aoq.models.base import (
     Aggregation,
     AttentionDirection,
@@ -137,7 +129,7 @@ class FragmentModel(MatchingModel):
     def compare_in(self, block: Block, direction: AttentionDirection) -> Float[Tensor, "C I"]:
         """Compute the similarity of one direction."""
         weights = self.attend(block, direction)
-        return self.aggregate(attended_cosine(block, weights, direction=direction), block, direction)
+        return self.aggregate(block.attended_cosine(weights, direction), block, direction)
 
     def aggregate(
         self, values: Float[Tensor, "C W_or_I I_or_R"], block: Block, direction: AttentionDirection

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from aoq.models.attention import QUERY_AXIS, Block, attended_cosine
+from aoq.models.attention import QUERY_AXIS, Block
 from aoq.models.base import AttentionDirection, PositiveNumber, StepCount
 from aoq.models.fragments import FragmentModel
 
@@ -88,7 +88,7 @@ class IMRAM(FragmentModel):
         if real is not None:  # refined padding is no longer zero, and products are normalised over it
             products = products.masked_fill(~real, 0)
         weights = self.attend(replace(block, products=products), direction)
-        return self.aggregate(attended_cosine(block, weights, direction=direction), block, direction), weights
+        return self.aggregate(block.attended_cosine(weights, direction), block, direction), weights
 
 
 class GatedMemory(nn.Module):

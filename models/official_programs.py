@@ -15,21 +15,21 @@ from aoq.models.bfan import Focal
 StateDict = Mapping[str, Tensor]
 Options = Mapping[str, object]
 
-IMAGE, TEXT, THIRD = range(3)
+_IMAGE, TEXT, THIRD = range(3)
 NO_CNN = "Its image encoder is a CNN on photographs; ours read precomputed regions"
 SIGNS: list[tuple[int, str, str, str]] = [
-    (IMAGE, r"(module\.)?(cnn|backbone)\.", "", NO_CNN),
+    (_IMAGE, r"(module\.)?(cnn|backbone)\.", "", NO_CNN),
     (TEXT, r"bert\.", "", "Its text encoder is BERT; of VSE∞, checkpoints with a GRU are read"),
     (TEXT, r"\w*rnn\..*_l[1-9]", "", "Its text encoder has several GRU layers (--num_layers), and ours has one"),
-    (IMAGE, "Rs_GCN_", "vsrn", "the image encoder has the graph layers Rs_GCN"),
-    (IMAGE, r"mlp\.", "vse_infinity", "the image encoder has an mlp beside its linear layer"),
-    (IMAGE, "position_embedding", "pfan", "the image encoder has a position_embedding"),
+    (_IMAGE, "Rs_GCN_", "vsrn", "the image encoder has the graph layers Rs_GCN"),
+    (_IMAGE, r"mlp\.", "vse_infinity", "the image encoder has an mlp beside its linear layer"),
+    (_IMAGE, "position_embedding", "pfan", "the image encoder has a position_embedding"),
     (THIRD, "SGR_module", "sgr", "the similarity encoder has an SGR_module"),
     (THIRD, "SAF_module", "saf", "the similarity encoder has an SAF_module"),
     (THIRD, "", "", "Its third part has neither an SGR_module nor a SAF_module (AVE is no model of the paper)"),
     (TEXT, r"embed\.glove", "naaf", "the text encoder has GloVe's embed.glove"),
-    (IMAGE, r"fc\.weight_v$", "scan bfan naaf", "the image encoder is one linear layer, weight-normalised"),
-    (IMAGE, r"fc\.", "vsepp scan bfan naaf", "the image encoder is one linear layer, and there is no third part"),
+    (_IMAGE, r"fc\.weight_v$", "scan bfan naaf", "the image encoder is one linear layer, weight-normalised"),
+    (_IMAGE, r"fc\.", "vsepp scan bfan naaf", "the image encoder is one linear layer, and there is no third part"),
 ]
 """A part, a weight's prefix in it, and the models that have it, or why none of ours has; the first match decides."""
 TELLING = {

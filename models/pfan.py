@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from aoq.models.attention import Block, attended_cosine
+from aoq.models.attention import Block
 from aoq.models.base import Aggregation, AttentionDirection, Code, Images, Size
 from aoq.models.layers import zero_masked
 from aoq.models.scan import SCAN
@@ -83,7 +83,7 @@ class PFAN(SCAN):
         if direction == "i2t":
             return super().compare_in(block, direction)
         weights = self.attend(block, direction)
-        cosines = self.aggregate(attended_cosine(block, weights, direction=direction), block, direction)
+        cosines = self.aggregate(block.attended_cosine(weights, direction), block, direction)
         return cosines + 0.5 * self.aggregate(weights.amax(3), block, direction)
 
 

@@ -124,7 +124,8 @@ def rerank(
 def measured_recall(job: Rescoring, direction: Direction, store: Store) -> float:
     """Return the fraction of a checked anchor's true top h that its list has, averaged over these anchors."""
     anchors = job.checked(direction)
-    parts = [store.read(name)["score"].to_numpy() for name in store.names(f"search-{direction}-")]
+    searched = blocks(len(job.shortlist[OPPOSITE[direction]]), sizes.SEARCH_BLOCK)
+    parts = [store.read(_searched_name(direction, block))["score"].to_numpy() for block in searched]
     best = -np.sort(-np.concatenate([part.reshape(len(anchors), -1) for part in parts], axis=1), axis=1)
     best = best[:, : job.h[direction]]  # -inf if an anchor has fewer negatives
     wanted = np.isfinite(best).sum(axis=1)
@@ -162,7 +163,7 @@ def rescoring_units(job: Rescoring) -> list[Unit[Rescoring]]:
         for captions in job.shortlist.blocks("t2i")
     ]
     searched = [
-        Unit((f"search-{direction}-{block[0]:09d}",), partial(_search, direction, block))
+        Unit((_searched_name(direction, block),), partial(_search, direction, block))
         for direction in DIRECTIONS
         for block in blocks(len(job.shortlist[OPPOSITE[direction]]), sizes.SEARCH_BLOCK)
     ]
@@ -215,3 +216,7 @@ def _search(direction: Direction, block: _Block, job: Rescoring, store: Store) -
 
 def _scored_name(images: _Block, captions: _Block) -> str:
     return f"pairs-{images[0]:09d}-{captions[0]:09d}"
+
+
+def _searched_name(direction: Direction, candidates: _Block) -> str:
+    return f"search-{direction}-{candidates[0]:09d}"

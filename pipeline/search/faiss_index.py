@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Float, Float32
+from jaxtyping import Float
 
 from aoq.pipeline.search.exact import exact_heads, lists_table, rescored
 from aoq.pipeline.search.faiss_build import Recipe, build_index, empty_index, hnsw, ivf, opened_index, sampled_rows
@@ -124,7 +124,7 @@ class Indexed:
             folder = self._built(direction, problem, store)
         if recipe.breadth:
             sample = whole.rows(sampled_rows(count, TUNED_ON * 2**times, seed=1 + 2 * times))
-            index, last = opened_index(folder), last_true_scores(sample)
+            index, last = opened_index(folder), exact_heads(sample).scores[:, -1:]
 
             def measure(breadth: int) -> np.ndarray:
                 return (near_lists(index, sample, f"{recipe.breadth}={breadth}").scores >= last).mean(axis=1)
@@ -157,7 +157,8 @@ class Indexed:
         for start, stop in blocks(count, ANCHOR_ROWS):
             if len(here := sample[(sample >= start) & (sample < stop)] - start):
                 found.append(from_arrow(store.read(unit_name(self._label(direction), start, stop))).scores[here])
-        recall = float((np.concatenate(found) >= last_true_scores(whole.rows(sample))).mean())
+        last = exact_heads(whole.rows(sample)).scores[:, -1:]  # what reaches it belongs to the true list
+        recall = float((np.concatenate(found) >= last).mean())
         folder, parameters = self._index(direction, store)
         factory = self._recipe(direction, problem).factory
         index = {"factory": factory, "parameters": parameters, "key": folder.name}
@@ -172,11 +173,6 @@ class Indexed:
 
     def _guarantee(self, store: Store, direction: Direction) -> dict[str, Any]:
         return dict(json.loads(store.read(f"recall-{self._label(direction)}")["guarantee"][0].as_py()))
-
-
-def last_true_scores(sample: Side) -> Float32[np.ndarray, "sample 1"]:
-    """Return the score of each anchor's h-th negative; a score that reaches it belongs to the true list."""
-    return exact_heads(sample).scores[:, -1:]
 
 
 def wilson_interval(recall: float, sampled: int, count: int) -> tuple[float, float]:

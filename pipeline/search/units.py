@@ -72,11 +72,6 @@ class Folder:
         for path in self.path.glob("*.tmp-*"):
             path.unlink(missing_ok=True)
 
-    def names(self, prefix: str) -> list[str]:
-        """Return the names of undamaged tables, in order."""
-        found = sorted(path.stem for path in self.path.glob(f"{prefix}*.unit"))
-        return [name for name in found if self._is_whole(name)]
-
     def _file(self, name: str) -> Path:
         return self.path / f"{name}.unit"
 
@@ -119,9 +114,6 @@ class MemoryStore:
 
     def drop(self, name: str) -> None:
         self._tables.pop(name, None)
-
-    def names(self, prefix: str) -> list[str]:
-        return sorted(name for name in self._tables if name.startswith(prefix))
 
 
 Store = Folder | MemoryStore

@@ -16,12 +16,16 @@ def ranks(rng, images=4, image_of=IMAGE_OF, most=15):
     return Ranks(rng.integers(0, most, images), rng.integers(0, most, len(image_of)))
 
 
-def rsum(one, image_of, times):
+def recall(one, image_of, times, direction, k):
     """Count each image as often as it was drawn, with its captions."""
     queries = [image for image, count in enumerate(times) for _ in range(count)]
-    captions = [caption for image in queries for caption in np.flatnonzero(image_of == image)]
-    i2t = sum(np.mean([one.i2t[image] < k for image in queries]) for k in K)
-    return 100 * (i2t + sum(np.mean([one.t2i[caption] < k for caption in captions]) for k in K))
+    if direction == "t2i":
+        queries = [caption for image in queries for caption in np.flatnonzero(image_of == image)]
+    return 100 * np.mean([getattr(one, direction)[query] < k for query in queries])
+
+
+def rsum(one, image_of, times):
+    return sum(recall(one, image_of, times, direction, k) for direction in ("i2t", "t2i") for k in K)
 
 
 def test_intervals_over_seeds_are_students():
@@ -56,13 +60,6 @@ def test_equal_arms_are_seldom_found_different_over_three_seeds():
         low, high = rsum_intervals({"arm": sides[0]}, sides[1], image_of, rng=rng, replicates=20)["arm"]
         found.append(not low <= 0 <= high)
     assert 0 < np.mean(found) < 0.06
-
-
-def recall(one, image_of, times, direction, k):
-    queries = [image for image, count in enumerate(times) for _ in range(count)]
-    if direction == "t2i":
-        queries = [caption for image in queries for caption in np.flatnonzero(image_of == image)]
-    return 100 * np.mean([getattr(one, direction)[query] < k for query in queries])
 
 
 def test_a_runs_intervals_equal_replicates_written_as_loops():

@@ -148,7 +148,7 @@ class Loops:
         return (a @ b) / (a.norm() * b.norm()).clamp_min(1e-8)
 
     @staticmethod
-    def code(seed, items, fragments, *, size=3, unit=True):
+    def code(seed, items, fragments, *, size=8, unit=True):
         """Float64, any mask with at least one real fragment an item, and NaN where it is False."""
         generator = torch.Generator().manual_seed(seed)
         vectors = torch.randn(items, fragments, size, generator=generator, dtype=torch.float64)

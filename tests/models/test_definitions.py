@@ -12,9 +12,9 @@ from aoq.models import build_model
 from aoq.models.base import Aggregation, AttentionDirection, Code, Normalisation
 from aoq.models.bfan import focus
 from aoq.models.imram import DIRECTIONS_BY_MODE
+from tests.models.conftest import Build
 
 CLOSE = {"atol": 1e-6, "rtol": 1e-6}
-SIZES = {"feature_size": 1, "vocabulary_size": 1, "embedding_size": 3, "word_size": 1}
 SCAN_OPTIONS = {
     "direction": AttentionDirection.__args__,
     "aggregation": Aggregation.__args__,
@@ -31,10 +31,7 @@ OPTIONS = {
 
 
 def model_with(name, *, training=False, threshold=None, **options):
-    model = build_model(name, **SIZES, **options).double().train(training)
-    generator = torch.Generator().manual_seed(0)
-    for parameter in model.parameters():
-        parameter.data.uniform_(-1, 1, generator=generator)
+    model = Build(name, options)().double().train(training)
     if threshold is not None:  # the other one has no part
         model.threshold.fill_(threshold if training else 9.0)
         model.safe_threshold.fill_(9.0 if training else threshold)
@@ -160,11 +157,8 @@ def test_similarities_and_gradients_are_those_of_the_definition(loops, name, dat
     model = model_with(name, **{key: data.draw(st.sampled_from(values)) for key, values in OPTIONS[name].items()})
     model.block_words = block_words
     n_images, n_captions, n_regions, n_words = sizes
-    unit = unit or name == "bfan"
-    images, captions = (
-        loops.code(seed, n_images, n_regions, unit=unit),
-        loops.code(seed + 1, n_captions, n_words, unit=unit),
-    )
+    kind = {"unit": unit or name == "bfan", "size": 8 if name == "imram" else 3}
+    images, captions = loops.code(seed, n_images, n_regions, **kind), loops.code(seed + 1, n_captions, n_words, **kind)
 
     def defined(images, captions):
         return loops.each_pair(images, captions, lambda regions, words: globals()[name](loops, model, regions, words))

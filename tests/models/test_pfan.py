@@ -11,19 +11,8 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from aoq.models.base import Images
-from aoq.models.pfan import PFAN, grid_blocks
-
-FEATURES = 5
-
-
-def model_with(**options):
-    model = PFAN(
-        feature_size=FEATURES, vocabulary_size=9, embedding_size=6, word_size=4, position_size=3, **options
-    ).double()
-    generator = torch.Generator().manual_seed(0)
-    for parameter in model.parameters():
-        parameter.data.uniform_(-1, 1, generator=generator)
-    return model
+from aoq.models.pfan import grid_blocks
+from tests.models.conftest import Build
 
 
 def defined_blocks(box, grid, most):
@@ -91,8 +80,8 @@ def boxes_of(images, regions):
 @pytest.mark.parametrize("mask_padding", [False, True])
 def test_position_is_its_definition(mask_padding):
     """softmax(share * softmax(tanh(<q, e_block>))) over the blocks, and over unused places unless these are masked."""
-    model = model_with(grid=4, mask_padding=mask_padding)
-    features = torch.rand(2, 3, FEATURES, generator=torch.Generator().manual_seed(2)).double()
+    model = Build("pfan", {"position_size": 3, "grid": 4, "mask_padding": mask_padding})().double()
+    features = torch.rand(2, 3, 5, generator=torch.Generator().manual_seed(2)).double()
     boxes = boxes_of(2, 3)
     actual = model.position(features, Images(features, None, boxes))
     used = []

@@ -9,27 +9,19 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from aoq.models.base import Code, Images
-from aoq.models.sgraf import SAF, SGR
+from aoq.models.sgraf import SGR
+from tests.models.conftest import Build
 
-REGIONS, FEATURES, SIZE, SIMILARITY = 4, 5, 6, 7
+REGIONS = 4
 
 
-def model_with(cls, **options):
-    sizes = {"feature_size": FEATURES, "vocabulary_size": 9, "embedding_size": SIZE, "word_size": 4}
-    model = cls(**sizes, regions=REGIONS, similarity_size=SIMILARITY, **options).double().eval()
-    generator = torch.Generator().manual_seed(0)
-    for parameter in model.parameters():
-        parameter.data.uniform_(-1, 1, generator=generator)
-    for name, buffer in model.named_buffers():
-        if buffer.is_floating_point():
-            low, high = (0.5, 1.5) if name.endswith("var") else (-0.5, 0.5)
-            buffer.uniform_(low, high, generator=generator)
-    return model
+def model_with(name, **options):
+    return Build(name, {"regions": REGIONS, "similarity_size": 7, **options})().double()
 
 
 def codes(loops, model, images=3, captions=4, words=5):
     """Random fragments with the model's own pooled vectors; captions of mixed lengths, garbage at their padding."""
-    regions, code = loops.code(1, images, REGIONS, size=SIZE), loops.code(2, captions, words, size=SIZE)
+    regions, code = loops.code(1, images, REGIONS), loops.code(2, captions, words)
     regions, words = regions.vectors.nan_to_num(0.5), code.vectors.nan_to_num(9.0)
     return (
         Code(regions, None, model.pool_image(regions, None)),
@@ -75,13 +67,10 @@ def filtered(model, nodes):
     return unit(sum(gate / sum(gates) * node for gate, node in zip(gates, nodes, strict=True)))
 
 
-MODELS = {"sgr": (SGR, reasoned), "sgr of one step": (SGR, reasoned), "saf": (SAF, filtered)}
-
-
-@pytest.fixture(params=MODELS)
+@pytest.fixture(params=[("sgr", {}), ("sgr", {"steps": 1}), ("saf", {})], ids=str)
 def model(request):
-    cls, _ = MODELS[request.param]
-    return model_with(cls, steps=1) if "one" in request.param else model_with(cls)
+    name, options = request.param
+    return model_with(name, **options)
 
 
 def defined(loops, model, images, captions):
@@ -113,10 +102,9 @@ def by_length(captions):
     return [(c, captions.vectors[c, captions.mask[c]], captions.pooled[c]) for c in order]
 
 
-@pytest.mark.parametrize("block_words", [6])
-def test_training_gates_by_the_statistics_of_a_caption_with_all_images(loops, block_words):
+def test_training_gates_by_the_statistics_of_a_caption_with_all_images(loops):
     """The running statistics are those of a BatchNorm called once a caption."""
-    model = model_with(SAF)
+    model = model_with("saf")
     images, captions = codes(loops, model, images=3, captions=6)
     norm = nn.BatchNorm1d(1).double().train()
     norm.load_state_dict(model.norm.state_dict())
@@ -132,7 +120,7 @@ def test_training_gates_by_the_statistics_of_a_caption_with_all_images(loops, bl
         gates = gates / gates.sum(1, keepdim=True)
         summary = F.normalize(torch.einsum("in,ins->is", gates, nodes), dim=1)
         expected[:, c] = model.score(summary).sigmoid().squeeze(1)
-    model.train().block_words = block_words
+    model.train().block_words = 6
     before = model.norm.running_mean.clone()
     assert_close(model.similarity(images, captions), expected)
     assert not torch.allclose(model.norm.running_mean, before, atol=1e-3)
@@ -142,7 +130,7 @@ def test_training_gates_by_the_statistics_of_a_caption_with_all_images(loops, bl
 
 def test_training_gates_aligned_pairs_by_running_statistics(loops):
     """A pair's score depends on no other pair of the list, and leaves no trace."""
-    model = model_with(SAF)
+    model = model_with("saf")
     images, captions = codes(loops, model, captions=3)
     expected = defined(loops, model, images, captions).diagonal()
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -156,7 +144,8 @@ def test_training_gates_aligned_pairs_by_running_statistics(loops):
         assert torch.equal(value, before[name]), name
 
 
-@pytest.mark.parametrize("cls", [SGR, SAF])
-def test_another_number_of_regions_is_an_error(cls):
-    with pytest.raises(ValueError, match=rf"this {cls.__name__} was built for 4 regions.*these have 3.*`max_regions`"):
-        model_with(cls).encode_images(Images(torch.rand(2, 3, FEATURES).double()))
+@pytest.mark.parametrize("name", ["sgr", "saf"])
+def test_another_number_of_regions_is_an_error(name):
+    message = rf"this {name.upper()} was built for 4 regions.*these have 3.*`max_regions`"
+    with pytest.raises(ValueError, match=message):
+        model_with(name).encode_images(Images(torch.rand(2, 3, 5).double()))

@@ -8,29 +8,18 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from aoq.models import build_model
 from aoq.models.base import Captions, Images
 from aoq.models.vse_infinity import GPO
+from tests.models.conftest import VOCABULARY, Build
 
-VOCABULARY = 30
+
+def model_with(**options):
+    return Build("vse_infinity", options)()
 
 
 @pytest.fixture
 def model():
     return model_with()
-
-
-def model_with(**options):
-    torch.manual_seed(1)
-    model = build_model(
-        "vse_infinity", feature_size=5, vocabulary_size=VOCABULARY, embedding_size=8, word_size=6, **options
-    )
-    for parameter in model.parameters():
-        parameter.data.uniform_(-0.6, 0.6)
-    norm = model.transform[1]
-    norm.running_mean.uniform_(-0.5, 0.5)
-    norm.running_var.uniform_(0.5, 1.5)
-    return model
 
 
 def defined_caption(model, words):
