@@ -95,17 +95,22 @@ class Scan:
         columns = self.room.columns
         if limits is not None:
             columns = max(1, min(columns, side.memory // 8 // (KEY_BYTES * width_for(h, len(side.anchors)))))
-        anchors, own = Operand.of(side.anchors, side.anchor_norms, self.how, self.device), _Own(side)
+        anchors = Operand.of(side.anchors, side.anchor_norms, self.how, self.device)
+        counts, order = np.diff(side.positives.offsets), np.argsort(side.positives.ids, kind="stable")
+        owners, own = np.repeat(np.arange(len(counts)), counts)[order], side.positives.ids[order].astype(np.int64)
         for start, stop in blocks(len(side.candidates), columns):
             candidates = self._candidates(side, start, stop)
             others = None if limits is None else Kept.nothing(limits[start:stop], h, len(side.anchors))
+            some = slice(*np.searchsorted(own, [start, stop]))
             for top, bottom in blocks(len(anchors), self.room.rows):
                 ours, mine = anchors[top:bottom], None if kept is None else kept[top:bottom]
                 rows = Edge(ours, errors_of(ours, candidates, self.how), mine, first + top)
                 ends = Edge(candidates, errors_of(candidates, ours, self.how), others, start)
                 near = self._reuse("near", (bottom - top, stop - start), self.how.dtype)
                 multiply(ours.near, candidates.near, out=near)
-                near[own.within(top, bottom, start, stop, self.device)] = -torch.inf
+                here = (owners[some] >= top) & (owners[some] < bottom)
+                pairs = owners[some][here] - top, own[some][here] - start
+                near[tuple(torch.from_numpy(each).to(self.device) for each in pairs)] = -torch.inf  # positives
                 self._select(near, rows, ends)
             yield others
 
@@ -121,9 +126,7 @@ class Scan:
     def _select(self, near: Near, rows: Edge, columns: Edge) -> None:
         """Keep the pairs of a tile. If they are too many, keep those of its first half first, which raises limits."""
         places = self._reaching(near, rows, columns)
-        if len(places) <= self.room.pairs and self._keep(
-            near, rows, columns, places // near.shape[1], places % near.shape[1]
-        ):
+        if len(places) <= self.room.pairs and self._keep(near, rows, columns, places):
             return
         for half in (slice(0, max(near.shape) // 2), slice(max(near.shape) // 2, max(near.shape))):
             if near.shape[0] > near.shape[1]:
@@ -142,10 +145,9 @@ class Scan:
         below = torch.lt(near, least, out=self._reuse("below", tuple(near.shape), torch.bool))
         return below.logical_not_().flatten().nonzero().squeeze(1)
 
-    def _keep(
-        self, near: Near, rows: Edge, columns: Edge, row: Int64[Tensor, " pairs"], column: Int64[Tensor, " pairs"]
-    ) -> bool:
+    def _keep(self, near: Near, rows: Edge, columns: Edge, places: Int64[Tensor, " pairs"]) -> bool:
         """Score pairs exactly and keep those that reach a limit; return False if an edge has no room for them."""
+        row, column = places // near.shape[1], places % near.shape[1]
         sides = [
             (edge.kept, own, others + first)
             for edge, own, others, first in ((rows, row, column, columns.first), (columns, column, row, rows.first))
@@ -178,22 +180,6 @@ class Scan:
         if name not in self._reused or len(self._reused[name]) < size:
             self._reused[name] = torch.empty(size, dtype=dtype, device=self.device)
         return self._reused[name][:size].view(*shape)
-
-
-class _Own:
-    """Pairs of anchors and their positives, sorted by candidate."""
-
-    def __init__(self, side: Side) -> None:
-        order = np.argsort(side.positives.ids, kind="stable")
-        counts = np.diff(side.positives.offsets)
-        self._anchors, self._candidates = np.repeat(np.arange(len(counts)), counts)[order], side.positives.ids[order]
-
-    def within(self, top: int, bottom: int, start: int, stop: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return the positions of positives within a tile."""
-        some = slice(*np.searchsorted(self._candidates, [start, stop]))
-        rows, columns = self._anchors[some], self._candidates[some].astype(np.int64)
-        here = (rows >= top) & (rows < bottom)
-        return torch.from_numpy(rows[here] - top).to(device), torch.from_numpy(columns[here] - start).to(device)
 
 
 def choose_arithmetic(side: Side, device: torch.device, room: Room) -> Arithmetic:
