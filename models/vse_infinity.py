@@ -56,18 +56,14 @@ class VSEInfinity(EmbeddingModel):
             nn.ReLU(),
             nn.Linear(embedding_size // 2, embedding_size),
         )
+        words = vocabulary_size + (self.mask_word is not None)
         self.text: TextEncoder | TextTower
-        if text_tower is not None:
-            if self.mask_word is not None:
-                raise ValueError('augment_words = "mask" needs a word of its own; with `text_tower` leave it out.')
-            self.text = open_text_tower(text_tower, vocabulary_size=vocabulary_size, embedding_size=embedding_size)
+        if text_tower is None:
+            self.text = TextEncoder(words, word_size=word_size, embedding_size=embedding_size, bidirectional=True)
+        elif self.mask_word is None:
+            self.text = open_text_tower(text_tower, vocabulary_size=words, embedding_size=embedding_size)
         else:
-            self.text = TextEncoder(
-                vocabulary_size + (self.mask_word is not None),
-                word_size=word_size,
-                embedding_size=embedding_size,
-                bidirectional=True,
-            )
+            raise ValueError('augment_words = "mask" needs a word of its own; with `text_tower` leave it out.')
         self.pool_regions, self.pool_words = GPO(), GPO()
 
     def encode_images(self, images: Images) -> Code:
