@@ -79,7 +79,7 @@ class Marks:
         path = path.resolve()
         self.known, self.marker = SharedFile(path, read_known), marker
         self.judged = SharedFile(path.with_name(f"{path.stem}.marks.csv"), _read_marks)
-        self._undoable: list[tuple[Pair, bool, bool | None, str]] = []
+        self.undoable: list[tuple[Pair, bool, bool | None, str]] = []
 
     def of(self, image: int, caption: int) -> bool | None:
         """Return True for a known match, else this marker's judgement, or None."""
@@ -90,19 +90,15 @@ class Marks:
         pair = (image, caption)
         before = pair in self.known.content, self.judged.content.get((pair, self.marker))
         self._write(pair, is_match is True, is_match)
-        self._undoable.append((pair, *before, back))
+        self.undoable.append((pair, *before, back))
 
     def undo(self) -> str | None:
         """Undo the last mark of this server; return the page it was made on, or None if there is no mark."""
-        if not self._undoable:
+        if not self.undoable:
             return None
-        pair, was_known, judgement, back = self._undoable.pop()
+        pair, was_known, judgement, back = self.undoable.pop()
         self._write(pair, was_known, judgement)
         return back
-
-    @property
-    def can_undo(self) -> bool:
-        return bool(self._undoable)
 
     def counts(self) -> tuple[int, int]:
         """Count the pairs that this marker calls a match, and those called none."""

@@ -13,6 +13,7 @@ from werkzeug.wrappers import Response as Redirect
 from aoq.pipeline.browse.marks import Marks
 from aoq.pipeline.browse.source import Album, Evaluated, Gallery, OpenTable
 from aoq.pipeline.evaluation.significance import RECALL_METRICS
+from aoq.pipeline.report.collect import ranked_answers
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.inspection import Inspection, Negative, inspect_anchor
 
@@ -155,7 +156,7 @@ def add_query_pages(app: Flask, runs: Sequence[Evaluated]) -> None:
         if chosen[-1].album is not album:
             abort(400, f"{chosen[0].name} and {chosen[-1].name} answered different queries; choose one of them.")
         number = _parse_row(album, kind, row)
-        answers = [(run.name, ranked_answers(run, kind, number)) for run in chosen]
+        answers = [(one.name, ranked_answers(one.similarity, one.split, LISTS_OF[kind], number)) for one in chosen]
         page = _requested_page(len(answers[0][1]), _ANSWERS)
         shown = {"album": album, "found": answers, "page": page, "numbers": numbers}
         return render_template("query.html.j2", kind=kind, other=CANDIDATES_OF[kind], row=number, **shown)
@@ -189,24 +190,6 @@ def _look(table: OpenTable, train: Album, kind: ItemKind, anchor: int, show: str
 
     chosen = [negative for negative in inspection.negatives if is_chosen(negative)]
     return Look(table, inspection, chosen, {negative.row: negative.rank for negative in inspection.negatives})
-
-
-class Answer(NamedTuple):
-    """A candidate that a run finds for a query; the best has rank 1."""
-
-    rank: int
-    row: int
-    score: float
-    is_right: bool
-
-
-def ranked_answers(run: Evaluated, kind: ItemKind, query: int) -> list[Answer]:
-    """List all candidates, best first; among ties the right ones come last, as recalls count them."""
-    scores = np.asarray(run.similarity[query] if kind == "image" else run.similarity[:, query])
-    is_right = np.isin(np.arange(len(scores)), run.album.split.answers_of(LISTS_OF[kind], query))
-    order = np.lexsort((is_right, -scores))
-    ranked = zip(order.tolist(), scores[order].tolist(), is_right[order].tolist(), strict=True)
-    return [Answer(rank, *candidate) for rank, candidate in enumerate(ranked, start=1)]
 
 
 @dataclass(frozen=True)

@@ -131,6 +131,7 @@ class Evaluated:
 
     name: str
     album: Album
+    split: Split
     metrics: Mapping[str, Any]
     similarity: Float32[np.ndarray, "images captions"]
 
@@ -230,5 +231,5 @@ def _open_evaluations(runs: Sequence[NamedChain]) -> tuple[Evaluated, ...]:
         artifact = chain["evaluation"]
         similarity = open_similarity(artifact.opened() / "similarity.npy", split.image_count, split.caption_count)
         metrics, album = artifact.manifest().get("metrics", {}), album or split_album(chain.folder, split)
-        opened.append((chain, Evaluated(name, album, metrics, similarity)))
+        opened.append((chain, Evaluated(name, album, split, metrics, similarity)))
     return tuple(evaluated for _, evaluated in opened)

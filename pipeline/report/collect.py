@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float32, Int64
@@ -23,6 +23,7 @@ from aoq.pipeline.evaluation.retrieval import (
     summarise,
 )
 from aoq.pipeline.evaluation.significance import Comparison, Interval, compare_runs, metric_intervals
+from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.stages.chain import Chain, Member, run_name, same_queries, teacher_of, trains_as_control
 from aoq.pipeline.stages.splits import open_checked
 
@@ -159,6 +160,24 @@ def _score(chain: Chain, split: Split) -> Scored | None:
     intervals = metric_intervals(ranks, split.image_of, rng=np.random.default_rng(SEED))
     cross_ranks = rank_histogram(cross_retrieval_ranks(similarity, split.image_of, split.identity))
     return Scored(similarity, ranks, summarise(ranks), intervals, cross_ranks, evaluation.manifest())
+
+
+class Answer(NamedTuple):
+    """A candidate that a run finds for a query; the best has rank 1."""
+
+    rank: int
+    row: int
+    score: float
+    is_right: bool
+
+
+def ranked_answers(similarity: np.ndarray, split: Split, direction: Direction, query: int) -> list[Answer]:
+    """List all candidates, best first; among ties the right ones come last, as recalls count them."""
+    scores = np.asarray(similarity[query] if direction == "i2t" else similarity[:, query])
+    is_right = np.isin(np.arange(len(scores)), split.answers_of(direction, query))
+    order = np.lexsort((is_right, -scores))
+    ranked = zip(order.tolist(), scores[order].tolist(), is_right[order].tolist(), strict=True)
+    return [Answer(rank, *candidate) for rank, candidate in enumerate(ranked, start=1)]
 
 
 def collect_stages(runs: Sequence[ReportedRun]) -> list[tuple[Artifact, list[str]]]:

@@ -14,7 +14,7 @@ from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.data.images import Thumbnails
 from aoq.pipeline.data.vocabulary import tokenise
 from aoq.pipeline.evaluation.attention import word_attention
-from aoq.pipeline.report.collect import ReportedRun
+from aoq.pipeline.report.collect import ReportedRun, ranked_answers
 from aoq.pipeline.report.plots import hardness
 from aoq.pipeline.search.problem import DIRECTIONS, OPPOSITE, Direction
 from aoq.pipeline.stages.chain import Chain, table_owner
@@ -80,22 +80,16 @@ def examples(runs: Sequence[ReportedRun]) -> dict[str, Any] | None:
 def _queries(runs: Sequence[ReportedRun], direction: Direction) -> Iterator[tuple[int, dict[str, Any]]]:
     """Select the queries on which the runs differ most, then random ones.
 
-    Yield each with every run's answers: their rows, scores, and whether they are right.
+    Yield each with every run's first answers.
     """
-    split, is_image = runs[0].split, direction == "i2t"
-    scored = {run.name: run.scored for run in runs if run.scored}
-    ranks = [each.ranks.i2t if is_image else each.ranks.t2i for each in scored.values()]
+    split, scored = runs[0].split, {run.name: run.scored for run in runs if run.scored}
+    ranks = [each.ranks.i2t if direction == "i2t" else each.ranks.t2i for each in scored.values()]
     order = np.random.default_rng(0).permutation(len(ranks[0]))
     spread = np.ptp(np.minimum(ranks, FAR), axis=0)
     order, half = order[np.argsort(-spread[order], kind="stable")], QUERIES // 2
     for query in [*order[:half].tolist(), *np.sort(order[half:])[: QUERIES - half].tolist()]:
-        right = split.answers_of(direction, query)
-        answers = {}
-        for name, each in scored.items():
-            scores = np.asarray(each.similarity[query] if is_image else each.similarity[:, query])
-            first = np.argsort(-scores, kind="stable")[:ANSWERS]
-            answers[name] = list(zip(first.tolist(), scores[first].tolist(), np.isin(first, right), strict=True))
-        yield query, answers
+        ranked = {name: ranked_answers(one.similarity, split, direction, query) for name, one in scored.items()}
+        yield query, {name: answers[:ANSWERS] for name, answers in ranked.items()}
 
 
 def attended(runs: Sequence[ReportedRun], open_model: OpenModel) -> Iterator[dict[str, Any]]:
