@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+import aoq
 from aoq.pipeline import files
 from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.build import INPUTS, MANIFEST_FILE, content_of, planned_file, seal
+from aoq.pipeline.build import INPUTS, MANIFEST_FILE, code_sha256, code_versions, content_of, planned_file, seal
 from aoq.pipeline.files import LOCK, file_sha256, known_sha256
 from tests.republish import republish
 
@@ -263,3 +264,15 @@ def test_what_may_never_end_is_not_hashed(tmp_path):
     for path in (Path("/dev/zero"), tmp_path / "pipe", tmp_path):
         with pytest.raises(ValueError, match=r"is not a regular file"):
             file_sha256(path)
+
+
+def test_changed_and_renamed_modules_are_other_code(tmp_path):
+    assert code_versions()["aoq's code"] == code_sha256(Path(aoq.__file__).parent)[:12]
+    for name in ("models/scan.py", "pipeline/search/limits.py"):
+        (module := tmp_path / name).parent.mkdir(parents=True)
+        module.write_text("rows = 1\n")
+    seen = {code_sha256(tmp_path)}
+    module.write_text("rows = 2\n")
+    seen.add(code_sha256(tmp_path))
+    module.rename(module.with_name("limit.py"))
+    assert len(seen | {code_sha256(tmp_path)}) == 3

@@ -15,8 +15,8 @@ from aoq.pipeline.browse.app import create_app, open_server
 from aoq.pipeline.browse.marks import Marks
 from aoq.pipeline.browse.source import open_runs
 from aoq.pipeline.data.demo import write_demo_world
-from aoq.pipeline.engine import Engine
-from aoq.pipeline.stages.plan import MAKERS, plan
+from aoq.pipeline.stages.plan import plan
+from tests.stages.conftest import make_stage
 
 IMAGES = 70
 HOSTILE = '<script>alert("x")</script> & <b>dogs</b>'
@@ -64,9 +64,7 @@ def world(tmp_path_factory):
     for override, stages in (("", STAGES), ("seed=1", STAGES[:4]), ("dataset.train_images=60", STAGES[:4])):
         chain = plan_one(root, override)
         for stage in stages:
-            with chain[stage].building() as build:
-                if build is not None:
-                    MAKERS[stage](chain, build, Engine(device="cpu", threads=1))
+            make_stage(chain, stage)
     return root
 
 

@@ -1,4 +1,4 @@
-"""The pages in a real browser: every control, the keyboard, a phone's width, and captions of all kinds."""
+"""The pages in a real browser: every control, the keyboard, a phone's width, captions of all kinds, and axe-core."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from aoq.pipeline.browse.source import open_folders
 from aoq.pipeline.tables.screens.judgements import read_judgements
+from tests.accessibility import serious_findings
 
 ADDRESSES = ["/", "/search?q=dogs", "/image/0", "/image/0?table=0&beside=1", "/caption/0", "/image/0/listed"]
 ADDRESSES += ["/caption/0/listed", "/queries", "/queries?q=dogs", "/query/image/0", "/query/caption/0"]
@@ -28,6 +30,21 @@ def test_pages_fit_and_load_all_they_show(served, open_page, width, scheme):
             page.wait_for_function(
                 "element => element.complete && element.naturalWidth > 0", arg=picture.element_handle()
             )
+
+
+@pytest.mark.parametrize(
+    "address", ["/", "/image/0?table=0&beside=1", "/caption/0/listed", "/suspects", "/agreement", "/query/image/0"]
+)
+def test_pages_of_experiments_have_no_serious_finding(served, open_page, address):
+    assert serious_findings(open_page(f"{served}{address}")) == []
+
+
+def test_pages_of_folders_and_marks_have_no_serious_finding(serve, folders, open_page):
+    page = open_page(f"{serve(open_folders(folders[:1]))}/image/7")
+    for place, mark in enumerate(("true match", "not a match")):
+        page.locator(".entries li").nth(place).get_by_role("button", name=mark).click()
+        page.locator(".entries li").nth(place).get_by_role("button", pressed=True).wait_for()
+    assert serious_findings(page) == []
 
 
 def test_from_a_search_to_a_negative_to_where_it_is_listed(served, open_page):

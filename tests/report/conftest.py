@@ -9,9 +9,8 @@ import pytest
 from PIL import Image
 
 from aoq.pipeline.data.demo import write_demo_world
-from aoq.pipeline.engine import Engine
-from aoq.pipeline.stages.plan import MAKERS
 from aoq.pipeline.stages.report import plan_report, render_report
+from tests.stages.conftest import make_stage
 
 SECTIONS = ("verdict", "results", "runs", "training", "cross")
 SECTIONS += ("right", "attention", "tables", "examples", "provenance")
@@ -70,9 +69,7 @@ def root(tmp_path_factory):
         plan = plan_report(str(root / f"{name}.toml"), data_root=root, artifact_root=root / "artifacts")
         chain = plan.members[0].chain
         for stage in STAGES:
-            with chain[stage].building() as build:
-                if build is not None:
-                    MAKERS[stage](chain.owner(stage), build, Engine(device="cpu", threads=1))
+            make_stage(chain, stage)
     return root
 
 

@@ -1,4 +1,4 @@
-"""The report in Chromium; the fixture fails a test whose page complains or asks for anything from elsewhere."""
+"""The report in Chromium, and by axe-core; pages that complain, or ask for anything from elsewhere, fail."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import io
 import pytest
 from playwright.sync_api import expect
 
+from tests.accessibility import serious_findings
 from tests.report.conftest import SECTIONS
 
 
@@ -33,6 +34,20 @@ def test_it_fits_the_screen_and_shows_its_plots(open_page, file, width, scheme):
     dark = sum(map(int, paper.removeprefix("rgb(").removesuffix(")").split(", "))) < 200
     assert dark == (scheme == "dark")
     assert ink != paper
+
+
+def test_it_has_no_serious_finding_with_all_folded_open(open_page, file):
+    page = open_page(file)
+    page.evaluate("for (const folded of document.querySelectorAll('details')) folded.open = true")
+    assert serious_findings(page) == []
+
+
+def test_axe_would_find_what_is_wrong(open_page, tmp_path):
+    (tmp_path / "pale.html").write_text('<html lang="en"><title>a</title><p style="color: #ddd">pale</p><img src="">')
+    findings = " ".join(serious_findings(open_page((tmp_path / "pale.html").as_uri())))
+    assert "light, 1280: Images must have alternative text" in findings
+    assert "dark, 390: Images must have alternative text" in findings
+    assert "contrast" in findings
 
 
 def test_an_address_opens_what_is_folded(open_page, file):
