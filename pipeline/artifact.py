@@ -100,7 +100,7 @@ class Artifact:
 
     def _intact_content(self) -> str:
         for change in self._changed_files():
-            raise ValueError(f"{change}; put it right, or delete {self.path} and run again: then it is remade.")
+            raise ValueError(f"{change}; delete {self.path} and run again to remake it, or put that file right.")
         return content_of(self.manifest())
 
     def problems(self) -> Iterator[str]:
