@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -19,6 +20,8 @@ from tests.prepare import tiny
 from tests.prepare.conftest import SEEN, TINY, picture, save_clip
 
 CPU = torch.device("cpu")
+if find_spec("torchvision"):  # which transformers imports
+    tiny.import_torchvision()
 ALONE = {"embed_dim": 16, "depth": 1, "num_heads": 2}
 
 
@@ -120,7 +123,6 @@ def test_efficientnets_regions_are_those_of_the_published_network():
     ],
 )
 def test_timms_models_and_its_own_preprocessing(tmp_path, name, options, grid):
-    tiny.import_torchvision()
     timm = pytest.importorskip("timm")
     torch.manual_seed(0)
     model, named = tiny.save_timm(timm, tmp_path / "model", name, **options), f"timm:{tmp_path / 'model'}"
@@ -141,7 +143,6 @@ def test_timms_models_and_its_own_preprocessing(tmp_path, name, options, grid):
 
 
 def test_open_clips_models_and_their_own_preprocessing(tmp_path):
-    tiny.import_torchvision()
     open_clip = pytest.importorskip("open_clip")
     torch.manual_seed(0)
     named = tiny.open_clip(tmp_path)
