@@ -129,7 +129,10 @@ class Figures:
         scores, positive = lists.scores, lists.positive_score
         self.rows += len(lists)
         self._positives += int(np.isfinite(positive).sum())
-        self._collapsed += _count_collapsed(lists)
+        values = np.column_stack([scores, positive]).astype(np.float64)
+        highest, lowest = np.fmax.reduce(values, axis=1), np.fmin.reduce(values, axis=1)
+        is_flat = (highest - lowest <= COLLAPSED * np.abs(highest)) & (np.isfinite(values).sum(axis=1) > 1)
+        self._collapsed += int(is_flat.sum())
         summed = (scores[:, 0], scores[:, -1], positive, scores[:, 0] > positive)
         self._sums += [np.nansum(column, dtype=np.float64) for column in summed]
 
@@ -172,13 +175,6 @@ def _row_groups(parts: Iterable[NegativeLists]) -> Iterator[pa.Table]:
             yield whole.slice(0, GROUP_ROWS).combine_chunks()
             waiting = [whole.slice(GROUP_ROWS)]
     yield pa.concat_tables(waiting).combine_chunks()
-
-
-def _count_collapsed(lists: NegativeLists) -> int:
-    """Count the anchors whose listed and positive scores, two at least, all lie within 1e-6 of the highest."""
-    scores = np.column_stack([lists.scores, lists.positive_score]).astype(np.float64)
-    highest, lowest = (choose.reduce(scores, axis=1) for choose in (np.fmax, np.fmin))
-    return int(((highest - lowest <= COLLAPSED * np.abs(highest)) & (np.isfinite(scores).sum(axis=1) > 1)).sum())
 
 
 def write_ids(table: Path, ids: Mapping[str, Sequence[str]]) -> None:

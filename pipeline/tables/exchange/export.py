@@ -64,7 +64,7 @@ def export_table(
     mined = files.directions_of(manifest)
     _require_content(name, form, images, captions, packed, direction or mined[0], is_one_set=len(mined) == 1)
     captions = captions if len(mined) > 1 else images
-    names = _names(table, manifest, {"images": images, "captions": captions})
+    names = _names(table, manifest, {"images": images, "captions": captions}, packed=packed)
     pairs = files.read_positives(table, manifest) if form.has_texts else np.empty((0, 2), np.int32)
     if form.has_texts and not len(pairs):
         raise ValueError(f"in {table} no caption belongs to any image, and this format needs positives.")
@@ -86,7 +86,7 @@ def export_table(
         own = positives_of(one, pairs, len(names[anchors].ids))
         both = None if vectors is None else (vectors[anchors], vectors[candidates])
         depth, sides = _depth(table, one, num_negatives, form), (names[anchors], names[candidates])
-        outgoing[one] = Outgoing(one, lists(one), *sides, own, depth, is_scored, both, packed)
+        outgoing[one] = Outgoing(one, lists(one), *sides, own, depth, is_scored, both)
     if form.directions == "joined":
         outgoing = {"t2i": replace(outgoing["t2i"], other=outgoing["i2t"])}
     written, counts = {}, []
@@ -173,7 +173,9 @@ def _depth(table: Path, direction: Direction, requested: int | None, form: Forma
     return min(requested or h, h)
 
 
-def _names(table: Path, manifest: Mapping[str, Any], contents: Mapping[str, Content]) -> dict[str, Names]:
+def _names(
+    table: Path, manifest: Mapping[str, Any], contents: Mapping[str, Content], *, packed: bool
+) -> dict[str, Names]:
     """Name and show the rows of both sides; those of one set are the same."""
     counts, own, names = files.count_rows(table, manifest), files.read_ids(table, manifest), {}
     for side, noun in files.nouns_of(manifest).items():
@@ -188,7 +190,7 @@ def _names(table: Path, manifest: Mapping[str, Any], contents: Mapping[str, Cont
             require_one_each(values, "pictures", count)
             if (missing := next((path for path in values if not os.path.isfile(path)), None)) is not None:
                 raise FileNotFoundError(f"{missing} is no file; prepare the folder again, or give --image-root.")
-        names[side] = Names(ids, values, are_pictures=pictures is not None, noun=noun)
+        names[side] = Names(ids, values, pictures is not None, noun, packed and pictures is not None)
     return {side: names.get(side, names["images"]) for side in contents}
 
 
@@ -205,7 +207,7 @@ def _write_readme(folder: Path, name: str, form: Format, outgoing: Sequence[Outg
         tables=", ".join(lookups),
         names=", ".join(f'"{lookup}"' for lookup in lookups),
     )
-    by_path = any(side.are_pictures for side in sides) and not outgoing[0].packed
+    by_path = any(side.are_pictures and not side.packed for side in sides)
     more = ", with pictures by their paths on this machine" if by_path else ""
     more += f", with the teacher's scores for {form.scores_are_for}" if outgoing[0].scored else ""
     text = f"Hard negatives in the format {name}, mined by aoq {version('aoq')}: {rows}{more}."

@@ -39,6 +39,8 @@ class Names:
     are_pictures: bool = False
     noun: str = "caption"
     """Name of a row in tables and columns: image, caption, or item of one set."""
+    packed: bool = False
+    """True if pictures are written as the content of their files, else as their paths."""
 
     # 64-bit offsets: the values taken from these may exceed 2 GB.
     @cached_property
@@ -48,6 +50,14 @@ class Names:
     @cached_property
     def value_column(self) -> pa.Array:
         return pa.array(self.values, pa.large_string())
+
+    def shown(self, rows: Sequence[int]) -> pa.Array:
+        """Take texts, or pictures in a column that `datasets` decodes."""
+        if not self.are_pictures:
+            return self.value_column.take(pa.array(rows))
+        files = [Path(self.values[row]) for row in rows]
+        packed = ({"bytes": file.read_bytes(), "path": file.name} for file in files)
+        return pa.array(packed if self.packed else ({"bytes": None, "path": str(file)} for file in files), PICTURE)
 
 
 @dataclass(frozen=True)
@@ -102,8 +112,6 @@ class Outgoing:
     scored: bool
     vectors: tuple[Float32[np.ndarray, "anchors D"], Float32[np.ndarray, "candidates D"]] | None
     """Vectors from which the table was mined: they give all positives' scores, of which the table keeps the lowest."""
-    packed: bool = False
-    """True if pictures are written as the content of their files, else as their paths."""
     other: Outgoing | None = None
     """The other direction, for a format whose rows have both."""
 
@@ -176,20 +184,3 @@ def _find(base: str, name: str) -> str | None:
         return None
     endings = ("", *ENDINGS, *map(str.upper, ENDINGS))
     return next((path + ending for ending in endings if os.path.isfile(path + ending)), None)
-
-
-def require_endings(files: Sequence[str]) -> None:
-    """Refuse a file that sentence-transformers would take for text."""
-    for path in files:
-        if not path.lower().endswith(ENDINGS):
-            raise ValueError(
-                f"{path} does not end like an image ({', '.join(ENDINGS)}), so sentence-transformers would take its "
-                "path for text; rename the files, or choose the format ids."
-            )
-
-
-def picture_column(files: Sequence[str], *, packed: bool) -> pa.Array:
-    """Make a column of the files' content if `packed`, else of their paths."""
-    if not packed:
-        return pa.array([{"bytes": None, "path": path} for path in files], PICTURE)
-    return pa.array([{"bytes": Path(path).read_bytes(), "path": os.path.basename(path)} for path in files], PICTURE)

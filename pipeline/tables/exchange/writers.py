@@ -15,16 +15,7 @@ import pyarrow.parquet as pq
 
 from aoq.pipeline.search.positives import offsets_of
 from aoq.pipeline.search.problem import blocks
-from aoq.pipeline.tables.exchange.outgoing import (
-    PICTURE,
-    ExportRows,
-    Names,
-    Outgoing,
-    Part,
-    is_listed,
-    picture_column,
-    require_endings,
-)
+from aoq.pipeline.tables.exchange.outgoing import ENDINGS, PICTURE, ExportRows, Names, Outgoing, Part, is_listed
 
 GROUP_BYTES = 64_000_000
 LOOKUP_ROWS, PACKED_ROWS = 2**16, 2**6
@@ -98,7 +89,7 @@ class Format:
             self._require_readable(side)
         folder.mkdir()
         for lookup in self.lookups:
-            _write_lookup(folder, lookup, sides[lookup.side], packed=outgoing.packed)
+            _write_lookup(folder, lookup, sides[lookup.side])
         left_out = len(outgoing.anchors.ids)
 
         def tables() -> Iterator[pa.Table]:
@@ -118,10 +109,14 @@ class Format:
 
     def _require_readable(self, side: Names) -> None:
         """Refuse pictures and texts that the reader of this format would take for something else."""
-        if self.needs_endings and side.are_pictures:
-            require_endings(side.values)
-        for row, text in enumerate([] if side.are_pictures else side.values):
-            if placeholder := next((one for one in self.placeholders if one in text), None):
+        for row, value in enumerate(side.values):
+            if side.are_pictures and self.needs_endings and not value.lower().endswith(ENDINGS):
+                raise ValueError(
+                    f"{value} does not end like an image ({', '.join(ENDINGS)}), so the reader of this format would "
+                    "take its path for text; rename the files, or choose the format ids."
+                )
+            placeholder = next((one for one in self.placeholders if one in value), None)
+            if placeholder is not None and not side.are_pictures:
                 raise ValueError(
                     f"the text of {side.noun} {row} has {placeholder!r}, which the reader of this format replaces; "
                     "remove it from the text, or choose another format."
@@ -131,12 +126,6 @@ class Format:
 MMEB_QUERY = "<|image_1|> Find an image caption describing the given image."
 QUESTION = "Find me an everyday image that matches the given caption: "
 DOCUMENT = "<|image_1|> Represent the given image."
-
-
-def _picture(outgoing: Outgoing, side: Names, entries: np.ndarray) -> pa.Array | None:
-    if not side.are_pictures:
-        return None
-    return picture_column([side.values[row] for row in entries["row"].tolist()], packed=outgoing.packed)
 
 
 def _query(outgoing: Outgoing, side: Names, entries: np.ndarray) -> pa.Array:
@@ -165,7 +154,7 @@ VALUES: dict[str, Value] = {
     "label": lambda outgoing, _, entries: None if outgoing.scored else pa.array(entries["label"]),
     "text": _values_or("", of_pictures=False),
     "path": _values_or("", of_pictures=True),
-    "picture": _picture,
+    "picture": lambda _, side, entries: side.shown(entries["row"].tolist()) if side.are_pictures else None,
     "query": _query,
     "document": _values_or(DOCUMENT, of_pictures=False),
 }
@@ -187,17 +176,14 @@ def _make_table(columns: str, rows: ExportRows, outgoing: Outgoing) -> pa.Table:
     return pa.table(made)
 
 
-def _write_lookup(folder: Path, lookup: Lookup, side: Names, *, packed: bool) -> None:
+def _write_lookup(folder: Path, lookup: Lookup, side: Names) -> None:
     """Write each row's id, if there is a column for it, and its text or picture."""
     id_column, value_column = lookup.ids[side.are_pictures], lookup.values[side.are_pictures]
 
     def tables() -> Iterator[pa.Table]:
-        for start, stop in blocks(len(side.ids), PACKED_ROWS if packed and side.are_pictures else LOOKUP_ROWS):
-            part = slice(start, stop)
-            ids = {} if id_column is None else {id_column.format(noun=side.noun): side.id_column[part]}
-            is_picture = side.are_pictures
-            values = picture_column(side.values[part], packed=packed) if is_picture else side.value_column[part]
-            yield pa.table({**ids, value_column: values})
+        for start, stop in blocks(len(side.ids), PACKED_ROWS if side.packed else LOOKUP_ROWS):
+            ids = {} if id_column is None else {id_column.format(noun=side.noun): side.id_column[start:stop]}
+            yield pa.table({**ids, value_column: side.shown(range(start, stop))})
 
     _write_parquet(folder / lookup.path.format(noun=side.noun), tables())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -60,10 +61,11 @@ def outgoing(world, changed):
     def make(direction, depth=4, *, scored=False, change=None, pictures=False, packed=False, other=None):
         lists, sides = changed(direction, change), SIDES[direction]
         chunks = [lists[start : start + 5] for start in range(0, len(lists), 5)]
-        names = tuple((world.pictures if pictures else world.names)[side] for side in sides)
+        names = [(world.pictures if pictures else world.names)[side] for side in sides]
+        names = [replace(side, packed=packed and side.are_pictures) for side in names]
         vectors = tuple(world.vectors[side] for side in sides) if scored else None
         own = positives_of(direction, paired(IMAGE_OF), len(lists))
-        return Outgoing(direction, chunks, *names, own, depth, scored, vectors, packed, other)
+        return Outgoing(direction, chunks, *names, own, depth, scored, vectors, other)
 
     return make
 
