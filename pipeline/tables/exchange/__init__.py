@@ -1,1 +1,1 @@
-"""Negative tables in other trainers' formats, one file per family, and other programs' lists as tables."""
+"""Negative tables in other trainers' formats, and other programs' lists as tables."""
