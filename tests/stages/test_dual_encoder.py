@@ -110,12 +110,8 @@ def test_both_rounds_from_photographs(make):
         seen = open_pairs(chain, "train").images(np.arange(48))
         assert seen.features.shape == (48, 48, 48, 3)
         np.testing.assert_allclose(model.encode_images(seen).vectors, vectors, atol=1e-5)
-    measured = evaluate(
-        load_model(chain["second_round"].path / "model.safetensors"),
-        chain.folder,
-        "dev",
-        vocabulary=chain["dataset"].path / "tokeniser",
-    )
+    student = load_model(chain["second_round"].path / "model.safetensors")
+    measured = evaluate(student, chain.folder, "dev", vocabulary=chain["dataset"].path / "tokeniser")
     assert measured["rsum"] == pytest.approx(chain["evaluation"].manifest()["metrics"]["rsum"])
 
 
@@ -203,44 +199,33 @@ def drawn(tmp_path):
     return tmp_path / "data"
 
 
-def test_keys_are_of_the_photographs(make, drawn):
-    def made():
-        chain = make(data='folder = "drawn"', root=drawn)
-        return {stage: artifact.key for stage, artifact in chain.stages.items()}
+def test_keys_are_of_the_photographs_and_of_no_others(make, drawn):
+    """Photographs that change after the plan are noticed; a folder without any is refused when it is planned."""
+    data, folder = {"data": 'folder = "drawn"', "root": drawn}, drawn / "drawn"
 
-    before, folder = made(), drawn / "drawn"
-    images = pq.read_table(folder / "dev_images.parquet")
-    pq.write_table(
-        images.set_column(1, "path", pa.array(["elsewhere.png"] * len(images))), folder / "dev_images.parquet"
-    )
-    assert made() == before
-    shutil.copy(folder / "train_images.parquet", folder / "dev_images.parquet")
-    after = made()
-    assert {stage for stage in before if before[stage] != after[stage]} == before.keys()
+    def keys():
+        return {stage: artifact.key for stage, artifact in make(**data).stages.items()}
 
-
-def test_photographs_that_changed_after_the_plan_are_noticed(make, drawn):
-    chain = make("dataset", data='folder = "drawn"', root=drawn)
-    write_demo_world(drawn / "other", images=40, dev_images=12, seed=1)
-    write_demo_pictures(drawn / "other")
-    shutil.copy(drawn / "other" / "train_images.parquet", drawn / "drawn")
-    with pytest.raises(ValueError, match="a photograph of 'train' was changed after the run was planned"):
-        open_pairs(chain, "train")
-
-
-def test_a_folder_without_photographs_is_refused_when_it_is_planned(make, drawn):
-    (drawn / "drawn" / "dev_images.parquet").unlink()
+    before, chain, dev = keys(), make("dataset", **data), folder / "dev_images.parquet"
+    images = pq.read_table(dev)
+    pq.write_table(images.set_column(1, "path", pa.array(["elsewhere.png"] * len(images))), dev)
+    assert keys() == before
+    shutil.copy(folder / "train_images.parquet", dev)
+    after = keys()
+    assert all(after[stage] != key for stage, key in before.items())
+    with pytest.raises(ValueError, match="a photograph of 'dev' was changed after the run was planned"):
+        open_pairs(chain, "dev")
+    dev.unlink()
     with pytest.raises(ValueError, match=r"has no dev_images.parquet, .*`aoq prepare SOURCE FOLDER --pack` makes such"):
-        make(data='folder = "drawn"', root=drawn)
+        make(**data)
 
 
 def test_an_image_tower_that_changed_after_the_plan_is_noticed(make, vit, monkeypatch):
     chain = make("world", "dataset")
-    monkeypatch.setattr(
-        planned, "pretrained", lambda name: {"encoder": name} if name == vit else chains.pretrained(name)
-    )
+    changed = {vit: {"encoder": vit}}
+    monkeypatch.setattr(planned, "pretrained", lambda name: changed.get(name) or chains.pretrained(name))
     with pytest.raises(ValueError, match=rf"{vit} was changed after the run was planned; run again"):
-        make_stage(chain, "first_round", ENGINE)
+        make_stage(chain, "first_round")
 
 
 def test_a_model_of_fragments_trains_on_patches_and_pieces(make, vit, bert, tmp_path):
