@@ -67,10 +67,8 @@ def test_a_slow_teachers_order_and_a_fusion_are_tables_like_any_other(planned, t
     mined = make(planned(TINY), *MINING)
     sizes = {key: mined["dataset"].manifest()[key] for key in ("feature_size", "vocabulary_size")}
     section = ModelSection.kind("scan")(name="scan", embedding_size=16, word_size=8, bidirectional=False)
-    options = section.model_dump(exclude={"name"}) | sizes
-    save_model(
-        tmp_path / "slow.safetensors", build_model("scan", **options).state_dict(), {"name": "scan", "options": options}
-    )
+    about = {"name": "scan", "options": section.model_dump(exclude={"name"}) | sizes}
+    save_model(tmp_path / "slow.safetensors", build_model("scan", **about["options"]).state_dict(), about)
     slow = make(planned("slow", IMPORTED), "second_round")
     scored = RERANK.format(shortlist=TINY, teacher=tmp_path / "slow.toml")
     reranked = make(planned("reranked", scored), "hard_negatives")
@@ -111,15 +109,13 @@ def test_what_a_derived_table_needs_is_made_first(planned, tmp_path, write):
     fused = write("fused", fusion_of(TINY, reranked))
     student = write("student", STUDENT.format(teacher=fused, loss="offtri"))
     roots = {"data_root": str(tmp_path), "artifact_root": str(tmp_path / "artifacts")}
-    needed = {
-        name: [(type(task).__name__, task.experiment, task.override) for task in made.requires()]
-        for name in (reranked, student)
-        for made in [tasks.HardNegatives(experiment=name, **roots)]
-    }
-    tables = [("HardNegatives", TINY, ""), ("HardNegatives", reranked, "")]
-    assert needed[student] == [*tables, ("Dataset", student, "")]
-    made_of = [("HardNegatives", TINY, "seed=1"), ("SecondRound", slow, "")]
-    assert needed[reranked] == [*made_of, ("Dataset", reranked, "")]
+    for name, expected in (
+        (student, [("hard_negatives", TINY, ""), ("hard_negatives", reranked, "")]),
+        (reranked, [("hard_negatives", TINY, "seed=1"), ("second_round", slow, "")]),
+    ):
+        needed = tasks.HardNegatives(experiment=name, **roots).requires()
+        found = [(task.stage, task.experiment, task.override) for task in needed]
+        assert found == [*expected, ("dataset", name, "")]
 
 
 def test_keys_hold_what_shapes_a_derived_table(planned, write):
