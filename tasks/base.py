@@ -20,7 +20,7 @@ from aoq.pipeline.artifact import Artifact, differences
 from aoq.pipeline.build import read_artifact_manifest
 from aoq.pipeline.config.load import split_member
 from aoq.pipeline.console import name_lines, visible
-from aoq.pipeline.engine import Engine, how_it_ended, torchrun_rank
+from aoq.pipeline.engine import how_it_ended, torchrun_rank
 from aoq.pipeline.settings import configured_engine, configured_path, runs_root
 from aoq.pipeline.stages import plan
 from aoq.pipeline.stages.report import make_report
@@ -118,7 +118,7 @@ class MakingTask(luigi.Task):
         if torchrun_rank():
             from aoq.pipeline.stages.train import follow_stage
 
-            follow_stage(self.source, self.stage, self.artifact, _engine())
+            follow_stage(self.source, self.stage, self.artifact, configured_engine(tasks=core().workers))
         elif not self.artifact.exists():  # another task may have made it meanwhile
             self._make()
         self.link()
@@ -131,7 +131,7 @@ class MakingTask(luigi.Task):
         try:
             with self.artifact.building() as build:
                 if build is not None:
-                    engine = _engine()
+                    engine = configured_engine(tasks=core().workers)
                     if engine.tasks > 1:
                         name_lines(self.title)
                     logger.info("%s: %s", self.title, self.artifact.path)
@@ -162,10 +162,6 @@ class MakingTask(luigi.Task):
     def trained(self) -> str:
         """Count the trainings of a study, if this is one of them."""
         return ""
-
-
-def _engine() -> Engine:
-    return configured_engine(tasks=core().workers)
 
 
 @MakingTask.event_handler(luigi.Event.DEPENDENCY_PRESENT)  # type: ignore[no-untyped-call, untyped-decorator]

@@ -46,10 +46,7 @@ def plan(name: str, *, data_root: Path, artifact_root: Path, override: str = "")
 
 
 def plan_parts(name: str, chain: Chain, override: str = "") -> dict[str, tuple[str, Artifact]]:
-    """Plan the students that learn from the table alone and from the teachers' scores alone, if `chain` has both.
-
-    Each comes with the override that trains it.
-    """
+    """Plan the students of the table alone and of the teachers' scores alone, if `chain` has both, with overrides."""
     experiment = chain.experiment
     if chain.is_ensemble or not chain.trains_on_table or experiment.student.distillation is None:
         return {}
@@ -121,18 +118,18 @@ class _Planner:
         if section is None or (distillation := section.distillation) is None or not distillation.scores_batch:
             return
         names = [teacher for teacher in distillation.teachers if isinstance(teacher, str)]
-        own = [] if distillation.files else [Member("", chain, "embeddings")]
-        members = [self.member("teacher", name, "embeddings") for name in names] or own
+        members = [self.member("teacher", name, "embeddings") for name in names]
         for number, member in enumerate(members):
-            if member.asked and "student_embeddings" in member.chain.stages:
+            if "student_embeddings" in member.chain.stages:
                 members[number] = replace(member, stage="student_embeddings")
-            elif not any("embeddings" in each.stages for each in member.chain.lineage[: 1 if member.asked else None]):
+        if not members and not distillation.files:
+            members = [Member("", chain, "embeddings")]
+        for member in members:
+            if not any(member.stage in each.stages for each in member.chain.lineage[: 1 if member.asked else None]):
                 subject = f"teacher {member.asked!r}" if member.asked else "without `teachers`: the table"
-                raise ValueError(
-                    f"[{stage}.distillation] {subject} has no embeddings, so it scores no batch; name an experiment "
-                    'whose model makes embeddings, or choose kind = "lists", which takes the scores of a table.'
-                )
-            check_same_data(chain.experiment.name, chain, member.chain, members[number].stage)
+                scores = f"{subject} has no embeddings, so it scores no batch"
+                raise ValueError(f'[{stage}.distillation] {scores}; name another, or choose kind = "lists".')
+            check_same_data(chain.experiment.name, chain, member.chain, member.stage)
         chain.distilled[stage] = tuple(members)
 
     def teacher(self, experiment: Experiment) -> Chain | None:
@@ -144,10 +141,7 @@ class _Planner:
         return self.member("teacher", experiment.teacher, "hard_negatives").chain
 
     def refreshed(self, experiment: Experiment, refresh: Refresh) -> Chain:
-        """Plan the table that the student of one refresh less makes.
-
-        It searches again; if it compares fragments, it reorders the lists.
-        """
+        """Plan the table that the student of one refresh less searches or, if it compares fragments, reorders."""
         name, override = split_member(self.asked[-1])
         change = merged(parse_override(override), {"refresh": {"rounds": refresh.rounds - 1}})
         before, title = f"{name}@{override_text(change)}", f"{experiment.name} refresh {refresh.rounds}"

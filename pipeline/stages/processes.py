@@ -88,10 +88,9 @@ def announce_failure(artifact: Artifact) -> None:
 
 
 def run_ranks(engine: Engine, folder: Path, part: Work) -> tuple[Any, dict[str, list[str]]]:
-    """Do the part in each of `engine.processes` processes, of this machine or of a cluster, which shares the folder.
+    """Do the part in each of `engine.processes` processes, here or on a cluster; return the leader's result, and nodes.
 
-    Return the leader's result, and the `nodes` of a cluster. The leader's own error is raised as it is; if another
-    process fails or is lost, that is a ChildProcessError.
+    The leader's own error is raised as it is; if another process fails or is lost, that is a ChildProcessError.
     """
     return _on_ray(engine, folder, part) if engine.backend == "ray" else (_here(engine, part), {})
 

@@ -48,11 +48,14 @@ EASY = 0.2
 def train(chain: Chain, stage: str, build: Build, engine: Engine, processes: Processes | None = None) -> dict[str, Any]:
     """Train the stage's model, or both co-taught networks, and return the manifest's notes.
 
-    Without `processes`, train in this one, or join those that torchrun has started, or start as many as the engine
-    asks for. Processes other than the leader follow it, and return nothing.
+    Without `processes`, train in this one, join those of torchrun, or start those that the engine asks for; processes
+    other than the leader follow it.
     """
     if processes is None and torchrun_rank() is None and engine.processes > 1:
-        return _start_ranks(chain, stage, build, engine)
+        (notes, inputs), nodes = run_ranks(engine, build.directory, partial(train_rank, chain, stage, build.directory))
+        build.recall_inputs()
+        build.inputs |= inputs
+        return {**notes, **nodes}
     section = chain.experiment.trained_by(stage)
     with ExitStack() as stack:
         alone = torchrun_rank() is None
@@ -166,14 +169,6 @@ def import_weights(chain: Chain, stage: str, file: str, build: Build, engine: En
     ranks = retrieval_ranks(similarity, dev.split.image_of, dev.split.identity)
     write_ranks(build.directory / DEV_RANKS, ranks)
     build.notes["metrics"] = summarise(ranks)
-
-
-def _start_ranks(chain: Chain, stage: str, build: Build, engine: Engine) -> dict[str, Any]:
-    """Train with processes that are started here or on Ray; take over the leader's inputs."""
-    (notes, inputs), nodes = run_ranks(engine, build.directory, partial(train_rank, chain, stage, build.directory))
-    build.recall_inputs()
-    build.inputs |= inputs
-    return {**notes, **nodes}
 
 
 def train_rank(
