@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -92,6 +93,17 @@ def make(data_root, tmp_path, make_once):
 def file_of(tmp_path):
     """(name) -> the path of an experiment made here, as a string."""
     return lambda name: str(tmp_path / f"{name}.toml")
+
+
+@pytest.fixture
+def write(file_of):
+    """(name, text) -> the path of an experiment's file with that text."""
+
+    def file(name, text):
+        Path(file_of(name)).write_text(text)
+        return file_of(name)
+
+    return file
 
 
 @pytest.fixture

@@ -34,10 +34,9 @@ def test_whether_a_student_trains_on_a_table():
     assert planned(REFRESHED).trains_on_table
 
 
-def test_a_table_that_is_made_of_others_trains_nothing(tmp_path):
-    path = tmp_path / "fused.toml"
-    path.write_text(f'[fusion]\nmembers = ["{TINY}", "{TINY}@seed=1"]\nmethod = "rank"\nh_captions=9\nh_images=7')
-    fused = planned(name=str(path))
+def test_a_table_that_is_made_of_others_trains_nothing(write):
+    fusion = f'[fusion]\nmembers = ["{TINY}", "{TINY}@seed=1"]\nmethod = "rank"\nh_captions=9\nh_images=7'
+    fused = planned(name=write("fused", fusion))
     assert not fused.trains_on_table
     assert not fused.is_ensemble
     assert [member.run for member in fused.members] == ["tiny", "tiny@seed=1"]
@@ -58,11 +57,10 @@ def test_runs_have_a_folder_for_each_override():
     assert long[0] != long[1]
 
 
-def test_the_lineage_goes_from_the_student_to_the_owner_of_the_table(tmp_path):
+def test_the_lineage_goes_from_the_student_to_the_owner_of_the_table(write):
     text = 'dataset.demo={images=60, dev_images=20}\nmodel.name="vsepp"\nsecond_round={epochs=1, loss.name="offtri"}'
-    for name, teacher in (("middle", TINY), ("last", tmp_path / "middle.toml")):
-        (tmp_path / f"{name}.toml").write_text(f'teacher="{teacher}"\n{text}')
-    chain = planned(name=str(tmp_path / "last.toml"))
+    middle = write("middle", f'teacher="{TINY}"\n{text}')
+    chain = planned(name=write("last", f'teacher="{middle}"\n{text}'))
     assert [each.experiment.name for each in chain.lineage] == ["last", "middle", "tiny"]
     assert chain.owner("hard_negatives") is table_owner(chain) is chain.lineage[-1]
     assert chain.owner("control") is chain

@@ -38,15 +38,6 @@ def fusion_of(*members, method="rank", depth=(20, 8)):
 
 
 @pytest.fixture
-def write(tmp_path):
-    def file(name, text):
-        (tmp_path / f"{name}.toml").write_text(text)
-        return str(tmp_path / f"{name}.toml")
-
-    return file
-
-
-@pytest.fixture
 def planned(tmp_path, write):
     """The chain of an experiment that is given by its text, or by its name."""
 

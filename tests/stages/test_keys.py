@@ -20,18 +20,6 @@ co_teaching = {warmup_epochs = 2, epochs = 4, decay_epochs = [3]}
 """
 
 
-@pytest.fixture
-def write(tmp_path):
-    """(text) -> the path of an experiment's file."""
-
-    def file(text, name="student"):
-        path = tmp_path / f"{name}.toml"
-        path.write_text(text)
-        return str(path)
-
-    return file
-
-
 def chain_of(override="", name=TINY, root=Path("/nowhere")):
     return plan(name, data_root=root, artifact_root=root, override=override)
 
@@ -59,7 +47,7 @@ def test_keys_are_pinned(write):
     }
     screened = keys("screen={mutual_rank=3}")
     assert (screened["screen"], screened["second_round"]) == ("49eb3df80a5b2e2d", "33a9736b5340d163")
-    assert keys(name=write(CO_TAUGHT)) == {
+    assert keys(name=write("student", CO_TAUGHT)) == {
         "world": "c4df4f632be70931",
         "dataset": "17212e73b34cb7db",
         "control": "316ce1f43af854ab",
@@ -126,7 +114,7 @@ def test_a_judges_file_shapes_a_screen_by_its_content_and_by_how_it_is_read(tmp_
 
 
 def test_co_teaching_needs_the_dataset_only(write):
-    path = write(CO_TAUGHT)
+    path = write("student", CO_TAUGHT)
     assert [upstream.stage for upstream in chain_of(name=path)["second_round"].upstream] == ["dataset"]
     for change in ("weight_decay=0.01", 'precision="bfloat16"', "epochs=5"):
         assert changed(f"co_teaching.{change}", name=path) == BOTH
@@ -156,10 +144,10 @@ def test_a_teacher_with_the_controls_schedule_is_the_control():
 
 
 def test_a_student_starts_from_weights_that_fit(write):
-    scan = write(f'teacher = "{TINY}"\n{TEXT.replace(ROUNDS, "").replace("vsepp", "scan")}')
+    scan = write("student", f'teacher = "{TINY}"\n{TEXT.replace(ROUNDS, "").replace("vsepp", "scan")}')
     assert "control" in keys('second_round.start="control"', scan)
     fusion = f'[fusion]\nmembers = ["{TINY}", "{TINY}@seed=1"]\nmethod = "rank"\nh_captions=9\nh_images=9'
-    fused = write(fusion, "fused")
+    fused = write("fused", fusion)
     for name, override, message in (
         (scan, 'second_round.start="teacher"', r"another \[model\] or vocabulary \('vsepp', here 'scan'\).* takes"),
         (scan, f'second_round.start="teacher", teacher="{fused}"', "of other tables, and not by a first round"),
@@ -231,7 +219,7 @@ OWN = EXPERIMENT + 'first_round = {epochs = 2, loss.name = "online"}\n'
 
 
 def test_keys_follow_the_datas_content_not_its_place(folder, tmp_path, write):
-    path, moved = write(OWN), tmp_path / "elsewhere" / "data"
+    path, moved = write("student", OWN), tmp_path / "elsewhere" / "data"
     before = keys(name=path, root=folder.parent)
     moved.parent.mkdir()
     folder.parent.rename(moved)
@@ -248,12 +236,12 @@ def test_missing_files_are_named(folder, write):
         (OWN + 'dataset.dev = "none"', r"none_ims\.npy"),
     ):
         with pytest.raises(FileNotFoundError, match=message):
-            keys(name=write(text), root=folder.parent)
+            keys(name=write("student", text), root=folder.parent)
 
 
 @pytest.mark.parametrize(("name", "known"), [("scan", False), ("vse_infinity", True), ("dual_encoder", True)])
 def test_towers_that_came_later_have_no_part_in_keys_while_there_are_none(write, name, known):
     text = TEXT if name != "scan" else f'teacher = "{TINY}"\n{TEXT.replace(ROUNDS, "")}'
-    model = chain_of(name=write(text.replace("vsepp", name)))["second_round"].ingredients["model"]
+    model = chain_of(name=write("student", text.replace("vsepp", name)))["second_round"].ingredients["model"]
     assert "image_tower" not in model
     assert ("text_tower" in model) == known

@@ -109,12 +109,11 @@ def test_rounds_rest_on_each_other(planned, root):
     assert shown.exit_code == 0, shown.output
 
 
-def test_a_student_of_fragments_orders_the_first_tables_lists(planned, tmp_path):
-    path = tmp_path / "fragments.toml"
-    path.write_text(STUDENT)
+def test_a_student_of_fragments_orders_the_first_tables_lists(planned, write):
+    path = write("fragments", STUDENT)
     make(planned())
-    chain = make(planned(name=str(path)))
-    similarity, _ = student_scores(planned("refresh.rounds=0", name=str(path)))
+    chain = make(planned(name=path))
+    similarity, _ = student_scores(planned("refresh.rounds=0", name=path))
     shortlist, table = lists_of(planned()), lists_of(chain)
     for image in range(60):
         wanted = sorted(shortlist.i2t.negative_ids[image], key=lambda caption: -similarity[image, caption])[:6]
