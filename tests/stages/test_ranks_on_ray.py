@@ -22,7 +22,7 @@ from aoq.pipeline.stages import processes as starting
 from aoq.pipeline.stages import train as rounds
 from aoq.pipeline.stages.processes import run_ranks
 from aoq.pipeline.training.checkpoint import CHECKPOINTS
-from tests.stages.conftest import make_stage
+from tests.stages.test_ranks import failing, train, unlike
 from tests.two_nodes import two_nodes, wait_for
 
 pytestmark = pytest.mark.cluster
@@ -42,11 +42,6 @@ def ganged(cluster):
     return replace(LOCAL, backend="ray", ray_address=cluster.address)
 
 
-def train(chain, engine):
-    make_stage(chain, "second_round", engine)
-    return chain["second_round"].manifest()
-
-
 @pytest.fixture
 def chain(make):
     return make("student", "mining", second_round=SECOND_ROUND)
@@ -55,9 +50,9 @@ def chain(make):
 @pytest.fixture
 def local(chain):
     """The manifest that two processes of this machine leave; the training is yet to be done."""
-    said, made = train(chain, LOCAL), chain["second_round"].path
+    manifest, made = train(chain, LOCAL), chain["second_round"].path
     made.rename(made.with_name("by two of this machine"))
-    return said
+    return manifest
 
 
 def test_the_weights_are_those_of_two_processes_of_one_machine(cluster, ganged, chain, local, caplog):
@@ -149,16 +144,6 @@ def test_too_little_room_is_refused(ganged, tmp_path, monkeypatch):
     ray.cancel(other, force=True)
     monkeypatch.undo()
     assert run_ranks(ganged, tmp_path, add_up)[0] == 2
-
-
-def failing(rank, what, processes, engine):
-    if processes.rank == rank:
-        raise what
-    return add_up(processes, engine)
-
-
-def unlike(processes, engine):
-    processes.check_same({"content of train_ims.npy": str(processes.rank)})
 
 
 def test_other_code_other_data_and_failures_are_told(ganged, tmp_path, monkeypatch):
