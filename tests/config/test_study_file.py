@@ -65,6 +65,10 @@ def test_the_noise_study_compares_ncr_with_the_same_schedule(model):
     assert control_training(ncr.student) == control_training(plain.student)
 
 
+def test_the_demo_study_can_be_planned(tmp_path):
+    assert len(plan_study("demo", data_root=tmp_path, artifact_root=tmp_path).cells) == 6
+
+
 def test_cells_go_seed_by_seed_and_share_what_is_common(planned):
     cells = planned().cells
     named = [(cell.seed, cell.model, cell.arm) for cell in cells]
