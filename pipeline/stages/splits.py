@@ -141,21 +141,24 @@ def _check_regions(name: str, pairs: PairData) -> None:
 
 
 def _check_files(chain: Chain, name: str, verify: Verify) -> None:
-    dataset = chain["dataset"]
-    recorded = dataset.manifest().get("folder_sha256", {}) if dataset.exists() else {}
+    data, dataset, files = chain.experiment.dataset, chain["dataset"], present_files(chain.folder, name)
+    planned, recorded = dataset.ingredients["splits"], dataset.manifest()["folder_sha256"] if dataset.exists() else {}
     meant = f"if the change is meant, delete {dataset.path} and what was made from it, and run again."
     remedy = f"is not the file that was read when the dataset was made; put that one back, or, {meant}"
-    if not any(path.name in recorded for path in present_files(chain.folder, name).values()):
+    if not any(path.name in recorded for path in files.values()):
         for file, flaw in changed_files(chain.folder, [name]):
             raise ValueError(f"{chain.folder / file} {flaw}.")
-    for suffix, path in present_files(chain.folder, name).items():
+    for suffix, path in files.items():
         if (sha256 := recorded.get(path.name)) is None:
             continue
         if verify == "full" or suffix not in SAMPLED_FILES or path.stat().st_size <= HASHED_WHOLE:
             take_in_planned(_named(chain, path.name), sha256, partial(known_sha256, path), path, remedy)
         else:
             take_in(_named(chain, path.name), partial(str, SAMPLED + sha256))
-    if (expected := _fingerprints(chain).get(name)) is not None:
+    splits, evaluated = {data.dev: planned["dev"], data.train: planned["train"]}, chain.stages.get("evaluation")
+    if evaluated is not None and evaluated.ingredients.get("content"):
+        splits.setdefault(chain.experiment.evaluation.split, evaluated.ingredients["content"])
+    if (expected := splits.get(name)) is not None:
         current = partial(split_fingerprint, chain.folder, name)
         take_in_planned(_named(chain, name), expected, current, f"{chain.folder}: split {name!r}")
 
@@ -164,12 +167,3 @@ def _named(chain: Chain, file: str) -> str:
     """Name a file uniquely: two folders of one data root may have files of one name."""
     dataset = chain.experiment.dataset
     return f"data/{dataset.folder or ('prepared' if dataset.source else 'demo')}/{file}"
-
-
-def _fingerprints(chain: Chain) -> dict[str, str]:
-    """Return the fingerprints of splits that are in keys."""
-    dataset, evaluation, known = chain.experiment.dataset, chain.stages.get("evaluation"), {}
-    if evaluation is not None and evaluation.ingredients.get("content"):
-        known[chain.experiment.evaluation.split] = evaluation.ingredients["content"]
-    splits = chain["dataset"].ingredients["splits"]
-    return {**known, dataset.dev: splits["dev"], dataset.train: splits["train"]}
