@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 FORKED = ("aoq.pipeline.stages.train", "aoq.pipeline.stages.encoding", "aoq.pipeline.mining.mine", "torch._dynamo")
 """Modules to import before forking, since making artefacts imports them; an optimiser's first step imports the last."""
 
-MAKERS: dict[str, Callable[..., None]] = {**plan.MAKERS, "report": make_report, "study": make_study}
+_MAKERS: dict[str, Callable[..., None]] = {**plan.MAKERS, "report": make_report, "study": make_study}
 
 
 class Described(luigi.Parameter):
@@ -137,7 +137,7 @@ class MakingTask(luigi.Task):
                     logger.info("%s: %s", self.title, self.artifact.path)
                     self._log_reason()
                     (build.directory / "error.txt").unlink(missing_ok=True)
-                    MAKERS[self.stage](self.source, build, engine)
+                    _MAKERS[self.stage](self.source, build, engine)
         except Exception:
             with suppress(OSError):  # the disk may be what failed
                 (self.artifact.work / "error.txt").write_text(visible(traceback.format_exc()), encoding="utf-8")
