@@ -128,7 +128,8 @@ class _Planner:
             if not any(member.stage in each.stages for each in member.chain.lineage[: 1 if member.asked else None]):
                 subject = f"teacher {member.asked!r}" if member.asked else "without `teachers`: the table"
                 scores = f"{subject} has no embeddings, so it scores no batch"
-                raise ValueError(f'[{stage}.distillation] {scores}; name another, or choose kind = "lists".')
+                remedy = 'name one whose model makes embeddings, or choose kind = "lists".'
+                raise ValueError(f"[{stage}.distillation] {scores}; {remedy}")
             check_same_data(chain.experiment.name, chain, member.chain, member.stage)
         chain.distilled[stage] = tuple(members)
 
