@@ -250,5 +250,4 @@ def test_searches_and_strategies_are_those_of_the_config():
 
 
 def test_a_margin_of_0_goes_without_a_start_up():
-    loss = load_experiment("f30k_vsrn", "second_round.loss={name='offquin', margin_online=0}").second_round.loss
-    assert loss.online_margin == 0
+    assert load_experiment("f30k_vsrn", f"{LOSS}='offquin', margin_online=0}}").student.loss.online_margin == 0

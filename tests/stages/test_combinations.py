@@ -111,23 +111,17 @@ def test_what_a_derived_table_needs_is_made_first(planned, tmp_path, write):
 
 def test_keys_hold_what_shapes_a_derived_table(planned, write):
     slow = write("slow", STUDENT.format(teacher=TINY, loss="online"))
-    scored = RERANK.format(shortlist=TINY, teacher=slow)
-    keys = {
-        override: planned("reranked", scored, override)["hard_negatives"].key
-        for override in (
-            "",
-            "rerank.h_images=4",
-            "rerank.checked_anchors=5",
-            f'rerank.teacher="{slow}@seed=1"',
-            f'rerank.shortlist="{TINY}@seed=1"',
-            f'rerank.shortlist="{TINY}@second_round.epochs=4"',  # its student has no part in it
-        )
-    }
-    assert keys[""] == keys[f'rerank.shortlist="{TINY}@second_round.epochs=4"']
-    assert len(set(keys.values())) == len(keys) - 1
-    fused = fusion_of(TINY, f"{TINY}@seed=1")
-    overrides = ("", 'fusion.method="score"', "fusion.weights=[1.0, 2.0]", "fusion.h_images=7")
-    assert len({planned("fused", fused, override)["hard_negatives"].key for override in overrides}) == 4
+    scored, fused = RERANK.format(shortlist=TINY, teacher=slow), fusion_of(TINY, f"{TINY}@seed=1")
+    of_scored = ["h_images=4", "checked_anchors=5", f'teacher="{slow}@seed=1"', f'shortlist="{TINY}@seed=1"']
+    of_fused = ['method="score"', "weights=[1.0, 2.0]", "h_images=7"]
+
+    def key(text, override=""):
+        return planned("derived", text, override)["hard_negatives"].key
+
+    for section, text, changes in (("rerank", scored, of_scored), ("fusion", fused, of_fused)):
+        assert len({key(text), *(key(text, f"{section}.{change}") for change in changes)}) == 1 + len(changes)
+    unread = f'rerank.shortlist="{TINY}@second_round.epochs=4"'  # its student has no part in it
+    assert key(scored, unread) == key(scored)
 
 
 OTHER_DATA = f"{TINY}@dataset.demo.seed=1"
