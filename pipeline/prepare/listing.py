@@ -32,18 +32,20 @@ from aoq.pipeline.prepare.sources.tables import (
     list_json,
     list_parquet_folder,
     list_saved,
+    list_sidecars,
     list_table,
 )
 
 logger = logging.getLogger(__name__)
 
 SOURCES = {
-    "a .csv, .tsv, .jsonl or .parquet table": list_table,
+    "a .csv, .tsv, .txt, .jsonl or .parquet table": list_table,
     "Karpathy's or COCO's .json": list_json,
     "webdataset's .tar shards": list_shards,
     "a saved Hugging Face data set": list_saved,
     "a folder of Parquet files": list_parquet_folder,
     "a folder with train_ids.txt and train_caps.txt": list_id_files,
+    "a folder of images with a .txt beside each": list_sidecars,
 }
 """Kinds of sources in the order in which they are tried; each gives None for a source of another kind."""
 OURS = {"val": "dev", "valid": "dev", "validation": "dev", "development": "dev", "training": "train", "testing": "test"}

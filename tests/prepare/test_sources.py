@@ -90,6 +90,27 @@ def test_a_table_of_texts_with_a_row_per_caption(folder):
     assert listing.ids.to_pylist() == NAMES
 
 
+@pytest.mark.parametrize(
+    ("name", "header", "line"),
+    [
+        ("results.csv", "image_name| comment_number| comment\n", "{0}| {1}| {2}\n"),
+        ("captions.txt", "image,caption\n", "{0},{2}\n"),
+        ("Flickr8k.token.txt", "", "{0}#{1}\t{2}\n"),
+    ],
+)
+def test_flickrs_own_files_of_captions(folder, name, header, line):
+    rows = [line.format(image, n, text) for image, texts, _ in ROWS for n, text in enumerate(texts)]
+    (folder / name).write_text(header + "".join(rows))
+    check(folder / name, splits=None)
+
+
+def test_images_with_texts_beside_them(folder):
+    for name, texts, _ in ROWS:
+        (folder / name).with_suffix(".txt").write_text("".join(f"{text}\n" for text in texts))
+    (folder / "without.png").write_bytes(FILES["a.png"])
+    check(folder, splits=None)
+
+
 def test_columns_that_the_user_names(folder):
     rows = [[*row, f"id {row[0]}"] for row in by_caption()]
     table = write_csv(folder / "t.csv", ["wo", "was", "wann", "wer"], rows)

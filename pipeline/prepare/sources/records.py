@@ -29,9 +29,9 @@ from aoq.pipeline.prepare.sources.images import EncodedImages, ImageFiles
 
 logger = logging.getLogger(__name__)
 
-PATH_FIELDS = ("filepath", "file_path", "image_path", "path", "filename", "file_name", "image_filename")
+PATH_FIELDS = ("filepath", "file_path", "image_path", "path", "filename", "file_name", "image_filename", "image_name")
 IMAGE_FIELDS = ("image", *PATH_FIELDS, "img")
-CAPTION_FIELDS = ("caption", "captions", "sentences", "sentence", "text", "texts", "title", "raw")
+CAPTION_FIELDS = ("caption", "captions", "sentences", "sentence", "text", "texts", "title", "raw", "comment")
 NUMBERED = re.compile(r"(caption|text|sentence)_?\d+$")
 ID_FIELDS = ("image_id", "img_id", "imgid", "cocoid", "filename", "file_name", "image_filename", "id", "__key__")
 SPLIT = "split"

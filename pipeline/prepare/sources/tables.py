@@ -7,7 +7,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,16 @@ from aoq.pipeline.prepare.sources.records import (
     root_of,
     splits_of_files,
 )
+from aoq.pipeline.prepare.sources.shards import IMAGE_SUFFIXES
 from aoq.pipeline.reading import checked, read_file, read_json, reading
 
-SUFFIXES = {".csv": "CSV", ".tsv": "TSV", ".jsonl": "JSON lines", ".ndjson": "JSON lines", ".parquet": "Parquet"}
+TEXTS = {".csv": "CSV", ".tsv": "TSV", ".txt": "text"}
+SUFFIXES = {**TEXTS, ".jsonl": "JSON lines", ".ndjson": "JSON lines", ".parquet": "Parquet"}
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet", "captions.csv", "captions.tsv")
 SAVED = ("dataset_dict.json", "state.json")
 COCO_NAME = re.compile(r"captions_(\D+?)\d*\.json")
+FLICKR_LINE = re.compile(r"(.+)#\d+\t(.*)")
+"""A line of Flickr8k's and Flickr30K's `*.token.txt`: the file of an image, the caption's number, the caption."""
 MAPPING = "id_mapping.json"
 """Maps ids to files of images."""
 
@@ -49,8 +53,20 @@ def list_table(path: Path, source: Source) -> Records | None:
     if suffix == ".parquet":
         return _list_parquet(kind, [table], source, root)
     with reading(table, kind):
-        is_csv = suffix in (".csv", ".tsv")
-        return kind, _read_csv(table) if is_csv else record_columns(parse_json_lines(table), source), root
+        if suffix == ".txt" and (captions := _flickr_captions(read_lines(table))):
+            return "Flickr's captions", captions, root
+        return kind, _read_csv(table) if suffix in TEXTS else record_columns(parse_json_lines(table), source), root
+
+
+def _flickr_captions(lines: Sequence[str]) -> dict[str, list[str]] | None:
+    """Read `*.token.txt`, unless a line is of another kind."""
+    columns: dict[str, list[str]] = {"image": [], "caption": []}
+    for line in lines:
+        if (parts := FLICKR_LINE.fullmatch(line)) is None:
+            return None
+        columns["image"].append(parts[1])
+        columns["caption"].append(parts[2])
+    return columns
 
 
 def list_parquet_folder(folder: Path, source: Source) -> Records | None:
@@ -87,6 +103,7 @@ def _read_csv(path: Path) -> dict[str, list[str]]:
     text = read_file(path).decode("utf-8-sig")
     first = re.split(r"[\r\n]", text, maxsplit=1)[0]
     header, *rows = _rows(text, find_separator(first))
+    header = [name.strip() for name in header]  # Flickr30K's results.csv has spaces behind its bars
     if len({*header}) < len(header):
         raise ValueError(f"two columns have the same name; they are {', '.join(header)}")
     if wrong := next((number for number, row in enumerate(rows, start=1) if len(row) != len(header)), None):
@@ -189,6 +206,21 @@ def _list_coco(paths: list[Path], root: Path) -> Records:
                     raise ValueError(f"a caption belongs to image {one['image_id']}, which is not listed")
                 rows.append({**one, "file_name": names[one["image_id"]], **split})
     return "COCO's captions", transpose(rows), root
+
+
+def list_sidecars(folder: Path, source: Source) -> Records | None:
+    """List images that have a text of the same name beside them, with a caption a line."""
+    if not folder.is_dir() or not any(path.with_suffix(".txt").is_file() for path in _images_in(folder)):
+        return None
+    rows: dict[str, list[Any]] = {"image": [], "caption": []}
+    for path in _images_in(folder):
+        rows["image"].append(str(path.relative_to(folder)))
+        rows["caption"].append(read_lines(text) if (text := path.with_suffix(".txt")).is_file() else [])
+    return "a folder of images with texts beside them", rows, root_of(source, folder)
+
+
+def _images_in(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("*")) if path.suffix.lower()[1:] in IMAGE_SUFFIXES)
 
 
 def list_id_files(folder: Path, source: Source) -> Records | None:
