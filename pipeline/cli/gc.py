@@ -24,9 +24,14 @@ from aoq.pipeline.stages.plan import plan
 @click.command("gc")
 @click.option("--delete", is_flag=True, help="Delete what is listed; without --delete nothing is touched.")
 @click.option("--unfinished", is_flag=True, help="Include interrupted work; its run would start again.")
+@click.option(
+    "--run", "dropped", multiple=True, help="A folder of runs/ whose links keep nothing; --delete removes it."
+)
 @roots_as_typed
 @as_json
-def gc_command(delete: bool, unfinished: bool, data_root: str, artifact_root: str, as_json: bool) -> None:
+def gc_command(
+    delete: bool, unfinished: bool, dropped: tuple[str, ...], data_root: str, artifact_root: str, as_json: bool
+) -> None:
     """List or delete unused artefacts.
 
     Artefacts of the experiments in configs/, and those that links in runs/ lead to, are kept, with the indexes that
@@ -34,12 +39,19 @@ def gc_command(delete: bool, unfinished: bool, data_root: str, artifact_root: st
     the current directory or in the cache.
     """
     root, runs = configured_path("artifact_root", artifact_root), runs_root(artifact_root)
-    needed = _needed(root, configured_path("data_root", data_root), runs)
+    folders_of_runs = {path.name: path for path in runs.glob("*")}
+    if absent := [name for name in dropped if name not in folders_of_runs]:
+        raise ValueError(f"there is no run {absent[0]!r} in {runs}; there are {sorted(folders_of_runs)}.")
+    kept = [path for name, path in folders_of_runs.items() if name not in dropped]
+    needed = _needed(root, configured_path("data_root", data_root), kept)
     artefacts = sorted(path.parent for path in root.glob(f"*/[!.]*/{MANIFEST_FILE}"))
     unneeded, interrupted = [path for path in artefacts if path not in needed], []
     if unfinished:
         scratch = scratch_in(Path.cwd(), configured_path("cache_root"), *runs.glob("*"))
         interrupted = [*sorted(root.glob("*/.*.work")), *scratch]
+    for link in (link for name in dropped if delete for link in folders_of_runs[name].glob("*")):
+        if link.is_symlink():
+            link.unlink()
     folders: list[dict[str, Any]] = []
     for path in (*unneeded, *interrupted):
         about = {"path": str(path), "finished": path in unneeded, "bytes": _size(path)}
@@ -58,7 +70,9 @@ def gc_command(delete: bool, unfinished: bool, data_root: str, artifact_root: st
         return
     parts = sum(not one["finished"] for one in free)
     count = f"{len(free) - parts} of {counted(len(artefacts), 'artefact')}" + (f", {parts} unfinished" if parts else "")
-    command = command_line("aoq", "gc", "--delete", *["--unfinished"] * unfinished)
+    command = command_line(
+        "aoq", "gc", "--delete", *["--unfinished"] * unfinished, *(f"--run={name}" for name in dropped)
+    )
     outcome = "freed" if delete else f"could be freed: {command}"
     echo(f"{count}, {decimal(sum(one['bytes'] for one in free))} {outcome}")
 
@@ -89,13 +103,14 @@ def _delete(path: Path) -> bool:
     return True
 
 
-def _needed(root: Path, data_root: Path, runs: Path) -> set[Path]:
+def _needed(root: Path, data_root: Path, runs: Iterable[Path]) -> set[Path]:
     needed: set[Path] = set()
     for name in names_in():
         with suppress(ValueError, OSError):  # without its data nothing was made from it, unless a link leads there
             chain = plan(name, data_root=data_root, artifact_root=root)
             needed |= {artifact.path for artifact in all_stages(chain).values()}
-    linked = [link.resolve() for link in runs.glob("*/*") if link.is_symlink() and (link / MANIFEST_FILE).exists()]
+    links = (link for run in runs for link in run.glob("*") if link.is_symlink())
+    linked = [link.resolve() for link in links if (link / MANIFEST_FILE).exists()]
     while linked:
         path = linked.pop()
         needed.add(path)

@@ -54,6 +54,7 @@ def prepare_folder(
     listing = list_source(source)
     logger.info("%s is %s of %d images", source.path, listing.kind, len(listing))
     listing = clean_captions(listing)
+    _require_files(source, listing)
     folder.mkdir(parents=True, exist_ok=True)
     work.mkdir(parents=True, exist_ok=True)
     device = engine.torch_device()
@@ -147,6 +148,17 @@ def _workers(engine: Engine) -> int:
     """Processes that read ahead (on Ray, per unit): one per core, except on a machine with one core."""
     cores = engine.threads or (len(os.sched_getaffinity(0)) if engine.backend == "inprocess" else 1)
     return cores if cores > 1 else 0
+
+
+def _require_files(source: Source, listing: Listing) -> None:
+    """Refuse files of images that do not exist, before anything is extracted."""
+    paths = [path for row in range(len(listing)) if (path := listing.images.path(row)) is not None]
+    missing = [path for path in paths if not os.path.exists(path)]
+    if missing and (not source.skip_broken or len(missing) == len(listing)):
+        raise ValueError(
+            f"{len(missing):,} of {len(listing):,} images do not exist, such as {', '.join(missing[:SHOWN_BROKEN])}; "
+            "--images says where image paths start, and --skip-broken leaves out some that are missing."
+        )
 
 
 def _heed_broken(source: Source, extractions: Sequence[Extraction]) -> None:

@@ -92,6 +92,18 @@ def test_gc_keeps_what_links_lead_to(aoq, mined, tmp_path):
     assert not unfinished.exists()
 
 
+def test_gc_drops_the_links_of_a_run(aoq, mined, tmp_path):
+    root = tmp_path / "root"
+    shutil.copytree(mined, root, symlinks=True)
+    assert "there is no run 'other' in" in aoq("gc", "--run", "other", root=root).stderr
+    made = [*root.glob("*/*/MANIFEST.json")]
+    assert "aoq gc --delete --run=tiny" in aoq("gc", "--run", "tiny", root=root).stdout
+    assert [*root.glob("*/*/MANIFEST.json")] == made
+    aoq("gc", "--run", "tiny", "--delete", root=root)
+    assert not [*(root / "runs" / "tiny").iterdir()]
+    assert len([*root.glob("*/*/MANIFEST.json")]) < len(made)
+
+
 def test_gc_keeps_the_indexes_of_needed_tables(aoq, mined, tmp_path):
     pytest.importorskip("faiss")
     root = tmp_path / "root"

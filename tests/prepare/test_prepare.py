@@ -85,7 +85,13 @@ def test_unreadable_images_are_named_and_can_be_left_out(photos, prepared, means
     (photos.parent / "07.png").write_bytes(b"")
     (photos.parent / "08.png").write_bytes(b"no image")
     removed.unlink()
-    message = r"3 of 20 images cannot be read: \S+07.png is empty; \S+08.png is no JPEG.*; \S+09.png does not exist; "
+    with pytest.raises(
+        ValueError, match=r"1 of 20 images do not exist, such as \S+09.png; --images says where .*--skip"
+    ):
+        prepared(photos)
+    assert not means  # nothing was extracted before
+    removed.write_bytes(b"none")
+    message = r"3 of 20 images cannot be read: \S+07.png is empty; \S+08.png is no JPEG.*; \S+09.png is no JPEG.*; "
     with pytest.raises(ValueError, match=message + ".*--skip"):
         prepared(photos)
     means.clear()
@@ -101,7 +107,7 @@ def test_unreadable_images_are_named_and_can_be_left_out(photos, prepared, means
 
 def test_no_image_at_all_is_a_wrong_folder(photos, prepared, tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"none of 20 images can be read.*--images"):
+    with pytest.raises(ValueError, match=r"20 of 20 images do not exist, such as \S+00.png.*--images"):
         prepared(photos, images=str(tmp_path / "empty"), skip_broken=True)
 
 
