@@ -106,7 +106,7 @@ def test_the_shell_completes_names(words, offered, monkeypatch):
 def versions():
     shown = CliRunner().invoke(main, ["--version"])
     assert shown.exit_code == 0
-    return shown.stdout.splitversions()
+    return shown.stdout.splitlines()
 
 
 def test_versions_and_devices_are_said():
