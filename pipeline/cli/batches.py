@@ -16,7 +16,6 @@ from aoq.pipeline.cli.output import counted, echo, echo_json, show_rows
 from aoq.pipeline.cli.table_options import NamedTable, row_options, takes_tables
 from aoq.pipeline.files import file_sha256
 from aoq.pipeline.tables.contents import TableRows
-from aoq.pipeline.tables.exchange.outgoing import find_pictures
 from aoq.pipeline.tables.pairs import SIDES
 from aoq.pipeline.tables.table import NegativeTable, ScreenedTable
 from aoq.pipeline.tables.writing import made_whole
@@ -120,6 +119,8 @@ def _samples(table: NamedTable, read: NegativeTable, scratch: Path) -> tuple[Seq
         raise ValueError("--write-shards needs pictures and captions; give --data, or --image-root and --texts.")
     rows = TableRows(read, captions, image_ids)  # refuses names that are not one a row
     if table.files.image_root is not None:
+        from aoq.pipeline.tables.exchange.outgoing import find_pictures  # late: it loads torch
+
         return find_pictures(table.files.image_root, rows.ids), rows.captions
     if pictures := table.photographs(scratch / "pictures"):
         return pictures, rows.captions
