@@ -197,7 +197,7 @@ def _write_parquet(path: Path, tables: Iterator[pa.Table]) -> int:
     count = 0
     waiting: list[pa.Table] = []
     with pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as writer:
-        for table in chain([first], tables, [None]):
+        for table in chain([first], tables, [None]):  # None writes what is left
             if waiting and (table is None or sum(one.nbytes for one in waiting) >= GROUP_BYTES):
                 group = pa.concat_tables(waiting)
                 writer.write_table(group, row_group_size=max(1, len(group)))
