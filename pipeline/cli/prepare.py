@@ -63,7 +63,7 @@ def prepare_command(
     from aoq.pipeline.prepare.prepare import prepare_folder
 
     engine = Engine(**{name: options.pop(name) for name in ("device", "threads", "backend", "ray_address")})
-    asked = Source(path=source, split_sizes=read_sizes(split_sizes), **options)
+    section = Source(path=source, split_sizes=read_sizes(split_sizes), **options)
     if (above := folder.parent.parent).is_dir():  # so that data/mine needs no data/
         with writing_in(above):
             folder.parent.mkdir(exist_ok=True)
@@ -75,7 +75,7 @@ def prepare_command(
             raise ValueError(f"{folder} was not made by aoq prepare, and is not replaced; choose another name.")
         with show_progress("preparing") as report:
             extractor, splits = prepare_folder(
-                asked, made, scratch / "work", engine, thumbnails=thumbnails, batch=batch_size, report=report
+                section, made, scratch / "work", engine, thumbnails=thumbnails, batch=batch_size, report=report
             )
         replace_output(made, folder)
     for name, counts in splits.items():

@@ -92,9 +92,9 @@ def prepared(tmp_path):
     """Prepare a source in one process, a folder for each."""
 
     def run(source: Path | str, name: str = "made", *, thumbnails: bool = True, **options) -> Path:
-        asked, folder = Source(path=str(source), **{"extractor": "means:any", **options}), tmp_path / name
+        section, folder = Source(path=str(source), **{"extractor": "means:any", **options}), tmp_path / name
         how = {"thumbnails": thumbnails, "batch": 3, "report": lambda *_: None}
-        prepare_folder(asked, folder, tmp_path / f"{name}.work", CPU, **how)
+        prepare_folder(section, folder, tmp_path / f"{name}.work", CPU, **how)
         return folder
 
     return run

@@ -42,9 +42,9 @@ def in_units(tmp_path, monkeypatch):
 
     def run(source, run=last_first, report=lambda *_: None, **options):
         monkeypatch.setattr(prepare, "choose_runner", lambda engine, ship: run)
-        asked = Source(path=str(source), **{"extractor": "means:any", **options})
+        section = Source(path=str(source), **{"extractor": "means:any", **options})
         folder, work = tmp_path / "units", tmp_path / "units.work"
-        prepare.prepare_folder(asked, folder, work, UNITS, batch=3, report=report)
+        prepare.prepare_folder(section, folder, work, UNITS, batch=3, report=report)
         return folder
 
     return run
@@ -140,13 +140,13 @@ def test_some_images_are_read_elsewhere_and_have_their_names(images):
 
 def shipped(source, folder, **weights):
     """The job that is sent to nodes, of the photographs in order."""
-    asked = Source(path=str(source), extractor="means:any")
-    listing = list_source(asked)
+    section = Source(path=str(source), extractor="means:any")
+    listing = list_source(section)
     extractor = replace(open_extractor("means:any"), **weights)
     reader = ImageReader(listing.images, len(listing), extractor.preprocessing, False)
     folder.mkdir()
     job = Extracting(extractor, CPU.torch_device(), 3, 0)
-    return ship_extraction(job, Folder(folder), source=asked, reader=reader)
+    return ship_extraction(job, Folder(folder), source=section, reader=reader)
 
 
 def test_nodes_lack_nothing_or_say_what(photos, tmp_path):

@@ -52,8 +52,8 @@ def test_features_are_those_of_each_image_alone(photos, prepared):
 
 def test_worker_processes_change_nothing(photos, prepared, tmp_path):
     one, two = prepared(photos), tmp_path / "two"
-    asked = Source(path=str(photos), extractor="means:any")
-    prepare_folder(asked, two, tmp_path / "work", Engine("cpu", threads=2), batch=5, report=lambda *_: None)
+    section = Source(path=str(photos), extractor="means:any")
+    prepare_folder(section, two, tmp_path / "work", Engine("cpu", threads=2), batch=5, report=lambda *_: None)
     for path in one.glob("*.*"):
         assert (two / path.name).read_bytes() == path.read_bytes(), path.name
 
@@ -69,11 +69,11 @@ def test_a_killed_run_continues_after_its_last_block(photos, prepared, tmp_path,
         if done == 9:
             raise Killed
 
-    asked, folder, work = Source(path=str(photos), extractor="means:any"), tmp_path / "again", tmp_path / "work"
+    section, folder, work = Source(path=str(photos), extractor="means:any"), tmp_path / "again", tmp_path / "work"
     with pytest.raises(Killed):
-        prepare_folder(asked, folder, work, CPU, batch=3, report=report)
+        prepare_folder(section, folder, work, CPU, batch=3, report=report)
     means.clear()
-    prepare_folder(asked, folder, work, CPU, batch=3, report=lambda *_: None)
+    prepare_folder(section, folder, work, CPU, batch=3, report=lambda *_: None)
     assert sum(means) == 20 - 6 + 1  # one blank image tells the extractor's shape
     for path in whole.glob("*.*"):
         assert (folder / path.name).read_bytes() == path.read_bytes(), path.name

@@ -51,8 +51,8 @@ def on(cluster, tmp_path):
 
     def run(source, name, engine=None, report=lambda *_: None, **options):
         engine = engine or Engine("cpu", backend="ray", ray_address=cluster.address)
-        asked, folder = Source(path=str(source), **{**DEFAULT, **options}), tmp_path / name
-        prepare_folder(asked, folder, tmp_path / f"{name}.work", engine, batch=3, report=report)
+        section, folder = Source(path=str(source), **{**DEFAULT, **options}), tmp_path / name
+        prepare_folder(section, folder, tmp_path / f"{name}.work", engine, batch=3, report=report)
         return folder
 
     return run

@@ -157,7 +157,7 @@ def concatenate_splits(parts: Sequence[pa.Table], names: Sequence[str] | None) -
     return columns
 
 
-def root_of(source: Source, folder: Path) -> Path:
+def image_root(source: Source, folder: Path) -> Path:
     """Return where image paths start: `--images`, or this folder."""
     return Path(source.images or folder).absolute()
 

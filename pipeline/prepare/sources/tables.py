@@ -25,8 +25,8 @@ from aoq.pipeline.prepare.sources.records import (
     Records,
     column_values,
     concatenate_splits,
+    image_root,
     record_columns,
-    root_of,
     splits_of_files,
 )
 from aoq.pipeline.prepare.sources.shards import IMAGE_SUFFIXES
@@ -49,7 +49,7 @@ def list_table(path: Path, source: Source) -> Records | None:
     suffix = table.suffix.lower()
     if suffix not in SUFFIXES or table.is_dir():
         return None
-    kind, root = f"a {SUFFIXES[suffix]} table", root_of(source, table.parent)
+    kind, root = f"a {SUFFIXES[suffix]} table", image_root(source, table.parent)
     if suffix == ".parquet":
         return _list_parquet(kind, [table], source, root)
     with reading(table, kind):
@@ -73,7 +73,7 @@ def list_parquet_folder(folder: Path, source: Source) -> Records | None:
     """List files as the hub names them: `train-00000-of-00002.parquet`."""
     paths = sorted(folder.glob("*.parquet")) or sorted((folder / "data").glob("*.parquet"))
     kind = "a folder of Parquet files"
-    return _list_parquet(kind, paths, source, root_of(source, folder)) if paths else None
+    return _list_parquet(kind, paths, source, image_root(source, folder)) if paths else None
 
 
 def _list_parquet(kind: str, paths: Sequence[Path], source: Source, root: Path) -> Records:
@@ -164,7 +164,7 @@ def list_dataset(splits: dict[str, Any], source: Source) -> Records:
             columns[name] = [
                 None if value is None else kinds[name].int2str(value) for value in column_values(columns, name)
             ]
-    kind, root = "a Hugging Face data set", root_of(source, Path())
+    kind, root = "a Hugging Face data set", image_root(source, Path())
     named = source.image_column or next((name for name in (*IMAGE_FIELDS, *held) if name in held), None)
     if named is not None and named in held:
         return kind, columns, DatasetImages(whole, named, str(root))
@@ -177,11 +177,11 @@ def list_json(path: Path, source: Source) -> Records | None:
     """List the images of the file, or of the folder of COCO's files."""
     folders = path, path / "annotations"
     if cocos := sorted(file for folder in folders for file in folder.glob("*.json") if COCO_NAME.fullmatch(file.name)):
-        return _list_coco(cocos, root_of(source, path))
+        return _list_coco(cocos, image_root(source, path))
     if path.suffix.lower() != ".json":
         return None
     content: Any = read_json(path, object, remedy="write it again")
-    root = root_of(source, path.parent)
+    root = image_root(source, path.parent)
     if isinstance(content, dict) and "annotations" in content:
         return _list_coco([path], root)
     with reading(path, "a JSON list of records, Karpathy's file of images with sentences, or COCO's captions"):
@@ -245,4 +245,4 @@ def list_id_files(folder: Path, source: Source) -> Records | None:
         for name, values in zip(rows, (names, captions, [split] * len(captions)), strict=True):
             rows[name] += values
     images = next((folder / name for name in ("images", "thumbs") if (folder / name).is_dir()), folder)
-    return "a folder of ids and captions", rows, root_of(source, images)
+    return "a folder of ids and captions", rows, image_root(source, images)
