@@ -155,7 +155,7 @@ def test_an_interrupted_training_ends_at_the_same_weights(make, monkeypatch, fir
 
     def killed(self):
         checkpoint(self)
-        taken.append(self.taken)
+        taken.append(self.state.taken)
         if len(taken) == 3:
             raise KeyboardInterrupt
 
