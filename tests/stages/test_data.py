@@ -114,7 +114,7 @@ def test_each_kind_of_warning_is_logged_once(make, own_root, caplog):
     np.save(own_root / "one" / "train_ims.npy", features)
     rewrite(own_root / "one" / "dev_caps.txt", lambda lines: [*lines[:-9], *(f"unheard{n}" for n in range(9))])
     make("copies", "dataset", root=own_root)
-    copies, every, alike = caplog.messages
+    copies, every, _, alike = caplog.messages
     assert copies.startswith("warning: train_ims.npy[1]: has the features of row 0")
     assert copies.endswith("(and 28 more like this)")
     assert every == f"`aoq data check {own_root / 'one'}` lists all warnings"
