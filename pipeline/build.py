@@ -131,8 +131,8 @@ class Build:
 
     def _files(self) -> dict[str, Path]:
         """List the files published with the manifest."""
-        found = {path.relative_to(self.directory): path for path in sorted(self.directory.rglob("*")) if path.is_file()}
-        return {str(name): path for name, path in found.items() if name.parts[0] not in (MANIFEST_FILE, INPUTS, UNITS)}
+        paths = {path.relative_to(self.directory): path for path in sorted(self.directory.rglob("*")) if path.is_file()}
+        return {str(name): path for name, path in paths.items() if name.parts[0] not in (MANIFEST_FILE, INPUTS, UNITS)}
 
     def clear(self) -> None:
         """Delete an interrupted run's files, its inputs last: a kill in between leaves nothing to resume from."""
@@ -247,11 +247,11 @@ def code_versions() -> Mapping[str, str]:
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for package in PACKAGES:
         with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+            versions[package] = version(package)
+    return versions
 
 
 def code_sha256(root: Path) -> str:

@@ -163,8 +163,8 @@ def _make(folder: Path) -> None:
             raise
         raise PermissionError(f"{folder.parent} may not be written (no folder can be made).") from None  # such as /proc
     except FileExistsError:
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():  # a link could make us empty any folder
+        status = folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():  # a link could make us empty any folder
             raise ValueError(f"{folder} is in the way, and no temporary folder of yours; remove it.") from None
 
 

@@ -94,8 +94,10 @@ def add_anchor_pages(app: Flask, train: Album, tables: Sequence[OpenTable], mark
         lists = tables[numbers[0]].lists[LISTS_OF[CANDIDATES_OF[kind]]]
         places, anchors = np.nonzero((lists.negative_ids == number).T)
         page = _requested_page(len(places), ENTRIES)
-        found = page.cut([*zip(places.tolist(), anchors.tolist(), lists.scores[anchors, places].tolist(), strict=True)])
-        shown = {"lists": lists, "found": found, "page": page, "numbers": numbers}
+        listings = page.cut(
+            [*zip(places.tolist(), anchors.tolist(), lists.scores[anchors, places].tolist(), strict=True)]
+        )
+        shown = {"lists": lists, "listings": listings, "page": page, "numbers": numbers}
         return render_template("listed.html.j2", kind=kind, other=CANDIDATES_OF[kind], row=number, **shown)
 
     @app.get("/suspects")
@@ -132,7 +134,7 @@ def add_anchor_pages(app: Flask, train: Album, tables: Sequence[OpenTable], mark
 
     @app.get("/agreement")
     def agreement() -> str:
-        return render_template("agreement.html.j2", found=marks.agreements())
+        return render_template("agreement.html.j2", agreements=marks.agreements())
 
 
 def add_query_pages(app: Flask, runs: Sequence[Evaluated]) -> None:
@@ -156,9 +158,9 @@ def add_query_pages(app: Flask, runs: Sequence[Evaluated]) -> None:
         if chosen[-1].album is not album:
             abort(400, f"{chosen[0].name} and {chosen[-1].name} answered different queries; choose one of them.")
         number = _parse_row(album, kind, row)
-        answers = [(one.name, ranked_answers(one.similarity, one.split, LISTS_OF[kind], number)) for one in chosen]
-        page = _requested_page(len(answers[0][1]), _ANSWERS)
-        shown = {"album": album, "found": answers, "page": page, "numbers": numbers}
+        by_run = [(one.name, ranked_answers(one.similarity, one.split, LISTS_OF[kind], number)) for one in chosen]
+        page = _requested_page(len(by_run[0][1]), _ANSWERS)
+        shown = {"album": album, "by_run": by_run, "page": page, "numbers": numbers}
         return render_template("query.html.j2", kind=kind, other=CANDIDATES_OF[kind], row=number, **shown)
 
 

@@ -70,9 +70,9 @@ def histogram_of_ranks(counts: Mapping[str, Int[np.ndarray, " intervals"]], colo
     names.append(f"{EDGES[-1]}+")
     figure, axes = _figure()
     width = 0.8 / len(counts)
-    for place, (name, found) in enumerate(counts.items()):
+    for place, (name, pairs) in enumerate(counts.items()):
         x = np.arange(len(names)) + (place - (len(counts) - 1) / 2) * width
-        axes.bar(x, 100 * found / found.sum(), width, label=name, color=colours[name])
+        axes.bar(x, 100 * pairs / pairs.sum(), width, label=name, color=colours[name])
     axes.set_xticks(range(len(names)), names, fontsize=8)
     axes.tick_params(axis="x", length=0)
     axes.grid(visible=False, axis="x")

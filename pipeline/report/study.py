@@ -55,14 +55,14 @@ def summarise_study(study: Study, rows: Sequence[Row]) -> list[Row]:
 
     `<column>_gain` is the mean difference between runs of the same seed. Missing results are left out.
     """
-    found: dict[tuple[str, str], dict[int, Row]] = {}
+    by_arm: dict[tuple[str, str], dict[int, Row]] = {}
     for row in rows:
-        found.setdefault((row["model"], row["arm"]), {})[row["seed"]] = row
+        by_arm.setdefault((row["model"], row["arm"]), {})[row["seed"]] = row
     summary = []
     for model in study.models:
-        baseline = found.get((model, study.baseline), {})
+        baseline = by_arm.get((model, study.baseline), {})
         for arm in study.arms_of(model):
-            if not (runs := found.get((model, arm))):
+            if not (runs := by_arm.get((model, arm))):
                 continue
             line: Row = {"model": model, "arm": arm, "says": study.says(arm), "seeds": len(runs)}
             paired = [(run, baseline[seed]) for seed, run in runs.items() if seed in baseline and arm != study.baseline]

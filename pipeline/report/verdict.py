@@ -22,13 +22,13 @@ SHORTEST = 20.0
 
 def verdicts(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
     """Judge each run that has a baseline; runs that differ only in the seed are judged together."""
-    found, judged = [], set[str]()
+    judgements, judged = [], set[str]()
     for run in runs:
         if run.gain is not None and run.name not in judged:
             pairs = seeds_of(run, runs)
             judged |= {one.name for one, _ in pairs}
-            found.append(_judge(pairs))
-    return found
+            judgements.append(_judge(pairs))
+    return judgements
 
 
 def _judge(pairs: Sequence[tuple[ReportedRun, ReportedRun]]) -> dict[str, Any]:
