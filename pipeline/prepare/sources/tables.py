@@ -216,7 +216,7 @@ def list_sidecars(folder: Path, source: Source) -> Records | None:
     for path in _images_in(folder):
         rows["image"].append(str(path.relative_to(folder)))
         rows["caption"].append(read_lines(text) if (text := path.with_suffix(".txt")).is_file() else [])
-    return "a folder of images with texts beside them", rows, root_of(source, folder)
+    return "a folder of images with texts beside them", rows, image_root(source, folder)
 
 
 def _images_in(folder: Path) -> Iterator[Path]:
