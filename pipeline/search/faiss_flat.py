@@ -62,12 +62,23 @@ def flat_search(side: Side, k: int) -> tuple[Float32[np.ndarray, "anchors k"], I
             flat.device = device.index
             side.cache["faiss"] = faiss.GpuIndexFlatIP(faiss.StandardGpuResources(), candidates.shape[1], flat)
             side.cache["faiss"].add(candidates)
-        return side.cache["faiss"].search(anchors, k)
+        return _in_halves(side.cache["faiss"], anchors, k)
     except RuntimeError as error:
         raise OSError(
             f"FAISS failed on {device} ({str(error).splitlines()[0]}); finished units are kept: run again with "
             "onepass, whose tiles fit into less memory, or with [engine] device = cpu."
         ) from error
+
+
+def _in_halves(index: Any, anchors: Float32[np.ndarray, "anchors D"], k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Search all anchors at once, or in halves if memory runs out."""
+    try:
+        return index.search(anchors, k)
+    except RuntimeError as error:
+        if "memory" not in str(error).lower() or len(anchors) == 1:
+            raise
+    halves = [_in_halves(index, half, k) for half in np.array_split(anchors, 2)]
+    return np.concatenate([half[0] for half in halves]), np.concatenate([half[1] for half in halves])
 
 
 def _search(direction: Direction, start: int, stop: int, problem: Problem, store: Store) -> list[pa.Table]:

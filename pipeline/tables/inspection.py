@@ -127,7 +127,7 @@ def inspect_list(
     return Inspection(
         listed.direction,
         anchor,
-        _image_id(split, anchor if is_image else split.image_of[anchor]),
+        _image_id(split, anchor if is_image else int(split.image_of[anchor])),
         "" if is_image else split.captions[anchor],
         lists.h,
         None if np.isnan(positive_score) else positive_score,
@@ -145,7 +145,7 @@ def _negative(listed: AnchorList, split: ShownRows, place: int, own_words: Seque
     return Negative(
         place + 1,
         row,
-        _image_id(split, split.image_of[row] if is_caption else row),
+        _image_id(split, int(split.image_of[row]) if is_caption else row),
         texts[0] if texts else "",
         score,
         score >= float(lists.positive_score[0]),

@@ -108,7 +108,7 @@ estimate $PAIRED --search best :: there is no search 'best'
 estimate images.npy captions.npy --per-image 2 --h-captions 29 :: lower it to at most 28
 estimate --experiment nothing :: unknown experiment 'nothing'
 estimate --experiment $TINY --memory-mb 200 :: in its [mining] or in [engine] of luigi.cfg
-estimate --experiment ./fused.toml :: 'fused' trains on no table, so there is nothing to estimate. It is made of
+estimate --experiment ./fused.toml :: 'fused' mines and trains nothing, so there is nothing to estimate. It is made of
 evaluate demmo :: did you mean 'demo'?
 explain $TINY@seed=1 hard_negatives --override seed=2 :: put all into one place
 export table out --format csv :: there is no format 'csv'; formats are triplet, n-tuple,
@@ -143,7 +143,7 @@ export nowhere out --format triplet $T2I $TEXTS :: nowhere is neither an experim
 export unpaired out --format triplet $T2I $TEXTS :: no caption belongs to any image
 export nobody out --format triplet $T2I $TEXTS :: does not hold the pairs whose sha256
 export lost out --format triplet $T2I $TEXTS :: positives.parquet does not exist
-import-table x.npy out --unpaired :: is not the name of a file with images' lists
+import-table x.npy out --unpaired :: is no file of lists; name i2t_NAME.npy
 import-table i2t.npy out --unpaired :: i2t.npy is no file
 import-table i2t.npy out :: give the true pairs: --pairs FILE, --per-image K, --data FOLDER or --unpaired
 inspect table --image 15 :: rows are 0 to 14

@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Bool, Float32
 
+from aoq.pipeline.data.images import MOST_BYTES
+from aoq.pipeline.reading import read_file
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.positives import Positives
 from aoq.pipeline.search.problem import Direction
@@ -56,7 +58,7 @@ class Names:
         if not self.are_pictures:
             return self.value_column.take(pa.array(rows))
         files = [Path(self.values[row]) for row in rows]
-        packed = ({"bytes": file.read_bytes(), "path": file.name} for file in files)
+        packed = ({"bytes": read_file(file, MOST_BYTES), "path": file.name} for file in files)
         return pa.array(packed if self.packed else ({"bytes": None, "path": str(file)} for file in files), PICTURE)
 
 
@@ -174,7 +176,10 @@ def find_pictures(root: Path, ids: Sequence[str]) -> list[str]:
             f"{files.count(None)} of {len(ids)} images have no file below {root}, the first is {first!r}; --image-root "
             f"needs the folder where the id of an image names its file, with or without an ending ({ENDINGS[0]}, …)."
         )
-    return [path for path in files if path is not None]
+    pictures = [path for path in files if path is not None]
+    if empty := next((path for path in pictures if not os.path.getsize(path)), None):
+        raise ValueError(f"{empty} is no picture (it is empty); replace it.")
+    return pictures
 
 
 def _find(base: str, name: str) -> str | None:
