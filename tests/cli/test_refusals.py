@@ -168,7 +168,7 @@ publish other out --view view :: view is a view of another table
 publish table $LONG :: choose a name of at most 240 bytes, as temporary files need a longer one
 publish table $SURROGATE :: has a name that is not UTF-8, which Arrow cannot write; choose another
 publish table view :: view is there already; remove it or choose another name
-publish changed out :: changed does not pass `aoq audit`: i2t.parquet: its lists are not those whose sha256
+publish changed out :: changed/i2t.parquet does not hold the lists whose sha256
 publish uncertified out :: does not pass `aoq audit`: i2t.certificates.parquet: its anchors are not
 run demmo :: error: unknown experiment 'demmo'; did you mean 'demo'? `aoq list` shows all.
 run $TINY --round contrl :: not 'contrl'; did you mean 'control'?
