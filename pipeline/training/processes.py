@@ -170,15 +170,19 @@ def has_batch_norm(model: nn.Module) -> bool:
 @contextmanager
 def shared_statistics(model: nn.Module, processes: Processes) -> Iterator[None]:
     """Let the model compute statistics of a batch over the parts of all processes, gradients included."""
-    layers = [layer for layer in model.modules() if isinstance(layer, _BatchNorm | Moments)]
-    for layer in layers if processes.are_several else ():
-        is_norm = isinstance(layer, _BatchNorm)
-        layer.forward = partial(_normalise, layer, processes) if is_norm else partial(moments, processes)
+    shared: list[tuple[nn.Module, Callable[..., Any]]] = []
+    for layer in model.modules() if processes.are_several else ():
+        if isinstance(layer, _BatchNorm):
+            shared.append((layer, partial(_normalise, layer, processes)))
+        elif isinstance(layer, Moments):
+            shared.append((layer, partial(moments, processes)))
+    for module, forward in shared:
+        module.forward = forward
     try:
         yield
     finally:
-        for layer in layers if processes.are_several else ():
-            del layer.forward
+        for module, _ in shared:
+            del module.forward
 
 
 def moments(
