@@ -23,7 +23,7 @@ CONFIGS = (Path("configs"), Path(aoq.__path__[0]) / "configs")
 """Folders of experiments: those in the current directory take precedence over shipped ones of the same name."""
 NAMING = ("teacher", "teachers", "shortlist", "members")
 """Options that name other experiments."""
-SHARED_DATA = (*TRAINING_DATA, "dev")
+SHARED_DATA = (*TRAINING_DATA, "dev", "min_count")
 """Options of [dataset] that the named experiments share when one of TRAINING_DATA changes."""
 
 
@@ -171,5 +171,7 @@ def _change_named(member: str, shared: Mapping[str, Any], own_wins: bool, config
     name, override = split_member(member)
     own = parse_override(override)
     content = _changed_by(read_named("experiment", name, configs)[1], own)
+    if (content.get("dataset") or {}).keys() & {"vocabulary", "tokeniser"}:  # its words come from elsewhere
+        shared = {**shared, "dataset": {key: shared["dataset"][key] for key in shared["dataset"] if key != "min_count"}}
     both = _changed_by(shared, own) if own_wins else _changed_by(own, shared)
     return member if _changed_by(content, both) == content else f"{name}@{override_text(both)}"

@@ -59,9 +59,12 @@ class TableContents:
         """Directions whose lists differ."""
         return files.directions_of(self.manifest)
 
+    def own(self, direction: Direction) -> Positives:
+        """Group the true pairs by anchor."""
+        return self._own[direction]
+
     @cached_property
-    def own(self) -> Mapping[Direction, Positives]:
-        """The true pairs by anchor: captions of images (i2t), and images of captions (t2i)."""
+    def _own(self) -> Mapping[Direction, Positives]:
         if self.positives is None:
             raise ValueError("the table does not say which pairs are true; give it `positives`.")
         return {one: positives_of(one, self.positives, len(self[one])) for one in DIRECTIONS}
@@ -107,7 +110,7 @@ class TableRows:
         """The image of each caption, the first of several; -1 if there is none."""
         if self.table.is_one_set:
             return np.arange(len(self.table.t2i), dtype=np.int32)
-        image_of, own = np.full(len(self.table.t2i), -1, np.int32), self.table.own["t2i"]
+        image_of, own = np.full(len(self.table.t2i), -1, np.int32), self.table.own("t2i")
         has_image = np.diff(own.offsets) > 0
         image_of[has_image] = own.ids[own.offsets[:-1][has_image]]
         return image_of
@@ -116,11 +119,11 @@ class TableRows:
     def captions_of(self) -> Positives:
         if self.table.is_one_set:
             return Positives(self.image_of, np.arange(len(self.image_of) + 1))
-        return self.table.own["i2t"]
+        return self.table.own("i2t")
 
     def answers_of(self, direction: Direction, query: int) -> Int32[np.ndarray, " right"]:
         """The positives of a query, rising."""
-        return self.table.own[direction][query]
+        return self.table.own(direction)[query]
 
 
 ShownRows = Split | TableRows

@@ -250,6 +250,9 @@ class Loop(ABC):
         """Start from the last intact checkpoint, or from fresh weights: in all processes where the leader does."""
         processes, device = self.run.processes, self.run.device
         content = self._checkpoints.load() if processes.leads else None
+        if content is not None and not {*self._parts} <= {*content}:
+            logger.info("the checkpoint was written by an older version; starting over")
+            content = None
         if processes.are_several:
             start = pack_state(content or self._content()) if processes.leads else b""
             content = unpack_state(processes.from_leader(start))

@@ -34,7 +34,7 @@ def is_match(entries: Entries, _: str, context: Context) -> Bool[np.ndarray, " e
 
 def is_doubtful(entries: Entries, least: float, context: Context) -> Bool[np.ndarray, " entries"]:
     """Return whether a caption's own pair is doubtful; a caption of no image has none."""
-    right, pairs = context.known.pair_probabilities, np.diff(context.table.own["t2i"].offsets)
+    right, pairs = context.known.pair_probabilities, np.diff(context.table.own("t2i").offsets)
     assert right is not None  # `judge` made sure
     if len(several := np.flatnonzero(pairs > 1)):
         raise ValueError(

@@ -156,7 +156,7 @@ class Context:
 
     @cached_property
     def texts(self) -> Texts:
-        own, rows = self.table.own["i2t"], len(self.table.i2t)
+        own, rows = self.table.own("i2t"), len(self.table.i2t)
         if self.table.is_one_set and self.table.positives is not None:  # here positives are texts that match, too
             anchors, candidates = with_itself(self.table.positives, rows).T
             own = Positives.of_pairs(anchors, candidates, rows)
@@ -173,9 +173,9 @@ class Context:
         It is -inf if there are no own ones.
         """
         rows, owners, own = (
-            (entries.images, entries.captions, self.table.own["t2i"])
+            (entries.images, entries.captions, self.table.own("t2i"))
             if side == "images"
-            else (entries.captions, entries.images, self.table.own["i2t"])
+            else (entries.captions, entries.images, self.table.own("i2t"))
         )
         vectors, norms = getattr(self.known, side), self._norms[side]  # `judge` made sure
         nearest = np.full(len(rows), -np.inf, dtype=np.float32)
