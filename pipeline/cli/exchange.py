@@ -31,7 +31,11 @@ SCORES_ARE = {"exact": "exact scores", "source": "the source's scores", "none": 
 @click.command("export")
 @click.option("--format", "name", required=True, metavar="FORMAT", help="One of the formats above.")
 @click.option("--direction", type=click.Choice(["i2t", "t2i"]), help="Anchors are images (i2t) or captions (t2i).")
-@click.option("--num-negatives", type=POSITIVE, help="At most this many of each list; default: all.")
+@click.option(
+    "--num-negatives",
+    type=POSITIVE,
+    help="At most this many of each list; default: all; 5 of a view if every row needs as many.",
+)
 @click.option("--scores", is_flag=True, help="Write scores, if the format has a place for them.")
 @row_options("data", "split", "texts", "image_ids", "caption_ids", "image_root", older_texts=("--captions",))
 @click.option("--caption-root", type=PATH, help="Pictures in the captions' place, where both sides are images.")
@@ -116,7 +120,7 @@ def export_command(
             **options,
         )
     for part, (rows, left_out) in written.items():
-        reason = "without a positive or with too few negatives"
+        reason = "without a positive or with too few negatives (--num-negatives asks for fewer)"
         rest = f"; left out: {counted(left_out, 'anchor')} {reason}" if left_out else ""
         echo(f"{part}: {counted(rows, 'row')}{rest}")
     echo(f"{output}: {output / 'README.md'} has the lines that load it")

@@ -82,6 +82,9 @@ def results_command(
     _show_figures("", RECALL_COLUMNS.values(), _rows(chain, evaluation), "model", "loss")
     if verdict := gain_on_control(chain):
         say(f"\n{verdict}")
+    teacher = teacher_of(chain)
+    if teacher is not None and "control" in chain.stages and teacher.artifact.key == chain["control"].key:
+        say("the control and the teacher are one training")
     for part, (own, _) in parts.items():
         say(apart.get(part) or f"{part} is not trained: {command_line('aoq', 'run', name, '--override', own)}")
     _show_annotations(evaluation)

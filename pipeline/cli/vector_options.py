@@ -182,9 +182,12 @@ def pair_in_order(images: int, captions: int, per_image: int | None) -> Int32[np
     if per_image is None:
         return np.full(captions, -1, dtype=np.int32)
     if images * per_image != captions:
+        remedy = "give the right number, or --pairs FILE if images differ in it."
+        if captions * per_image == images:
+            remedy = "are IMAGES and CAPTIONS swapped?"
         raise ValueError(
             f"--per-image {per_image} makes {images * per_image} captions of {images} images, and there are {captions};"
-            " give the right number, or --pairs FILE if images differ in it."
+            f" {remedy}"
         )
     return np.repeat(np.arange(images, dtype=np.int32), per_image)
 

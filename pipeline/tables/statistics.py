@@ -129,10 +129,9 @@ def difference(
     one: Int32[np.ndarray, "anchors depth"],
     other: Int32[np.ndarray, "anchors depth"],
     *,
-    rows: Int64[np.ndarray, " anchors"] | None = None,
     changed: int = 5,
 ) -> Difference:
-    """Compare lists of the same anchors, which are `rows` of a table if not all of it."""
+    """Compare lists of the same anchors."""
     common = common_by_depth(one, other)
     depth = one.shape[1]
     length = np.maximum(np.maximum((one >= 0).sum(axis=1), (other >= 0).sum(axis=1)), 1)
@@ -145,7 +144,7 @@ def difference(
         overlap=float(overlap.mean()),
         rank_biased_overlap=float(biased.mean()),
         same_order=float((one == other).all(axis=1).mean()),
-        most_changed=[(int(row if rows is None else rows[row]), float(overlap[row])) for row in order],
+        most_changed=[(int(row), float(overlap[row])) for row in order],
     )
 
 

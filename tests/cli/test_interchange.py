@@ -174,6 +174,16 @@ def test_what_a_view_flags_is_left_out(run):
     assert 0 < len(found) < IMAGES * 5
 
 
+def test_rows_of_a_view_have_five_negatives_unless_told_otherwise(run, files):
+    assert run("mine", "images.npy", "captions.npy", "deep", "--per-image", EACH, "--h-captions", 20).exit_code == 0
+    assert run("screen", "deep", "view", "--range-min", 9).exit_code == 0
+    given = ("--format", "n-tuple", "--direction", "i2t", "--view", "view", *TEXTS)
+    assert run("export", "deep", "five", *given).exit_code == 0
+    assert pq.read_schema("five/train.parquet").names[-1] == "negative_5"
+    shown = run("export", "deep", "none", *given, "--num-negatives", 20)
+    assert (shown.exit_code, "--num-negatives" in shown.stderr) == (1, True)
+
+
 def test_what_is_published_reads_back_as_the_table_it_was(run, files):
     assert run("screen", "table", "view", "--mutual-rank", 2).exit_code == 0
     shown = run("publish", "table", "out", "--view", "view", "--image-ids", "ids.txt", "--license", "cc-by-4.0")

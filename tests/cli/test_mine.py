@@ -108,6 +108,11 @@ def test_labels_that_fit_no_row_are_refused(run, labelled, options, message):
     assert message in result.stderr
 
 
+def test_swapped_sides_are_noticed(run, files):
+    result = run("--per-image", EACH, images="captions.npy", captions="images.npy")
+    assert (result.exit_code, "are IMAGES and CAPTIONS swapped?" in result.stderr) == (1, True)
+
+
 def test_images_that_equal_others_are_counted(run, files, caplog):
     images = vectors()[0]
     images[[5, 9]] = images[3]

@@ -200,7 +200,7 @@ def test_a_state_that_names_no_files_is_refused(state, vectors, tmp_path):
 
 
 def test_what_is_no_file_of_vectors_is_refused(vectors, tmp_path):
-    with pytest.raises(ValueError, match=r"v\.npy holds vectors alone; ids are a column of \.parquet, \.arrow"):
+    with pytest.raises(ValueError, match=r"v\.npy::name names no column of ids; those of .* are \[\]"):
         read_id_file(f"{written('v.npy', tmp_path, vectors)}::name")
     (tmp_path / "folder").mkdir()
     for given in (tmp_path / "folder", tmp_path / "v.txt"):

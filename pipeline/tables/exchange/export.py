@@ -37,6 +37,10 @@ class Content(NamedTuple):
     """The folder in which a row's id is the name of its file; or each row's file."""
 
 
+SCREENED_NEGATIVES = 5
+"""Negatives of a view by default where all rows need equally many, as most lists of a view are shorter."""
+
+
 def export_table(
     table: Path,
     output: Path,
@@ -85,7 +89,8 @@ def export_table(
         anchors, candidates = SIDES[one]
         own = positives_of(one, pairs, len(names[anchors].ids))
         both = None if vectors is None else (vectors[anchors], vectors[candidates])
-        depth, sides = _depth(table, one, num_negatives, form), (names[anchors], names[candidates])
+        most = SCREENED_NEGATIVES if view is not None and form.full else None
+        depth, sides = _depth(table, one, num_negatives, form, most), (names[anchors], names[candidates])
         outgoing[one] = Outgoing(one, lists(one), *sides, own, depth, is_scored, both)
     if form.directions == "joined":
         outgoing = {"t2i": replace(outgoing["t2i"], other=outgoing["i2t"])}
@@ -162,7 +167,7 @@ def _require_content(
             raise ValueError(message)
 
 
-def _depth(table: Path, direction: Direction, requested: int | None, form: Format) -> int:
+def _depth(table: Path, direction: Direction, requested: int | None, form: Format, default: int | None) -> int:
     _, h = files.count_lists(table / f"{direction}.parquet")
     if requested is not None and requested > h and form.directions == "one":
         option = "h-captions" if direction == "i2t" else "h-images"
@@ -170,7 +175,7 @@ def _depth(table: Path, direction: Direction, requested: int | None, form: Forma
             f"{requested} negatives are asked for, and the {direction} lists of {table} have {h}; ask for at most {h}, "
             f"or mine with --{option} {requested} (mining.{option.replace('-', '_')} in an experiment)."
         )
-    return min(requested or h, h)
+    return min(requested or default or h, h)
 
 
 def _names(

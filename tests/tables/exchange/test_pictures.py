@@ -15,7 +15,7 @@ FILES = ("a.jpg", "b.png", "c.gif", "d.webp", "sub/e.bmp", "sub/f", "sub/g.JPG")
 def root(tmp_path):
     (tmp_path / "root" / "sub").mkdir(parents=True)
     for name in FILES:
-        (tmp_path / "root" / name).touch()
+        (tmp_path / "root" / name).write_bytes(b"a picture")
     (tmp_path / "secret.jpg").touch()
     return tmp_path / "root"
 
