@@ -171,7 +171,8 @@ def _change_named(member: str, shared: Mapping[str, Any], own_wins: bool, config
     name, override = split_member(member)
     own = parse_override(override)
     content = _changed_by(read_named("experiment", name, configs)[1], own)
-    if (content.get("dataset") or {}).keys() & {"vocabulary", "tokeniser"}:  # its words come from elsewhere
+    data = content.get("dataset")
+    if isinstance(data, Mapping) and data.keys() & {"vocabulary", "tokeniser"}:  # its words come from elsewhere
         shared = {**shared, "dataset": {key: shared["dataset"][key] for key in shared["dataset"] if key != "min_count"}}
     both = _changed_by(shared, own) if own_wins else _changed_by(own, shared)
     return member if _changed_by(content, both) == content else f"{name}@{override_text(both)}"

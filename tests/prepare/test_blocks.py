@@ -61,9 +61,14 @@ def test_units_make_the_folder_of_one_process(photos, prepared, in_units, tmp_pa
 
 
 def test_broken_images_are_those_of_one_process(photos, prepared, in_units, means):
-    for name, content in (("00.png", b""), ("07.png", b""), ("08.png", b"no image"), ("11.png", b"x")):
+    for name, content in (
+        ("00.png", b""),
+        ("07.png", b""),
+        ("08.png", b"no image"),
+        ("09.png", b"x"),
+        ("11.png", b"x"),
+    ):
         (photos.parent / name).write_bytes(content)
-    (photos.parent / "09.png").unlink()
     with pytest.raises(ValueError, match=r"5 of 20 images cannot be read") as here:
         prepared(photos)
     with pytest.raises(ValueError, match=r"5 of 20 images cannot be read") as there:

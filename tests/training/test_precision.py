@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from aoq.models import MODELS, build_model, naaf
-from aoq.pipeline.config.losses import OnlineLoss, SumLoss
+from aoq.pipeline.config.losses import OnlineLoss
 from aoq.pipeline.config.training import Training
 from aoq.pipeline.embedding import encode_block, model_sides, similarity_matrix
 from aoq.pipeline.engine import products_in
@@ -29,7 +29,7 @@ def step_of(pairs, name, precision):
     torch.manual_seed(0)
     model = build_model(name, **SIZES, **({} if MODELS[name].takes_masks else {"regions": 4}))
     batch = read_batch(pairs, matched(pairs, np.arange(0, 48, 5, dtype=np.int32)))
-    objective = make_objective(SumLoss(name="sum"))
+    objective = make_objective(OnlineLoss(name="sum"))
     value, auxiliary, _ = forward(model.train(), batch, objective, Cut(in_bfloat16=precision == "bfloat16"))
     total = value.total if auxiliary is None else value.total + auxiliary
     total.backward()
