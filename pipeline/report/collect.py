@@ -64,6 +64,11 @@ class ReportedRun:
         return not self.chain.members and self.chain.experiment.weights is None
 
     @property
+    def on_dev(self) -> dict[str, Any]:
+        """The dev recalls of a run that is trained and not evaluated."""
+        return dev_recalls(self.chain, self.chain["second_round"]) if self.trains and self.scored is None else {}
+
+    @property
     def data(self) -> str:
         """The folder or the source of the data, as the experiment names it."""
         chain = self.chain.members[0].chain if self.chain.members else self.chain
@@ -117,17 +122,20 @@ def collect_teachers(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
             teachers.setdefault(teacher.artifact.key, (teacher, []))[1].append(run.label)
     described = []
     for teacher, taught in teachers.values():
-        split = open_checked(teacher.chain, teacher.chain.experiment.dataset.dev)
-        ranks = read_dev_ranks(teacher.artifact, split)
-        about = {
-            "label": "teacher" if len(teachers) == 1 else f"teacher of {', '.join(taught)}",
-            "model": teacher.chain.experiment.model.name,
-            "split": split.name,
-            "metrics": summarise(ranks),
-            "intervals": metric_intervals(ranks, split.image_of, rng=np.random.default_rng(SEED)),
-        }
-        described.append(about)
+        label = "teacher" if len(teachers) == 1 else f"teacher of {', '.join(taught)}"
+        about = {"label": label, "model": teacher.chain.experiment.model.name}
+        described.append(about | dev_recalls(teacher.chain, teacher.artifact))
     return described
+
+
+def dev_recalls(chain: Chain, training: Artifact) -> dict[str, Any]:
+    """Return the recalls of a training's best epoch on its dev split, with their intervals, once it exists."""
+    if not training.exists() or DEV_RANKS not in training.manifest()["files"]:
+        return {}
+    split = open_checked(chain, chain.experiment.dataset.dev)
+    ranks = read_dev_ranks(training, split)
+    intervals = metric_intervals(ranks, split.image_of, rng=np.random.default_rng(SEED))
+    return {"split": split.name, "metrics": summarise(ranks), "intervals": intervals}
 
 
 def read_dev_ranks(training: Artifact, split: Split) -> Ranks:

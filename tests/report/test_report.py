@@ -87,6 +87,13 @@ def test_a_control_is_the_baseline_wherever_it_stands(places, names, monkeypatch
                 assert run.baseline == (first if run.name == names[1] else None)
 
 
+def test_runs_that_are_not_evaluated_show_their_recalls_on_dev(places, names, monkeypatch):
+    monkeypatch.setattr("aoq.pipeline.report.collect._score", lambda chain, split: None)
+    planned = plan_report(names[0], **places)
+    rsum = planned.members[0].chain["second_round"].manifest()["metrics"]["rsum"]
+    assert f"<td>{rsum:.1f}<small>" in render_report(planned)
+
+
 def test_another_models_control_is_no_baseline(places, names, monkeypatch):
     """The own control is trained and not evaluated: the page shows the gain on dev, and nothing is green."""
     online = f'{names[1]}@second_round.loss.name="online"'
