@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +35,15 @@ def load_experiment(name: str, override: str = "", configs: tuple[Path, ...] = C
     training data also reaches the experiments that the file names.
     """
     path, content = read_named("experiment", name, configs)
+    content = _renamed(content, partial(_beside, path.parent))
     change = parse_override(override)
     where = f"{path}, changed by the override {override!r}" if change else str(path)
     _check_has_rounds(name, content, change)
     section = next((section for section in COMBINATIONS if section in {*content, *change}), "")
     kind: type[Experiment | Combination] = COMBINATIONS.get(section, Experiment)
     if shared := _shared_change(change):
-        content = _pass_on(shared, content, configs)
-        change = _pass_on(shared, change, configs, own_wins=True)
+        content = _renamed(content, partial(_change_named, shared=shared, own_wins=False, configs=configs))
+        change = _renamed(change, partial(_change_named, shared=shared, own_wins=True, configs=configs))
         if section:  # its members take these options, and it has none of them
             rest = {key: value for key, value in change["dataset"].items() if key not in shared["dataset"]}
             change = {key: value for key, value in change.items() if key in kind.model_fields or key not in shared}
@@ -149,25 +151,32 @@ def _shared_change(change: Mapping[str, Any]) -> dict[str, Any]:
     return shared | {key: change[key] for key in ("evaluation",) if key in change}  # its split is one of these data
 
 
-def _pass_on(
-    shared: Mapping[str, Any], content: Mapping[str, Any], configs: tuple[Path, ...], *, own_wins: bool = False
-) -> dict[str, Any]:
-    """Add the change to the overrides of the experiments that the content names; `own_wins` over it what they say."""
+def _renamed(content: Mapping[str, Any], rename: Callable[[str], str]) -> dict[str, Any]:
+    """Rename the experiments that the content names."""
 
-    def passed(key: str, value: Any) -> Any:
+    def renamed(key: str, value: Any) -> Any:
         if isinstance(value, Mapping):
-            return _pass_on(shared, value, configs, own_wins=own_wins)
+            return _renamed(value, rename)
         if key not in NAMING:
             return value
         if isinstance(value, list):
-            return [passed(key, each) for each in value]
-        return _change_named(value, shared, own_wins, configs) if isinstance(value, str) else value
+            return [renamed(key, each) for each in value]
+        return rename(value) if isinstance(value, str) else value
 
-    return {key: passed(key, value) for key, value in content.items()}
+    return {key: renamed(key, value) for key, value in content.items()}
+
+
+def _beside(folder: Path, member: str) -> str:
+    """Name a file as seen from here if it lies beside the file that names it."""
+    name, mark, override = member.partition("@")
+    file = folder / name
+    if not name.endswith(".toml") or not file.is_file() or (Path(name).is_file() and file.samefile(name)):
+        return member
+    return f"{file}{mark}{override}"
 
 
 def _change_named(member: str, shared: Mapping[str, Any], own_wins: bool, configs: tuple[Path, ...]) -> str:
-    """Add the change to an experiment's override, unless it changes nothing."""
+    """Add the change to an experiment's override, unless it changes nothing; `own_wins` over it what it says itself."""
     name, override = split_member(member)
     own = parse_override(override)
     content = _changed_by(read_named("experiment", name, configs)[1], own)

@@ -67,7 +67,9 @@ def epoch_loss(training: Training, epoch: int) -> Loss:
 
 def offline_draws(loss: Loss) -> Offline:
     """Return which offline negatives a batch of this loss contains."""
-    return "triples" if loss.makes_triples else LOSSES[loss.name].offline
+    if loss.makes_triples:
+        return "triples"
+    return LOSSES[loss.name].offline if loss.draws_offline else "none"
 
 
 def draw_batch(

@@ -94,3 +94,16 @@ def test_a_refusal_names_the_file_and_the_override_if_there_is_one(tmp_path):
         load_experiment(str(wrong))
     with pytest.raises(ValueError, match=r"f8k_vsepp\.toml, changed by the override 'first_round\.epochs=0': "):
         load_experiment("f8k_vsepp", "first_round.epochs=0")
+
+
+def test_a_file_that_a_file_names_lies_beside_it(tmp_path, monkeypatch):
+    (tmp_path / "own").mkdir()
+    rounds = 'second_round = {epochs = 1, loss.name = "online", distillation.teachers = ["./b.toml@seed=1"]}\n'
+    data = '[dataset]\nfolder = "f8k_precomp"\n[model]\nname = "scan"\n'
+    (tmp_path / "own" / "a.toml").write_text(f'teacher = "./b.toml"\n{rounds}{data}')
+    (tmp_path / "own" / "b.toml").write_text("")
+    monkeypatch.chdir(tmp_path)
+    student = load_experiment("own/a.toml")
+    assert (student.teacher, student.second_round.distillation.teachers[0]) == ("own/b.toml", "own/b.toml@seed=1")
+    monkeypatch.chdir(tmp_path / "own")
+    assert load_experiment("a.toml").teacher == "./b.toml"

@@ -7,12 +7,13 @@ import pytest
 from click.testing import CliRunner
 
 from aoq.pipeline.cli import main
+from aoq.pipeline.config.losses import InfoNCELoss
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.files import file_sha256
 from aoq.pipeline.stages import draws
 from aoq.pipeline.stages.plan import plan, plan_parts
 from aoq.pipeline.stages.splits import open_train_split
-from aoq.pipeline.training.batches import score_all
+from aoq.pipeline.training.batches import offline_draws, score_all
 from tests.stages.conftest import lines_with, make_stage
 
 TAUGHT = 'epochs = 1, batch_size = 16, loss.name = "LOSS", distillation = {{{}}}'
@@ -55,6 +56,11 @@ def test_lists_teach_the_tables_scores_without_an_offline_loss(make):
     chain = make("own", "mining", "second_round", loss="online", second_round=taught)
     assert chain["hard_negatives"] in chain["second_round"].upstream
     assert all(value > 0 for value in figures(chain))
+
+
+@pytest.mark.parametrize(("columns", "drawn"), [(True, "anchors"), (False, "none")])
+def test_lists_teach_a_loss_without_offline_columns_that_draws_nothing_else(columns, drawn):
+    assert offline_draws(InfoNCELoss(name="infonce", offline_columns=columns)) == drawn
 
 
 def test_missing_teachers_are_needed_and_count_in_the_key(make, taught_by, file_of):
