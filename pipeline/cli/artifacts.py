@@ -13,7 +13,7 @@ import click
 
 from aoq.pipeline.artifact import Artifact, differences
 from aoq.pipeline.build import MANIFEST_FILE, read_artifact_manifest
-from aoq.pipeline.cli.options import EXPERIMENT, STAGE, as_json, override, roots, with_override
+from aoq.pipeline.cli.options import EXPERIMENT, STAGE, as_json, override, roots, table_folder, with_override
 from aoq.pipeline.cli.output import counted, decimal, echo, echo_json, echo_next, say, show_rows, styled, to_make
 from aoq.pipeline.config.load import names_in
 from aoq.pipeline.files import known_sha256
@@ -32,6 +32,9 @@ def takes_chains(command: Callable[..., Any]) -> Callable[..., Any]:
         plan_below = partial(plan, data_root=data_root, artifact_root=artifact_root)
         if experiment is None:
             return command([*_with_artefacts(plan_below)], **options)
+        if table_folder(experiment) is not None and experiment not in names_in():
+            asking = f"`aoq {click.get_current_context().info_name}` needs the experiment that they belong to"
+            raise ValueError(f"{experiment} is a table's folder, which has no data and no model; {asking}.")
         name, override = with_override(experiment, override)
         return command([plan_below(name, override=override)], **options)
 

@@ -127,6 +127,7 @@ export table out --format triplet $T2I $NAMES :: triplet has the images' picture
 export table out --format ms-swift $T2I $NAMES :: its id (or --image-texts FILE, a text for each image).
 export table out --format pylate $T2I $NAMES :: pylate is read as text alone, and an image's id is none; give --im
 export table out --format pylate $T2I $PICTURES :: has no place for pictures; leave out --image-root, or choose triplet
+status table :: table is a table's folder, which has no data and no model; `aoq status` needs the experiment
 export table out --format trec --image-root pictures :: trec has ids alone, and has no place for pictures
 export table out --format aoq --image-texts described.txt :: aoq has no place for a text of an image
 export table out --format triplet $PICTURES $T2I --image-texts described.txt :: give --image-root or --image-texts, not
