@@ -42,7 +42,7 @@ def read_batch(features: np.ndarray, pairs: int, is_pinned: bool, step: int) -> 
     rows = rng.integers(0, len(features), GROUPS * pairs)
     lengths = torch.from_numpy(rng.integers(5, 21, GROUPS * pairs))
     words = torch.from_numpy(rng.integers(4, WORDS, (GROUPS * pairs, 20))) * (torch.arange(20) < lengths[:, None])
-    images = Images(torch.from_numpy(features[rows].astype(np.float32)), groups=GROUPS)
+    images = Images(torch.from_numpy(np.asarray(features[rows])), groups=GROUPS)
     batch = Batch(images, Captions(words, lengths), torch.arange(pairs))
     return batch.pin_memory() if is_pinned else batch
 

@@ -47,7 +47,7 @@ def test_the_matrix_is_every_pair_whatever_the_tiles(pairs, name, monkeypatch):
         for image in (0, 8):
             for caption in (0, 13, 26):
                 codes = [
-                    model.encode_images(pairs.images(np.array([image]))),
+                    model.encode_images(pairs.images(np.array([image])).to(CPU)),
                     model.encode_captions(pairs.captions(np.array([caption]))),
                 ]
                 assert model.pair_similarity(*codes).item() == pytest.approx(whole[image, caption], abs=1e-5)

@@ -50,16 +50,17 @@ class PairData:
         return replace(self, pixels=self.pixels.augmented(ways, seed, epoch))
 
     def images(self, rows: Int[np.ndarray, " batch"]) -> Images:
+        """Read images as they are stored; `Images.to` makes float32 of float16."""
         if self.pixels is not None:
             return Images(self.pixels.read(rows))
 
-        def read(array: np.ndarray, dtype: type) -> torch.Tensor:
-            return torch.from_numpy(np.array(array[rows, : self.regions], dtype=dtype))
+        def read(array: np.ndarray, dtype: type | None = None) -> torch.Tensor:
+            return torch.from_numpy(np.asarray(array[rows, : self.regions], dtype=dtype))
 
         split = self.split
         return Images(
-            read(split.features, np.float32),
-            None if split.mask is None else read(split.mask, np.bool_),
+            read(split.features),
+            None if split.mask is None else read(split.mask),
             None if split.boxes is None else read(split.boxes, np.float32),
         )
 

@@ -38,7 +38,7 @@ def test_tensors_hold_the_rows_asked_for(dtype):
     image_of = np.array([0, 1, 2, 3, 4, 4], dtype=np.int32)
     tokens = TokenisedCaptions(np.arange(18, dtype=np.int32) + 1, np.arange(0, 19, 3))
     split = Split("train", features, ["a"] * 6, image_of, list("abcde"), boxes, mask)
-    images = PairData(split, tokens, max_regions=3).images(np.array([3, 0, 3]))
+    images = PairData(split, tokens, max_regions=3).images(np.array([3, 0, 3])).to(torch.device("cpu"))
     assert images.features.dtype == torch.float32
     np.testing.assert_array_equal(images.features.numpy(), features[[3, 0, 3], :3].astype(np.float32))
     np.testing.assert_array_equal(images.mask.numpy(), mask[[3, 0, 3], :3])

@@ -111,7 +111,7 @@ def test_the_demo_worlds_phrases_are_judged_one_by_one(folder, pairs):
     scores, left_out = [], 0
     for row, told in enumerate(labels["phrases"]):
         codes = (
-            model.encode_images(pairs.images(pairs.split.image_of[[row]])),
+            model.encode_images(pairs.images(pairs.split.image_of[[row]]).to(CPU)),
             model.encode_captions(pairs.captions(np.array([row]))),
         )
         weights = model.fragment_attention(*codes)[0].weights[0].detach().numpy()

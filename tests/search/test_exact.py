@@ -29,7 +29,6 @@ from aoq.pipeline.search.device import (
 from aoq.pipeline.search.problem import DIRECTIONS, Problem, longest_lists
 from aoq.pipeline.tables.audit import audit
 from tests.search.problems import KINDS, NAMES, PINNED, mined, pinned_lists, problem_named, reference_lists, vectors_of
-from tests.training.simulated import DEVICE, Simulated
 
 CPU = torch.device("cpu")
 ARITHMETICS = {how.name: how for how in (BFLOAT16, TF32, FLOAT32, FLOAT64)}
@@ -72,14 +71,6 @@ def test_lists_are_those_that_are_pinned(monkeypatch, way):
 def test_lists_of_faiss_are_those_that_are_pinned():
     for name in NAMES:
         assert pinned_lists(problem_named(name), "faiss-flat") == PINNED[name]
-
-
-def test_lists_of_a_device_are_those_that_are_pinned(monkeypatch):
-    """Nothing that the search makes lies on the CPU, where a tensor of the device would not meet it."""
-    for place, name in enumerate(SMALL[::18]):
-        use(monkeypatch, tile=(30, 50), width=5 if place % 3 == 0 else None)
-        with Simulated():
-            assert pinned_lists(replace(problem_named(name), device=str(DEVICE))) == PINNED[name]
 
 
 @settings(max_examples=12, deadline=None)
@@ -188,9 +179,11 @@ def test_collapsed_vectors_take_little_more_than_others(monkeypatch, kind):
 def switched(put, read, value):
     before = read()
     put(value)
-    yield
-    assert read() == value
-    put(before)
+    try:
+        yield
+        assert read() == value
+    finally:
+        put(before)
 
 
 SWITCH = torch.backends.mkldnn.matmul

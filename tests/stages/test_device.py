@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,13 +13,27 @@ from safetensors.torch import load_file
 from aoq.pipeline.build import Build
 from aoq.pipeline.cli import main
 from aoq.pipeline.engine import Engine
+from aoq.pipeline.search import kept, scan
+from aoq.pipeline.search.device import room_on
 from aoq.pipeline.settings import set_engine
 from aoq.pipeline.stages.plan import MAKERS
 from aoq.pipeline.tables.table import read_table
+from tests.search.problems import NAMES, PINNED, pinned_lists, problem_named
 from tests.stages.conftest import OWN
 from tests.training.simulated import DEVICE, Simulated
 
 THERE = Engine(device=str(DEVICE), threads=1)
+
+
+def test_mined_lists_are_those_that_are_pinned(monkeypatch):
+    """In small tiles, and for every third problem with little room."""
+    room = room_on(torch.device("cpu"), 10**9, 1)._replace(rows=30, columns=50)
+    monkeypatch.setattr(scan, "room_on", lambda *given: room)
+    for place, name in enumerate([name for name in NAMES if name.split("/")[1] != "8"][::18]):
+        with monkeypatch.context() as little, Simulated():
+            if place % 3 == 0:
+                little.setattr(kept, "width_for", lambda h, candidates: h + 5)
+            assert pinned_lists(replace(problem_named(name), device=str(DEVICE))) == PINNED[name]
 
 
 @pytest.fixture

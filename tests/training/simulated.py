@@ -3,6 +3,8 @@
 What the CPU allows and a GPU does not is refused: an operation on tensors of both devices, but for those that copy or
 take a number. So is, within `unwaited`, all that a GPU's step would wait for: a copy but from pinned memory, a number
 read, a shape that depends on values. Values are the CPU's, so that a step on it yields what a step on the CPU does.
+
+Its tests are left out where a GPU is: torch pins memory for one kind of device alone.
 """
 
 from __future__ import annotations
@@ -10,11 +12,15 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
+import pytest
 import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
+
+if torch.cuda.is_available():
+    pytest.skip("tests/gpu has a real device", allow_module_level=True)
 
 
 class Backend(_DummyBackendModule):

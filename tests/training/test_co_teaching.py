@@ -91,7 +91,7 @@ def exponential(label):
 @pytest.mark.parametrize("soft_labels", ["pair", "broadcast"])
 def test_a_step_does_what_the_paper_or_the_released_code_says(network, pairs, soft_labels):
     learner, rows = network(soft_labels=soft_labels), np.array([0, 3, 7, 11, 12, 20, 30, 31, 40, 45, 46])
-    batch, images = read_matched(pairs, rows), pairs.split.image_of[rows]
+    batch, images = read_matched(pairs, rows).to(CPU), pairs.split.image_of[rows]
     matrix = similarity_matrix(learner.model, pairs, CPU)[images][:, rows].tolist()
     matrix = np.array(matrix)
     means, _ = losses_by_loops(matrix, images, lambda i, j, anchor: 0.2)
@@ -119,7 +119,7 @@ def test_a_step_does_what_the_paper_or_the_released_code_says(network, pairs, so
 
 
 def test_doubtful_pairs_teach_neither_captions_nor_thresholds(network, pairs, monkeypatch):
-    batch, observed = read_matched(pairs, np.arange(0, 40, 4)), []
+    batch, observed = read_matched(pairs, np.arange(0, 40, 4)).to(CPU), []
     monkeypatch.setattr(naaf.NAAF, "observe", lambda self, images, captions, matrix: observed.append(len(matrix)))
     vsrn, learner = network("vsrn"), network("naaf")
     before = {key: value.clone() for key, value in vsrn.model.captioner.state_dict().items()}
@@ -247,7 +247,7 @@ def test_collapsed_networks_are_named(run_co_teaching, network, pairs, tmp_path,
     flat = network()
     for parameter in flat.model.parameters():
         parameter.data.zero_()
-    figures = flat.learn_clean(read_matched(pairs, np.array([0, 3, 6, 9])), torch.tensor([1.0, 0.8, 0.5, 0.1]))
+    figures = flat.learn_clean(read_matched(pairs, np.array([0, 3, 6, 9])).to(CPU), torch.tensor([1.0, 0.8, 0.5, 0.1]))
     assert figures["plateau"] == pytest.approx(figures["retrieval_loss"])
     run_co_teaching(tmp_path / "learning")
     assert "has collapsed" not in caplog.text

@@ -28,7 +28,7 @@ SIZES = {"feature_size": 6, "vocabulary_size": 24, "embedding_size": 32, "word_s
 def step_of(pairs, name, precision):
     torch.manual_seed(0)
     model = build_model(name, **SIZES, **({} if MODELS[name].takes_masks else {"regions": 4}))
-    batch = read_batch(pairs, matched(pairs, np.arange(0, 48, 5, dtype=np.int32)))
+    batch = read_batch(pairs, matched(pairs, np.arange(0, 48, 5, dtype=np.int32))).to(CPU)
     objective = make_objective(OnlineLoss(name="sum"))
     value, auxiliary, _ = forward(model.train(), batch, objective, Cut(in_bfloat16=precision == "bfloat16"))
     total = value.total if auxiliary is None else value.total + auxiliary
@@ -61,7 +61,7 @@ def test_a_step_in_bfloat16_is_about_one_in_float32(pairs, monkeypatch, name):
 def test_vectors_are_encoded_in_bfloat16_by_the_weights_of_their_step_and_compared_in_float32(pairs, name):
     """Within a caller's autocast torch would compare in bfloat16, and keep the rounded weights of the step before."""
     model = build_model(name, **SIZES).eval()
-    images, captions, cut = pairs.images(np.arange(8)), pairs.captions(np.arange(8)), Cut(in_bfloat16=True)
+    images, captions, cut = pairs.images(np.arange(8)).to(CPU), pairs.captions(np.arange(8)), Cut(in_bfloat16=True)
 
     def codes_and_scores():
         scores = BatchScores(model, images, captions, 8, cut)

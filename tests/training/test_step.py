@@ -19,7 +19,7 @@ from aoq.pipeline.training.batches import Batch, draw_batch, read_batch
 from aoq.pipeline.training.drawable import Drawable
 from aoq.pipeline.training.sampler import Draw, Sampler
 from aoq.pipeline.training.step import forward, make_objective, take_step
-from tests.training.conftest import SMALL
+from tests.training.conftest import CPU, SMALL
 
 OFFQUIN = OfflineLoss(name="offquin")
 PARTS = {"img_enc": "image", "txt_enc": "text", "caption_model": "captioner"}
@@ -103,7 +103,10 @@ def slow_forward(model, pairs, draw, objective):
     """Every pair encoded and scored by itself."""
 
     def score(image, caption):
-        codes = model.encode_images(pairs.images(image[None])), model.encode_captions(pairs.captions(caption[None]))
+        codes = (
+            model.encode_images(pairs.images(image[None]).to(CPU)),
+            model.encode_captions(pairs.captions(caption[None])),
+        )
         return model.pair_similarity(*codes)[0]
 
     anchors, negatives, own = draw.groups
@@ -125,7 +128,7 @@ def test_one_concatenated_pass_equals_pair_by_pair(pairs, sampler, name):
     objective = make_objective(AdaptiveLoss(name="adapoffquin"))
     draw = sampler.draw(np.array([0, 1, 20, 40], dtype=np.int32), np.random.default_rng(3))
     with torch.no_grad():
-        value, _, _ = forward(model, read_batch(pairs, Draw(draw.groups)), objective)
+        value, _, _ = forward(model, read_batch(pairs, Draw(draw.groups)).to(CPU), objective)
         torch.testing.assert_close(value.total, slow_forward(model, pairs, draw, objective), rtol=1e-4, atol=1e-4)
 
 
@@ -163,7 +166,7 @@ def test_derived_pairs_that_are_true_pairs_are_no_negatives(pairs):
     seen = []
     objective = replace(objective, loss=lambda given: seen.append(given) or make_objective(OFFQUIN).loss(given))
     with torch.no_grad():
-        forward(model, read_batch(pairs, drawn), objective)
+        forward(model, read_batch(pairs, drawn).to(CPU), objective)
     offline, without = seen[0].offline, [True, True, False, False]
     assert (offline.offline_pair == NO_NEGATIVE).tolist() == (offline.companion_pair == NO_NEGATIVE).tolist() == without
     assert (offline.image_to_caption.abs() <= 1).all()
@@ -183,7 +186,7 @@ def test_a_drawn_probability_reaches_the_loss(pairs, sampler):
     )
     with torch.no_grad():
         soft, hard = (
-            forward(model, read_batch(pairs, draw), objective)[0]
+            forward(model, read_batch(pairs, draw).to(CPU), objective)[0]
             for draw in (drawn, replace(drawn, match_probability=None))
         )
     assert soft.total < hard.total
@@ -204,7 +207,7 @@ def test_what_is_added_to_the_loss_sees_the_model_that_scored(pairs, monkeypatch
     objective = replace(make_objective(OnlineLoss(name="online")), aligned_loss=aligned_loss)
     for _ in range(2):
         captions = np.arange(0, 48, 5, dtype=np.int32)
-        batch = read_batch(pairs, draw_batch(pairs, None, "none", captions, np.random.default_rng(0), 0))
+        batch = read_batch(pairs, draw_batch(pairs, None, "none", captions, np.random.default_rng(0), 0)).to(CPU)
         before = float(model.threshold)
         *_, observe = forward(model, batch, objective)
         assert seen[-1] == float(model.threshold) == before
