@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import platform
 import sys
 from collections.abc import Iterator
@@ -166,6 +168,8 @@ def main() -> None:
     from aoq.pipeline.console import log_to_console, stop_on_signals
     from aoq.pipeline.settings import read_shipped_settings  # Luigi's, which help does not need
 
+    gc.set_threshold(50_000)  # collecting garbage while torch is imported, and all of torch at exit, takes a second
+    atexit.register(gc.freeze)
     read_shipped_settings()
     log_to_console()
     stop_on_signals()

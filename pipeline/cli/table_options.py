@@ -22,11 +22,11 @@ from aoq.pipeline.cli.options import (
     with_override,
 )
 from aoq.pipeline.cli.output import to_make
+from aoq.pipeline.cli.vector_options import ID_OPTIONS, read_id_file
 from aoq.pipeline.config.load import names_in
 from aoq.pipeline.console import did_you_mean
 from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.data.folder import Split, open_split, split_fingerprint
-from aoq.pipeline.extras import is_of_hub
 from aoq.pipeline.prepare.photographs import photograph_files
 from aoq.pipeline.stages.chain import Chain
 from aoq.pipeline.stages.plan import plan
@@ -35,19 +35,11 @@ from aoq.pipeline.tables.contents import require_origin
 from aoq.pipeline.tables.files import read_manifest, sides_of
 from aoq.pipeline.tables.screens.view import View, read_view
 from aoq.pipeline.tables.table import NegativeTable, read_table
-from aoq.pipeline.vector_files import COLUMNED, VectorFile
 
 if TYPE_CHECKING:
     from aoq.pipeline.embedding import EmbeddingStore
 
 _Names = Sequence[str] | None
-ID_OPTIONS = {
-    "image_ids": click.option(
-        "--image-ids",
-        help="The images' ids. A text file, one id a line, or FILE::COLUMN of Parquet, Arrow or a data set.",
-    ),
-    "caption_ids": click.option("--caption-ids", help="The captions' ids, given likewise."),
-}
 own_view = click.option("--view", type=PATH, help="A view made by `aoq screen`; default: the experiment's own screen.")
 
 
@@ -99,14 +91,6 @@ def row_options(*names: str, older_texts: tuple[str, ...] = ()) -> Decorator:
         return together(*(options[name] for name in names))(with_files)
 
     return decorate
-
-
-def read_id_file(named: str) -> list[str]:
-    """Read ids from the lines of a text file, or from `FILE::COLUMN` of Parquet, of Arrow or of a data set."""
-    name, _, column = named.partition("::")
-    if column or is_of_hub(name) or Path(name).suffix in COLUMNED or Path(name).is_dir():
-        return VectorFile.of(named).ids()
-    return read_lines(Path(named))
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,24 @@ from jaxtyping import Float32, Int32, Integer
 
 from aoq.pipeline.cli.options import PATH, POSITIVE, threads, together, with_default
 from aoq.pipeline.cli.output import echo, is_typed
-from aoq.pipeline.cli.table_options import ID_OPTIONS, read_id_file
 from aoq.pipeline.data.files import read_lines
+from aoq.pipeline.extras import is_of_hub
 from aoq.pipeline.reading import open_array
 from aoq.pipeline.search.positives import pairs_of, pairs_of_one_number
 from aoq.pipeline.search.problem import Problem, longest_lists
 from aoq.pipeline.tables.pairs import TWO_SIDES, Known, read_pairs, rows_by_id
+from aoq.pipeline.vector_files import COLUMNED, VectorFile
 from aoq.pipeline.vectors import Vectors, open_vectors
 
 MOST_PAIRS = 1 << 28
 """True pairs that --labels may make: 2 GB."""
+ID_OPTIONS = {
+    "image_ids": click.option(
+        "--image-ids",
+        help="The images' ids. A text file, one id a line, or FILE::COLUMN of Parquet, Arrow or a data set.",
+    ),
+    "caption_ids": click.option("--caption-ids", help="The captions' ids, given likewise."),
+}
 normalise = click.option("--normalise", is_flag=True, help="Divide every vector by its norm, as a cosine does.")
 pairing_options = together(
     click.option(
@@ -101,6 +109,14 @@ def require_true_pairs(options: Mapping[str, Any], **others: object) -> None:
         raise click.UsageError(f"give the true pairs: {', '.join(first)} or {last}")
     if pairs is None and options["min_grade"] is not None:
         raise click.UsageError("--min-grade is about the grades of --pairs FILE; give it, or leave --min-grade out")
+
+
+def read_id_file(named: str) -> list[str]:
+    """Read ids from the lines of a text file, or from `FILE::COLUMN` of Parquet, of Arrow or of a data set."""
+    name, _, column = named.partition("::")
+    if column or is_of_hub(name) or Path(name).suffix in COLUMNED or Path(name).is_dir():
+        return VectorFile.of(named).ids()
+    return read_lines(Path(named))
 
 
 def read_ids_of_sides(options: Mapping[str, Any]) -> dict[str, list[str]]:
