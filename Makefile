@@ -1,6 +1,9 @@
 # make demo   both rounds on the generated demo      make test   all tests except those of the other test- targets
 PYTHON ?= python3
 BIN := .venv/bin
+# Modules are compiled when they are imported: most of those installed never are.
+INSTALL := -m pip install --quiet --no-compile --constraint constraints.txt
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: demo test checks test-slow test-cluster test-exports test-extractors test-gpu test-integrations test-install bench-gpu chaos docs lint clean
 
@@ -24,24 +27,24 @@ test-slow: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow $$(grep -rl mark.slow tests)
 
 test-cluster: .venv/installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[ray]"
+	$(BIN)/python $(INSTALL) --editable ".[ray]"
 	$(BIN)/python -m pytest -m cluster $$(grep -rl mark.cluster tests)
 
 # Readers with many dependencies, of which the tests use a single file, are installed apart and without them.
 test-exports: .venv/installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[readers]"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps --upgrade --target .venv/readers \
+	$(BIN)/python $(INSTALL) --editable ".[readers]"
+	$(BIN)/python $(INSTALL) --no-deps --upgrade --target .venv/readers \
 		colpali-engine FlagEmbedding ms-swift nemo-automodel pylate
 	$(BIN)/python -m pytest -m exports tests/exports
 
 # open_clip needs torchvision, so it has an environment of its own, like the extractors.
 test-integrations: .venv/installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[readers]"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps --upgrade --target .venv/readers \
+	$(BIN)/python $(INSTALL) --editable ".[readers]"
+	$(BIN)/python $(INSTALL) --no-deps --upgrade --target .venv/readers \
 		colpali-engine
 	$(BIN)/python -m pytest -m integrations tests/integrations
 	$(PYTHON) -m venv .venv/open_clip
-	.venv/open_clip/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,open-clip-training]"
+	.venv/open_clip/bin/python $(INSTALL) --editable ".[dev,open-clip-training]"
 	.venv/open_clip/bin/python -m pytest -m integrations tests/integrations/test_open_clip_training.py
 
 # Compares a GPU with the CPU; AOQ_GPU=cpu runs these tests without a GPU.
@@ -58,7 +61,7 @@ test-install: .venv/installed
 # Libraries that need torchvision have an environment of their own: a build other than torch's breaks transformers.
 test-extractors:
 	$(PYTHON) -m venv .venv/extractors
-	.venv/extractors/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[cpu,dev,timm,open-clip,sentence-transformers,torchvision]"
+	.venv/extractors/bin/python $(INSTALL) --editable ".[cpu,dev,timm,open-clip,sentence-transformers,torchvision]"
 	.venv/extractors/bin/python -m pytest tests/prepare/test_extractors.py tests/prepare/test_contract.py \
 		tests/towers/test_timm.py tests/towers/test_open_clip.py
 
@@ -68,7 +71,7 @@ chaos: .venv/installed
 
 # Warnings, such as broken links and pages missing from the menu, are errors. Then axe-core checks every page.
 docs: .venv/installed
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	@$(BIN)/python $(INSTALL) --editable ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	$(BIN)/python -m pytest -m site tests/site
 
@@ -79,18 +82,18 @@ lint: .venv/installed
 
 # Without an NVIDIA GPU, install torch's CPU build, a tenth of the size, from its own index if that answers.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
-FROM := --quiet --no-deps --retries 0 --timeout 5 --index-url $(TORCH_INDEX)
+FROM := --no-deps --retries 0 --timeout 5 --index-url $(TORCH_INDEX)
 
 .venv/runs: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	@if ! command -v nvidia-smi > /dev/null && \
-		$(BIN)/python -m pip install $(FROM) --constraint constraints.txt torch 2> /dev/null; \
+		$(BIN)/python $(INSTALL) $(FROM) torch 2> /dev/null; \
 	then echo "torch comes from $(TORCH_INDEX)"; else echo "torch comes from pip's default index"; fi
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[cpu]"
+	$(BIN)/python $(INSTALL) --editable ".[cpu]"
 	@touch $@
 
 .venv/installed: .venv/runs
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[cpu,dev]"
+	$(BIN)/python $(INSTALL) --editable ".[cpu,dev]"
 	@touch $@
 
 clean:
