@@ -14,6 +14,9 @@ from aoq.models.base import Captions, Images
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.tokens import TokenisedCaptions
 
+DRAWING = 2
+"""Separates the random numbers of steps from those of orders and of augmentation."""
+
 
 class Pixels(ABC):
     """A split's photographs as input of an image tower."""
@@ -85,4 +88,4 @@ def epoch_order(captions: int, *, seed: int, epoch: int) -> Int32[np.ndarray, " 
 
 def step_rng(*, seed: int, epoch: int, step: int) -> np.random.Generator:
     """Make the random generator of a step, a function of (seed, epoch, step) alone."""
-    return np.random.default_rng([seed, epoch, step])
+    return np.random.default_rng([seed, epoch, step, DRAWING])  # the last of a seed may not be 0, which numpy ignores

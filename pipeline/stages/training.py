@@ -30,7 +30,7 @@ def plan_training(chain: Chain, use: str) -> None:
     ingredients["training"] = _options(chain, use, section)
     teachers = [member.artifact for member in chain.distilled.get(use, ())]
     if use != "second_round" or not experiment.uses_table:
-        chain.add("first_round", ingredients, data, *teachers, use=use)
+        chain.add("first_round", ingredients, data, *teachers, version=1 if section.constraints is None else 2, use=use)
         return
     table, reads, sampling = chain["hard_negatives"], [], experiment.sampling
     depths = {"h_captions": sampling.h_captions, "h_images": sampling.h_images}  # other options came later
@@ -40,7 +40,7 @@ def plan_training(chain: Chain, use: str) -> None:
         table, reads = chain["screen"], [table]
     if sampling.guide_margin is not None:
         reads.append(chain["embeddings"])
-    chain.add("second_round", ingredients, data, table, *_start(chain), *teachers, reads=reads)
+    chain.add("second_round", ingredients, data, table, *_start(chain), *teachers, reads=reads, version=2)
 
 
 def check_table(chain: Chain) -> None:

@@ -42,11 +42,11 @@ def test_keys_are_pinned(write):
         "embeddings": "2cfdbab49cc71483",
         "hard_negatives": "0165504d591b462c",
         "control": "ca686e98bbe0c924",
-        "second_round": "c36e7e508f0dec4d",
-        "evaluation": "92808e74fdc60abf",
+        "second_round": "c151c0c0687079c3",
+        "evaluation": "ca7c61eb4f1ca4ac",
     }
     screened = keys("screen={mutual_rank=3}")
-    assert (screened["screen"], screened["second_round"]) == ("49eb3df80a5b2e2d", "33a9736b5340d163")
+    assert (screened["screen"], screened["second_round"]) == ("49eb3df80a5b2e2d", "921c5528f087cff5")
     assert keys(name=write("student", CO_TAUGHT)) == {
         "world": "c4df4f632be70931",
         "dataset": "17212e73b34cb7db",

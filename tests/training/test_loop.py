@@ -21,16 +21,7 @@ from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.evaluation.retrieval import evaluate_similarity
 from aoq.pipeline.training import loop, metrics
 from aoq.pipeline.training.checkpoint import load_model, save_model
-from tests.training.conftest import (
-    CPU,
-    TRAINING,
-    KilledError,
-    changed,
-    check_the_same,
-    kill_and_resume,
-    lines,
-    of_loss,
-)
+from tests.training.conftest import CPU, TRAINING, KilledError, changed, check_the_same, kill_and_resume, lines, of_loss
 
 BOTH = Constraints.model_validate({"ccr": {"weight": 0.1, "margin": 0.2}, "ccs": {"weight": 1.0, "margin": 0.1}})
 
@@ -147,7 +138,9 @@ def test_the_sampler_counts_from_the_first_epoch_that_draws(run_training, sample
 def test_a_paced_training_says_its_hardness(run_training, tmp_path, caplog):
     caplog.set_level(logging.INFO)
     loss = AdaptiveLoss(name="adapoffquin", companions="anchors")
-    notes, _ = run_training(tmp_path, training=changed(start_up="auto", warmup=(), loss=loss, epochs=8))
+    notes, _ = run_training(
+        tmp_path, training=changed(start_up="auto", warmup=(), loss=loss, epochs=8, decay_epochs=())
+    )
     assert notes["metrics"]["rsum"] > notes["dev_rsum_by_epoch"][0] + 20  # it learns
     by_step = [line["hardness"] for line in lines(tmp_path) if "loss" in line]
     assert 0 <= by_step[0] < max(by_step) <= 1

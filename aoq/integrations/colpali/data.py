@@ -14,7 +14,7 @@ from torch.utils.data import Sampler
 from aoq.integrations.shared import PairRows, find_places, require_same_draws
 from aoq.pipeline.batches.lists import meeting_lists
 from aoq.pipeline.batches.order import COMMUNITY, MinedBatches, keep_apart
-from aoq.pipeline.data.batches import epoch_order
+from aoq.pipeline.data.batches import epoch_order, step_rng
 from aoq.pipeline.tables.pairs import SIDES, Pairs
 from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
 from aoq.pipeline.training.batch_sampler import BatchSampler
@@ -119,7 +119,7 @@ class TableSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         order = self._order(self._epoch)
         if self._separates_matches:
-            rng = np.random.default_rng([self._data.seed, self._epoch])
+            rng = step_rng(seed=self._data.seed, epoch=self._epoch, step=self._length)  # after those of batches
             order = keep_apart(self._lists, order.astype(np.int64), min(self._batch_size, len(order)), rng)
         return iter(order.tolist())
 
