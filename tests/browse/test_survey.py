@@ -49,7 +49,7 @@ def test_suspects_are_by_the_view_or_above_the_positive(source, number):
 def test_the_start_shows_them(browse, source):
     page = html.unescape(browse.text("/?table=1"))
     row, count = source.tables[1].surveys["t2i"].hubs[0]
-    assert f'href="/image/{row}/listed?table=1"' in page
+    assert f'href="/image/{row}/listed?table=1"><img src="/picture/{source.train.key}/{row}"' in page
     assert f"in {count} of 350" in page
     assert page.count("<svg") == 2
     total = len(source.tables[1].suspects)

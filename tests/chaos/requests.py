@@ -232,13 +232,7 @@ def _put_pictures(place: Path, rng: random.Random) -> int:
     (thumbs / next(names)).symlink_to("/dev/zero")
     (thumbs / next(names)).mkdir()
     os.mkfifo(thumbs / next(names))
-    contents = [
-        bomb(13_000),
-        bomb(7_000),
-        rng.randbytes(500),
-        b"",
-        b"GIF89a\xff\xff\xff\xff\xf7\x00\x00" + bytes(900),
-    ]
+    contents = [bomb(13_000), bomb(7_000), rng.randbytes(500), b"", b"GIF89a\xff\xff\xff\xff\xf7\x00\x00" + bytes(900)]
     contents += [_picture(form, rng) for form in PICTURES for _ in range(3)]
     for content in contents:
         (thumbs / next(names)).write_bytes(content)
