@@ -35,12 +35,7 @@ class IMRAM(FragmentModel):
     """
 
     def __init__(
-        self,
-        *,
-        mode: Mode = "full",
-        steps: StepCount = 3,
-        temperature: PositiveNumber = 9.0,
-        **encoders: Any,
+        self, *, mode: Mode = "full", steps: StepCount = 3, temperature: PositiveNumber = 9.0, **encoders: Any
     ) -> None:
         super().__init__(**encoders)
         self.directions, self.steps, self.temperature = DIRECTIONS_BY_MODE[mode], steps, temperature

@@ -32,12 +32,7 @@ SIGNS: list[tuple[int, str, str, str]] = [
     (_IMAGE, r"fc\.", "vsepp scan bfan naaf", "the image encoder is one linear layer, and there is no third part"),
 ]
 """A part, a weight's prefix in it, and the models that have it, or why none of ours has; the first match decides."""
-TELLING = {
-    "vsepp": ("measure",),
-    "scan": ("cross_attn", "agg_func"),
-    "bfan": ("focal_type",),
-    "naaf": ("thres_safe",),
-}
+TELLING = {"vsepp": ("measure",), "scan": ("cross_attn", "agg_func"), "bfan": ("focal_type",), "naaf": ("thres_safe",)}
 """Options that distinguish programs whose weights have the same names and shapes."""
 
 EXPECTED: dict[str, dict[str, object]] = {

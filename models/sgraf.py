@@ -47,12 +47,7 @@ class _SGRAF(FragmentModel):
     temperature = 9.0
 
     def __init__(
-        self,
-        *,
-        regions: int = 36,
-        similarity_size: Size = 256,
-        dropout: Fraction = 0.4,
-        **encoders: Any,
+        self, *, regions: int = 36, similarity_size: Size = 256, dropout: Fraction = 0.4, **encoders: Any
     ) -> None:
         super().__init__(word_dropout=dropout, **encoders)
         embedding_size = self.project.out_features

@@ -22,11 +22,11 @@ from aoq.pipeline.config.screen import RULES
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.images import Picture, Thumbnails, small_picture
 from aoq.pipeline.embedding import EmbeddingStore
-from aoq.pipeline.evaluation.retrieval import open_similarity
 from aoq.pipeline.files import digest
 from aoq.pipeline.search.problem import DIRECTIONS, OPPOSITE, Direction
 from aoq.pipeline.stages.chain import Chain, check_same_data, run_name, same_queries, table_owner
-from aoq.pipeline.stages.splits import open_checked, open_train_split
+from aoq.pipeline.stages.evaluation import open_evaluated
+from aoq.pipeline.stages.splits import open_train_split
 from aoq.pipeline.tables.contents import ShownRows, TableRows
 from aoq.pipeline.tables.exchange.outgoing import find_pictures
 from aoq.pipeline.tables.inspection import inspect_anchor
@@ -226,10 +226,8 @@ def _open_evaluations(runs: Sequence[NamedChain]) -> tuple[Evaluated, ...]:
     """Open the evaluations; runs with the same queries share an album."""
     opened: list[tuple[Chain, Evaluated]] = []
     for name, chain in runs:
-        split = open_checked(chain, chain.experiment.evaluation.split)
+        split, similarity = open_evaluated(chain)
         album = next((there.album for other, there in opened if same_queries(other, chain)), None)
-        artifact = chain["evaluation"]
-        similarity = open_similarity(artifact.opened() / "similarity.npy", split.image_count, split.caption_count)
-        metrics, album = artifact.manifest().get("metrics", {}), album or split_album(chain.folder, split)
+        metrics, album = chain["evaluation"].manifest().get("metrics", {}), album or split_album(chain.folder, split)
         opened.append((chain, Evaluated(name, album, split, metrics, similarity)))
     return tuple(evaluated for _, evaluated in opened)

@@ -49,10 +49,9 @@ def is_typed(option: str) -> bool:
 def command_line(*words: str) -> str:
     """Return a command line, with the --override and the folders that the current command was given."""
     options = click.get_current_context().params
-    names = [name for name in ("override", "data_root", "artifact_root") if options.get(name) and is_typed(name)]
-    return shlex.join(
-        [*words, *(word for name in names for word in (f"--{name.replace('_', '-')}", str(options[name])))]
-    )
+    typed = [name for name in ("override", "data_root", "artifact_root") if options.get(name) and is_typed(name)]
+    named = {f"--{name.replace('_', '-')}": str(options[name]) for name in typed}
+    return shlex.join([*words, *(word for option in named.items() if option[0] not in words for word in option)])
 
 
 def to_make(stage: str, experiment: str = "") -> str:

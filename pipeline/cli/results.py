@@ -14,13 +14,14 @@ import pyarrow.parquet as pq
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.cli.options import EXPERIMENT, STUDY, as_json, override, roots, with_override
 from aoq.pipeline.cli.output import command_line, echo_json, echo_next, say, show_rows, to_make
-from aoq.pipeline.config.dataset import Evaluation
+from aoq.pipeline.config.load import split_member
 from aoq.pipeline.evaluation.retrieval import K
 from aoq.pipeline.evaluation.significance import FEWEST_SEEDS
 from aoq.pipeline.report.study import read_cell, summarise_study, table_of
-from aoq.pipeline.report.verdict import gain_on_control, gains_apart
+from aoq.pipeline.report.verdict import evaluated_gain, gain_on_control, gains_apart
 from aoq.pipeline.stages.chain import Chain, Member, teacher_of
 from aoq.pipeline.stages.plan import plan, plan_parts
+from aoq.pipeline.stages.report import control_of
 from aoq.pipeline.stages.study import PlannedStudy, plan_study
 
 RECALL_COLUMNS = {f"{way}_r{k}": f"{way}@{k}" for way in ("i2t", "t2i") for k in K} | {"rsum": "rsum"}
@@ -52,9 +53,10 @@ def results_command(
     the same student with the same steps on the online loss alone. The verdict is the gain of round two over the
     control, with the 95 % interval of a bootstrap over the images and a paired test.
 
-    An evaluation on another split (or in folds) adds its recalls, and what else is known of the split: how well the
-    student attends, metrics of many right answers, agreement with people (docs/evaluation.md). An ensemble has the
-    recalls of its members and of their mean similarity, on its evaluation split.
+    An evaluation on another split (or in folds) adds its recalls, the verdict there if the control is evaluated too,
+    and what else is known of the split: how well the student attends, metrics of many right answers, agreement with
+    people (docs/evaluation.md). An ensemble has the recalls of its members and of their mean similarity, on its
+    evaluation split.
     """
     if bool(experiment) == bool(study):
         raise click.UsageError("name an EXPERIMENT, or a --study.")
@@ -67,21 +69,24 @@ def results_command(
         return
     name, override = with_override(str(experiment), override)
     chain = plan(name, override=override, **folders)
-    made = chain.stages.get("evaluation")
+    made, own = chain.stages.get("evaluation"), Member(chain.asked, chain, "evaluation")
     evaluation = made.manifest() if made and made.exists() else {}
+    control = control_of(own, **folders) if (beside := _split_beside_dev(chain, evaluation)) else None
+    elsewhere = evaluated_gain(chain, control.chain) if control else None
     parts = plan_parts(name, chain, override)
     apart = gains_apart(chain, {part: artifact for part, (_, artifact) in parts.items()}) if parts else {}
     if as_json:
         trainings = {stage: training.artifact for stage, _, training in _trainings(chain) if training.artifact.exists()}
         rounds = {stage: {"key": one.key, **one.manifest()["metrics"]} for stage, one in trainings.items()}
         measured = {name: evaluation[name] for name in MEASURES if name in evaluation}
+        measured |= {"verdict": elsewhere} if elsewhere else {}
         known = {"evaluation": {"split": chain.experiment.evaluation.split, **measured}} if evaluation else {}
         about = {"experiment": chain.experiment.name, "override": override, "rounds": rounds, **known}
         echo_json({**about, "verdict": gain_on_control(chain), **({"parts": apart} if parts else {})})
         return
-    _show_figures("", RECALL_COLUMNS.values(), _rows(chain, evaluation), "model", "loss")
-    if verdict := gain_on_control(chain):
-        say(f"\n{verdict}")
+    _show_figures("", RECALL_COLUMNS.values(), _rows(chain, evaluation, beside, control), "model", "loss")
+    if verdicts := "\n".join(filter(None, (gain_on_control(chain), elsewhere))):
+        say(f"\n{verdicts}")
     teacher = teacher_of(chain)
     if teacher is not None and "control" in chain.stages and teacher.artifact.key == chain["control"].key:
         say("the control and the teacher are one training")
@@ -93,6 +98,9 @@ def results_command(
         say(f"\nartefacts: {chain[wanted[0]].root}")
     if missing := [stage for stage in wanted if stage in chain.stages and not chain[stage].exists()]:
         echo_next(to_make(missing[0]))
+    elif control and not control.artifact.exists():
+        name, override = split_member(control.asked)
+        echo_next(command_line("aoq", "evaluate", name, "--override", override))
 
 
 def _show_figures(first: str, figures: Iterable[str], rows: Iterable[Sequence[str]], *words: str, **more: Any) -> None:
@@ -111,10 +119,17 @@ def _trainings(chain: Chain) -> Iterator[tuple[str, str, Member]]:
             yield stage, title, Member(experiment.name, chain, stage)
 
 
-def _rows(chain: Chain, evaluation: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Yield the members of an ensemble and their mean similarity; or the rounds on the dev split, and, if [evaluation]
-    has another one, the last of them on it."""
-    experiment, options, last = chain.experiment, chain.experiment.evaluation, ""
+def _split_beside_dev(chain: Chain, evaluation: Mapping[str, Any]) -> str:
+    """Name the split, and the folds, of a training's evaluation; return "" if there is none, or if it is dev."""
+    options = chain.experiment.evaluation
+    if not evaluation or chain.is_ensemble or (options.split == chain.experiment.dataset.dev and options.folds == 1):
+        return ""
+    return options.split if options.folds == 1 else f"{options.split}, {options.folds} folds"
+
+
+def _rows(chain: Chain, evaluation: Mapping[str, Any], beside: str, control: Member | None) -> Iterator[list[str]]:
+    """Yield the members of an ensemble and their mean similarity; or the rounds on dev, and the last ones `beside`."""
+    experiment, last = chain.experiment, ""
     if chain.is_ensemble:
         for member, metrics in zip(chain.members, evaluation.get("member_metrics", ()), strict=bool(evaluation)):
             yield _row(member.run, metrics, member.artifact)
@@ -124,9 +139,10 @@ def _rows(chain: Chain, evaluation: Mapping[str, Any]) -> Iterator[list[str]]:
         made, dev, last = training.artifact, training.chain.experiment.dataset.dev, title
         metrics = made.manifest()["metrics"] if made.exists() else None
         yield _row(title if dev == experiment.dataset.dev else f"{title}, {dev}", metrics, made)
-    if evaluation and options != Evaluation():
-        folds = f", {options.folds} folds" if options.folds > 1 else ""
-        yield _row(f"{last}, {options.split}{folds}", evaluation["metrics"], chain["second_round"])
+    if control and control.artifact.exists():
+        yield _row(f"control, {beside}", control.artifact.manifest()["metrics"], chain["control"])
+    if beside:
+        yield _row(f"{last}, {beside}", evaluation["metrics"], chain["second_round"])
 
 
 def _row(title: str, metrics: Mapping[str, float] | None, made: Artifact | None) -> list[str]:

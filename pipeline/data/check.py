@@ -117,11 +117,7 @@ class _Examination:
             return None
 
     def _note(
-        self,
-        suffix: str,
-        message: str,
-        severity: Severity = "error",
-        places: Iterable[Sequence[Any]] = _WHOLE_FILE,
+        self, suffix: str, message: str, severity: Severity = "error", places: Iterable[Sequence[Any]] = _WHOLE_FILE
     ) -> None:
         """Note flaws at rows of an array, or at lines of a text; the message's values follow each place."""
         file, where = f"{self.split}_{suffix}", "row" if suffix.endswith(".npy") else "line"

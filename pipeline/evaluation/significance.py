@@ -51,19 +51,20 @@ class Comparison:
         return "p < 0.001" if self.p < 0.001 else f"p = {self.p:.2g}"
 
 
-def verdict(comparison: Comparison, what: str, *, images: int) -> str:
+def verdict(comparison: Comparison, what: str, *, images: int, split: str = "dev", folds: int = 1) -> str:
     """Describe a comparison of two runs of one seed in a line; `what` names the difference.
 
-    >>> verdict(Comparison(6.1, (2.0, 10.3), 0.004), "round two - control", images=500)
-    'round two - control: +6.1 rsum [+2.0, +10.3], p = 0.004, 500 dev images, one seed'
     >>> verdict(Comparison(-2.4, (-6.0, 1.3), 0.21), "round two - control", images=500)
     'round two - control: -2.4 rsum [-6.0, +1.3], p = 0.21, 500 dev images, one seed: not distinguishable'
     >>> verdict(Comparison(20.0, (20.0, 20.0), 0.5), "round two - control", images=1)
     'round two - control: +20.0 rsum [+20.0, +20.0], p = 0.5, 1 dev image, one seed'
+    >>> verdict(Comparison(3.2, (0.9, 5.5), 0.01), "round two - control", images=5000, split="testall", folds=5)
+    'round two - control: +3.2 rsum [+0.9, +5.5], p = 0.01, 5,000 testall images in 5 folds, one seed'
     """
     low, high = comparison.interval
     gain = f"{comparison.difference:+.1f} rsum [{low:+.1f}, {high:+.1f}], {comparison.chance}"
-    line = f"{what}: {gain}, {images:,} dev image{'' if images == 1 else 's'}, one seed"
+    within = f" in {folds} folds" if folds > 1 else ""
+    line = f"{what}: {gain}, {images:,} {split} image{'' if images == 1 else 's'}{within}, one seed"
     return f"{line}: not distinguishable" if low <= 0 <= high else line
 
 

@@ -68,9 +68,7 @@ def online_negative(
 
 
 def _mean(
-    similarity: Float[Tensor, "anchors candidates"],
-    is_positive: Bool[Tensor, "anchors candidates"],
-    hardness: Number,
+    similarity: Float[Tensor, "anchors candidates"], is_positive: Bool[Tensor, "anchors candidates"], hardness: Number
 ) -> Float[Tensor, " anchors"]:
     without = is_positive.all(dim=1, keepdim=True)
     share = (similarity.detach() * hardness).masked_fill(is_positive & ~without, -math.inf).softmax(dim=1)

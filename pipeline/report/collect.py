@@ -14,17 +14,11 @@ from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.config.load import split_member
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.evaluation.ranks import DEV_RANKS, read_ranks
-from aoq.pipeline.evaluation.retrieval import (
-    Ranks,
-    cross_retrieval_ranks,
-    folded_ranks,
-    open_similarity,
-    rank_histogram,
-    summarise,
-)
+from aoq.pipeline.evaluation.retrieval import Ranks, cross_retrieval_ranks, rank_histogram, summarise
 from aoq.pipeline.evaluation.significance import Comparison, Interval, compare_runs, metric_intervals
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.stages.chain import Chain, Member, run_name, same_queries, teacher_of, trains_as_control
+from aoq.pipeline.stages.evaluation import evaluated_ranks, open_evaluated
 from aoq.pipeline.stages.splits import open_checked
 
 SEED = 0
@@ -163,8 +157,7 @@ def _score(chain: Chain, split: Split) -> Scored | None:
     evaluation = chain["evaluation"]
     if not evaluation.exists():
         return None
-    similarity = open_similarity(evaluation.opened() / "similarity.npy", split.image_count, split.caption_count)
-    ranks = folded_ranks(similarity, split.image_of, split.identity, folds=chain.experiment.evaluation.folds)
+    similarity, ranks = open_evaluated(chain)[1], evaluated_ranks(chain)
     intervals = metric_intervals(ranks, split.image_of, rng=np.random.default_rng(SEED))
     cross_ranks = rank_histogram(cross_retrieval_ranks(similarity, split.image_of, split.identity))
     return Scored(similarity, ranks, summarise(ranks), intervals, cross_ranks, evaluation.manifest())

@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 
 from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.data.folder import Split
 from aoq.pipeline.evaluation.ranks import DEV_RANKS
+from aoq.pipeline.evaluation.retrieval import Ranks
 from aoq.pipeline.evaluation.significance import Interval, compare_runs, rsum_intervals, verdict
-from aoq.pipeline.report.collect import ReportedRun, read_dev_ranks, seeds_of
-from aoq.pipeline.stages.chain import Chain
+from aoq.pipeline.report.collect import SEED, ReportedRun, read_dev_ranks, seeds_of
+from aoq.pipeline.stages.chain import Chain, same_queries
+from aoq.pipeline.stages.evaluation import evaluated_ranks, open_evaluated
 from aoq.pipeline.stages.splits import open_checked
 from aoq.pipeline.training.metrics import read_metrics, training_seconds
 
@@ -39,7 +42,7 @@ def _judge(pairs: Sequence[tuple[ReportedRun, ReportedRun]]) -> dict[str, Any]:
     interval, chance, label, baseline = gains[0].interval, gains[0].chance, run.label, other.label
     if len(pairs) > 1:
         ours, theirs = ([one.scored.ranks for one in side if one.scored] for side in zip(*pairs, strict=True))
-        rng = np.random.default_rng(0)
+        rng = np.random.default_rng(SEED)
         interval = rsum_intervals({"ours": ours}, theirs, run.split.image_of, rng=rng).get("ours")
         chance = ""  # p is of one seed
         label, baseline = (re.sub(r"@seed=\d+\b(?!,)|\bseed=\d+,|,seed=\d+", "", name) for name in (label, baseline))
@@ -95,6 +98,14 @@ def gain_on_control(chain: Chain) -> str | None:
     return line
 
 
+def evaluated_gain(chain: Chain, control: Chain) -> str | None:
+    """Compare the evaluations of round two and of the control's run; None unless both exist, of the same queries."""
+    if not (chain["evaluation"].exists() and control["evaluation"].exists() and same_queries(chain, control)):
+        return None
+    split, folds = open_evaluated(chain)[0], chain.experiment.evaluation.folds
+    return _verdict("round two", split, evaluated_ranks(chain), evaluated_ranks(control), folds)
+
+
 def gains_apart(chain: Chain, parts: Mapping[str, Artifact]) -> dict[str, str]:
     """Compare each part of a student's gain with the control on dev, as far as both are trained."""
     control = chain["control"]
@@ -104,9 +115,12 @@ def gains_apart(chain: Chain, parts: Mapping[str, Artifact]) -> dict[str, str]:
 
 def _dev_verdict(chain: Chain, part: str, training: Artifact, control: Artifact) -> str:
     split = open_checked(chain, chain.experiment.dataset.dev)
-    ours, theirs = (read_dev_ranks(one, split) for one in (training, control))
-    comparison = compare_runs(ours, theirs, split.image_of, rng=np.random.default_rng(0))
-    return verdict(comparison, f"{part} - control", images=split.image_count)
+    return _verdict(part, split, *(read_dev_ranks(one, split) for one in (training, control)))
+
+
+def _verdict(part: str, split: Split, ours: Ranks, theirs: Ranks, folds: int = 1) -> str:
+    comparison = compare_runs(ours, theirs, split.image_of, rng=np.random.default_rng(SEED))
+    return verdict(comparison, f"{part} - control", images=split.image_count, split=split.name, folds=folds)
 
 
 def _two_rounds(chain: Chain) -> list[Artifact]:

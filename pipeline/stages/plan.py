@@ -186,12 +186,7 @@ class _Planner:
         return self.combined(name, {"fusion": recipe}, first, members, fusion)
 
     def combined(
-        self,
-        name: str,
-        recipe: dict[str, Any],
-        source: Chain,
-        members: list[Member],
-        table: Rerank | Fusion | Refresh,
+        self, name: str, recipe: dict[str, Any], source: Chain, members: list[Member], table: Rerank | Fusion | Refresh
     ) -> Chain:
         """Plan a table that is made of others, on the data of `source`."""
         chain = replace(self.on_data_of(source, name, members), table=table)

@@ -20,13 +20,12 @@ from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.load import load_experiment, merged, override_text, parse_override, split_member
 from aoq.pipeline.config.losses import LossSection
 from aoq.pipeline.config.study import Change, Study, load_study
-from aoq.pipeline.data.folder import Split
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.evaluation.retrieval import Ranks, folded_ranks, open_similarity
+from aoq.pipeline.evaluation.retrieval import Ranks
 from aoq.pipeline.evaluation.significance import Interval, rsum_intervals
 from aoq.pipeline.stages.chain import Cell, same_queries
+from aoq.pipeline.stages.evaluation import evaluated_ranks, open_evaluated
 from aoq.pipeline.stages.plan import plan
-from aoq.pipeline.stages.splits import open_checked
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +125,7 @@ def make_study(planned: PlannedStudy, build: Build, engine: Engine) -> None:
     build.clear()
     study, rows = planned.study, [read_cell(cell) for cell in planned.cells]
     _write(build.directory / "results.parquet", [pa.Table.from_pylist([row]) for row in rows])
-    ranks = [(cell, _ranks(cell)) for cell in planned.cells]
+    ranks = [(cell, evaluated_ranks(cell.chain)) for cell in planned.cells]
     _write(build.directory / "ranks.parquet", [table for cell, both in ranks for table in _ranks_tables(cell, both)])
     summary = summarise_study(study, rows)
     for model in study.models:
@@ -137,16 +136,6 @@ def make_study(planned: PlannedStudy, build: Build, engine: Engine) -> None:
     _write(build.directory / "summary.parquet", [pa.Table.from_pylist([line]) for line in summary])
     (build.directory / "table.md").write_text(markdown(study, summary), encoding="utf-8")
     build.notes |= {"study": study.name, "cells": len(rows)}
-
-
-def _ranks(cell: Cell) -> Ranks:
-    split, evaluation = _split(cell), cell.chain.experiment.evaluation
-    similarity = open_similarity(cell.artifact.opened() / "similarity.npy", split.image_count, split.caption_count)
-    return folded_ranks(similarity, split.image_of, split.identity, folds=evaluation.folds)
-
-
-def _split(cell: Cell) -> Split:
-    return open_checked(cell.chain, cell.chain.experiment.evaluation.split)
 
 
 def _ranks_tables(cell: Cell, both: Ranks) -> Iterator[pa.Table]:
@@ -162,7 +151,8 @@ def _intervals(ranks: Sequence[tuple[Cell, Ranks]], baseline: str) -> dict[str, 
     for cell, both in ranks:
         by_arm.setdefault(cell.arm, []).append(both)
     compared = by_arm.pop(baseline)
-    return rsum_intervals(by_arm, compared, _split(ranks[0][0]).image_of, rng=np.random.default_rng(0))
+    split, _ = open_evaluated(ranks[0][0].chain)
+    return rsum_intervals(by_arm, compared, split.image_of, rng=np.random.default_rng(0))
 
 
 def _write(path: Path, tables: Sequence[pa.Table]) -> None:

@@ -47,10 +47,8 @@ def test_an_artefact_made_again_alike_is_whole_with_what_was_made_from_it(aoq, m
     assert "artefacts are whole" in aoq("verify", TINY, root=copy).stdout
 
 
-@pytest.mark.parametrize(
-    ("better", "said", "seconds"), [(10, " rsum [", 10), (0, ": not distinguishable", 10), (10, " rsum [", 1)]
-)
-def test_results_end_with_a_verdict(aoq, mined, tmp_path, better, said, seconds):
+@pytest.mark.parametrize(("better", "seconds"), [(10, 10), (0, 10), (10, 1)])
+def test_results_end_with_a_verdict(aoq, mined, tmp_path, better, seconds):
     root = shutil.copytree(mined, tmp_path / "root", symlinks=True)
     chain, rng = plan(str(TINY), data_root=tmp_path, artifact_root=root), np.random.default_rng(0)
     theirs = Ranks(rng.integers(0, 20, 20), rng.integers(0, 20, 100))
@@ -65,7 +63,6 @@ def test_results_end_with_a_verdict(aoq, mined, tmp_path, better, said, seconds)
             build.notes["metrics"] = summarise(ranks)
     shown = aoq("results", TINY, root=root).stdout
     (line,) = [line for line in shown.splitlines() if line.startswith("round two - control: +")]
-    assert said in line
     assert "20 dev images, one seed" in line
     assert ("not distinguishable" in line) == (better == 0)
     assert line.endswith("; 2.00 times its training time") == (seconds == 10)  # shorter ones tell nothing

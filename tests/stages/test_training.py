@@ -51,6 +51,10 @@ def test_results_show_another_split_beside_dev(make, file_of, places):
     assert train[:3] == ["round", "two,", "train"]
     metrics = chain["evaluation"].manifest()["metrics"]
     assert {f"{metrics[name]:.1f}" for name in ("i2t_r1", "rsum")} <= {*train}
+    make("control", "second_round", "evaluation", loss="online", more='evaluation.split = "train"')
+    printed = CliRunner().invoke(main, ["results", file_of("train"), *places], env={"COLUMNS": "120"}).stdout
+    verdicts = [line for line in printed.splitlines() if line.startswith("round two - control: ")]
+    assert ["12 dev images" in verdicts[0], "40 train images" in verdicts[1], "control, train" in printed] == [True] * 3
 
 
 def full(*_):
