@@ -134,13 +134,13 @@ def named_splits(listing: Listing, restval: Literal["train", "drop"]) -> Listing
 def draw_splits(listing: Listing, sizes: Mapping[str, int], seed: int, hashes: Sequence[bytes]) -> Listing:
     """Draw splits of these sizes; all other images are train. Images with the same content share a split.
 
-    Without sizes, dev and test are a tenth each, at most a thousand images.
+    Without sizes, dev and test are a tenth each, at least two and at most a thousand images.
     """
     if not sizes:
-        sizes = dict.fromkeys(("dev", "test"), min(1000, len(listing) // 10))
-        if not sizes["dev"]:
+        sizes = dict.fromkeys(("dev", "test"), min(1000, max(2, len(listing) // 10)))
+        if len(listing) < 10:
             few = f"{len(listing)} images are too few to draw dev and test from"
-            raise ValueError(f"{few}; say how many: --split-sizes dev=1.")
+            raise ValueError(f"{few}; say how many: --split-sizes dev=2.")
     if sum(sizes.values()) >= len(listing):
         raise ValueError(
             f"--split-sizes asks for {sum(sizes.values()):,} of {len(listing):,} images, and leaves none for train."
