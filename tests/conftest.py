@@ -76,8 +76,7 @@ def threads() -> Iterator[None]:
 def golden() -> Callable[[str], GoldenCase]:
     def load(name: str) -> GoldenCase:
         return GoldenCase(
-            load_file(GOLDEN / f"{name}.safetensors"),
-            json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8")),
+            load_file(GOLDEN / f"{name}.safetensors"), json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
         )
 
     return load

@@ -179,10 +179,7 @@ DEEP = "[" * 100_000
 
 @pytest.mark.parametrize(
     "content",
-    [
-        *(text.encode() for text in ("", "[]", "{}", DEEP, '{"files": 1e999}', "1" * 5000)),
-        b'\xff{"a": 1}',
-    ],
+    [*(text.encode() for text in ("", "[]", "{}", DEEP, '{"files": 1e999}', "1" * 5000)), b'\xff{"a": 1}'],
     ids=repr,
 )
 def test_what_is_no_manifest_ends_in_a_sentence(table, content):

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from aoq.pipeline.files import digest
 from aoq.pipeline.losses.distillation import batch_distillation
 from aoq.pipeline.losses.similarities import Similarities, offline_similarities
+from aoq.pipeline.reading import host_array
 from aoq.pipeline.tables.pairs import Pairs, pair_keys, require_one_each, rows_by_id
 from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
 from aoq.pipeline.training.processes import ALONE, Processes
@@ -37,7 +38,7 @@ def find_places(table: NegativeTable, side: str, items: Sized, ids: Sequence[str
         raise ValueError(f"the {side} are named by ids, and the table keeps none of them; give the table's order.")
     if len(ids) != len(items):
         raise ValueError(f"{len(ids)} {side[:-1]}_ids name {len(items)} {side}; give one each.")
-    rows = rows_by_id(ids, side[:-1])
+    rows = rows_by_id(host_array(ids, f"{side[:-1]}_ids").astype(str).tolist(), side[:-1])  # numbers are ids too
     if missing := [name for name in table.ids[side] if name not in rows]:
         raise ValueError(
             f"{len(missing)} of the table's {side} are not among the ids, the first is {missing[0]!r}; these are "

@@ -111,10 +111,7 @@ class Meetings:
 
 
 def measure_meetings(
-    table: NegativeTable,
-    lists: MeetingLists,
-    batches: Sequence[Integer[np.ndarray, "_ 2"]],
-    rng: np.random.Generator,
+    table: NegativeTable, lists: MeetingLists, batches: Sequence[Integer[np.ndarray, "_ 2"]], rng: np.random.Generator
 ) -> Meetings:
     """Measure batches of pairs (image, caption), at most 200 of them, chosen at random."""
     batches = [batches[number] for number in rng.permutation(len(batches))[:MEASURED]]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -47,9 +48,13 @@ class Similarities:
 
     matrix: Float[Tensor, "batch batch"]
     is_positive: Bool[Tensor, "batch batch"]
+    """Entries that are no negatives; an array, as of `BatchSampler.is_positive`, becomes a tensor."""
     offline: OfflineSimilarities | None = None
     hardness: Number = math.inf
     """Concentration of the weights on the most similar in-batch negatives; infinity is the hardest one alone."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_positive", torch.as_tensor(self.is_positive, device=self.matrix.device))
 
     @property
     def positive(self) -> Float[Tensor, " batch"]:
@@ -78,7 +83,9 @@ LossFunction = Callable[..., LossValue]
 """A loss on `Similarities`; its other keywords are numbers."""
 
 
-def positive_pairs(image_rows: Int[Tensor, " batch"], *, mask_positives: bool) -> Bool[Tensor, "batch batch"]:
+def positive_pairs(
+    image_rows: Int[Tensor, " batch"] | Int[np.ndarray, " batch"], *, mask_positives: bool
+) -> Bool[Tensor, "batch batch"]:
     """Mark the entries of the online matrix that are no negatives.
 
     A batch may hold two captions of one image. The official code excludes only the diagonal (`mask_positives=False`).
@@ -88,6 +95,7 @@ def positive_pairs(image_rows: Int[Tensor, " batch"], *, mask_positives: bool) -
             [0, 1, 0],
             [1, 0, 1]], dtype=torch.int32)
     """
+    image_rows = torch.as_tensor(image_rows)
     if not mask_positives:
         return torch.eye(len(image_rows), dtype=torch.bool, device=image_rows.device)
     return image_rows[:, None] == image_rows[None, :]
@@ -116,7 +124,7 @@ def guided_matches(scores: Float[Tensor, "batch batch"], *, margin: float = 0.0)
 def offline_similarities(
     images: Float[Tensor, "rows D"],
     captions: Float[Tensor, "rows D"],
-    image_rows: Int[Tensor, " rows"] | None = None,
+    image_rows: Int[Tensor, " rows"] | Int[np.ndarray, " rows"] | None = None,
     *,
     companions: bool = True,
 ) -> OfflineSimilarities:
@@ -143,7 +151,7 @@ def offline_similarities(
     pairs = zip(other_images, other_captions, strict=True)
     derived = [(image * caption).sum(dim=1) for image, caption in pairs] if companions else []
     if image_rows is not None and companions:
-        corresponding = image_rows[size : 2 * size] == image_rows[2 * size :]
+        corresponding = torch.eq(*torch.as_tensor(image_rows, device=images.device)[size:].split(size))
         derived = [similarity.masked_fill(corresponding, NO_NEGATIVE) for similarity in derived]
     return OfflineSimilarities(
         (anchor_images * other_captions[0]).sum(dim=1), (other_images[0] * anchor_captions).sum(dim=1), *derived

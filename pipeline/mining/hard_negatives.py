@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
@@ -69,32 +68,29 @@ def hard_negatives(
             raise ValueError("images go with captions and image_of; documents and positives go with queries.")
         one, other = _vectors(images, "images", metric), _vectors(captions, "captions", metric)
         pairs = _image_of(image_of, len(one.rows), len(other.rows))
-        sides = []
+        sides = ["images", "captions"]
     else:
         if captions is not None or image_of is not None:
             raise ValueError("queries go with documents and positives; captions and image_of go with images.")
         one = _vectors(queries, "queries", metric)
         other = one if documents is None else _vectors(documents, "documents", metric)
-        pairs = _pairs(positives, len(one.rows), alone=documents is None)
+        pairs = _pairs(positives, len(one.rows), len(other.rows), alone=documents is None)
         sides = ["queries"] if documents is None else ["queries", "documents"]
     alone = len(sides) == 1
     depths = _depths(h, both=not alone)
     longest = longest_lists(pairs, len(one.rows), len(other.rows), one_set=alone).values()
-    for depth, most in zip(depths, longest, strict=True):
-        if depth > most:
-            raise ValueError(f"h is {h}, and no anchor has more than {most} negatives; lower h to at most {most}.")
+    if any(depth > most for depth, most in zip(depths, longest, strict=True)):
+        most = ", ".join(f"{most} for {side}" for most, side in zip(longest, sides, strict=False))
+        raise ValueError(f"h is {h}, and anchors have fewer negatives: at most {most}; lower h.")
+    if (ours := one.rows.shape[1]) != (theirs := other.rows.shape[1]):
+        raise ValueError(f"{sides[0]} have {ours} dimensions and {sides[1]} {theirs}; both must come from one model.")
     problem = Problem(one.rows, other.rows, pairs, *depths, one_set=alone, known_norms=(one.norms, other.norms))
     result = search_problem(problem, search=search)
     lists = {d: result.lists.get(d) or _empty_lists(problem.size(d).anchors) for d in DIRECTIONS}
     about = {d: {"h": lists[d].h, "search": result.search, **result.guarantees[d]} for d in problem.directions}
     manifest = {"teacher": {"vectors": "in memory", "metric": metric}, "directions": about}
-    manifest |= {"sides": sides} if sides else {}
+    manifest |= {"sides": sides} if queries is not None else {}
     return NegativeTable(lists["i2t"], lists["i2t" if alone else "t2i"], manifest, problem.positives)
-
-
-def _is_tensor(values: Any) -> bool:
-    """Check without loading torch: whoever has a tensor has loaded it."""
-    return "torch" in sys.modules and isinstance(values, sys.modules["torch"].Tensor)
 
 
 def _vectors(values: Any, name: str, metric: str) -> Vectors:
@@ -107,9 +103,12 @@ def _vectors(values: Any, name: str, metric: str) -> Vectors:
 
 def _depths(h: Any, *, both: bool) -> tuple[int, int]:
     """Return the length of the lists of each side."""
-    two = [h, h if both else 0] if np.ndim(h) == 0 else list(h)
-    if len(two) != 2 or any(isinstance(one, bool) or not isinstance(one, (int, np.integer)) for one in two):
-        raise ValueError(f"h is {h!r}; give a whole number, or two: for the lists of the first side and of the second.")
+    given = host_array(h, "h")
+    two = given if given.ndim else np.array([h, h if both else 0])
+    if two.shape != (2,) or two.dtype.kind not in "iu" or two.min() < 0 or not two.any():
+        raise ValueError(
+            f"h is {h!r}; give a positive number, or two: for the lists of each side, one of them may be 0."
+        )
     if two[1] and not both:
         raise ValueError(f"h is {h!r}, and queries alone have one side; give one number.")
     return int(two[0]), int(two[1])
@@ -126,35 +125,40 @@ def _image_of(image_of: Any, images: int, captions: int) -> Integer[np.ndarray, 
     return rows
 
 
-def _pairs(positives: Any, queries: int, *, alone: bool) -> Integer[np.ndarray, "pairs 2"]:
+def _pairs(positives: Any, queries: int, documents: int, *, alone: bool) -> Integer[np.ndarray, "pairs 2"]:
     """Return rows (query, document); queries `alone` need none."""
     if positives is None and not alone:
         raise ValueError("give the true documents of each query as positives; [] if there are none.")
-    if isinstance(positives, list) and positives and all(isinstance(one, tuple) and len(one) == 2 for one in positives):
-        positives = np.array(positives)
-    if isinstance(positives, np.ndarray) or _is_tensor(positives):
-        pairs = host_array(positives, "positives")
-        if pairs.size == 0:
-            pairs = np.empty((0, 2), np.int64)
+    given: Any = [] if positives is None else positives
+    if hasattr(given, "__array__"):  # of numpy, torch or pandas
+        given = host_array(given, "positives")
+    if not isinstance(given, np.ndarray) or given.dtype == object:
+        given = [list(one) if isinstance(one, set) else one for one in given]
+        if all(isinstance(one, tuple) and len(one) == 2 for one in given):
+            given = np.array(given)
+    if isinstance(given, np.ndarray):
+        pairs = given if given.size else np.empty((0, 2), np.int64)
         if pairs.ndim != 2 or pairs.shape[1] != 2 or not np.issubdtype(pairs.dtype, np.integer):
             raise ValueError(
                 f"positives are {pairs.dtype} of shape {pairs.shape}; give integer rows (query, document)."
             )
     else:
-        given = [list(rows) if isinstance(rows, set) else rows for rows in positives or [[]] * queries]
         lists = [host_array(rows, "positives") for rows in given]
         if len(lists) != queries or any(one.ndim != 1 or (one.size and one.dtype.kind not in "iu") for one in lists):
             raise ValueError(
                 f"positives are {len(lists)} items and there are {queries} queries; give a list of document rows for "
                 "each query, or an (n, 2) array of rows (query, document)."
             )
-        if positives and all(isinstance(rows, list) and len(rows) == 2 and rows[0] < queries for rows in positives):
+        if all(isinstance(rows, list) and len(rows) == 2 and rows[0] < queries for rows in given):
             raise ValueError(
                 f"positives are {queries} lists of two numbers for {queries} queries: pairs, or two documents of each "
                 "query. Give pairs as tuples or an (n, 2) array, and documents as a list of arrays."
             )
-        lists = [one.astype(np.int64) for one in lists]
-        pairs = np.stack([np.repeat(np.arange(queries), list(map(len, lists))), np.concatenate(lists)], axis=1)
+        rows = np.repeat(np.arange(queries), [*map(len, lists)])
+        pairs = np.column_stack([rows, np.concatenate(lists).astype(np.int64)])
+    for side, rows, count in zip(("queries", "documents"), pairs.T, (queries, documents), strict=True):
+        if len(outside := rows[(rows < 0) | (rows >= count)]):
+            raise ValueError(f"positives name row {outside[0]} of the {side}, and there are rows 0 to {count - 1}.")
     return pairs
 
 

@@ -126,10 +126,7 @@ def data_differ(one: NegativeTable, other: NegativeTable) -> str:
 
 
 def difference(
-    one: Int32[np.ndarray, "anchors depth"],
-    other: Int32[np.ndarray, "anchors depth"],
-    *,
-    changed: int = 5,
+    one: Int32[np.ndarray, "anchors depth"], other: Int32[np.ndarray, "anchors depth"], *, changed: int = 5
 ) -> Difference:
     """Compare lists of the same anchors."""
     common = common_by_depth(one, other)

@@ -18,8 +18,9 @@ from pydantic import ValidationError
 from aoq.pipeline.config.screen import Screen, Suspected
 from aoq.pipeline.config.section import explain_refusal
 from aoq.pipeline.data.noise import read_clean_pairs
-from aoq.pipeline.reading import require_unmasked
+from aoq.pipeline.reading import host_array
 from aoq.pipeline.search.lists import NegativeLists, to_arrow
+from aoq.pipeline.search.positives import pairs_of
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables import files
 from aoq.pipeline.tables.contents import TableContents
@@ -42,6 +43,10 @@ class NegativeTable(TableContents):
     0, one for each of its anchors. In a table of one set, searched among itself, `t2i` is `i2t`: both directions have
     the same lists, and `directions` names the first alone.
     """
+
+    def __post_init__(self) -> None:
+        if self.positives is not None and getattr(self.positives, "dtype", None) != np.int32:
+            object.__setattr__(self, "positives", _pairs(self.positives, len(self.i2t), len(self.t2i)))
 
     def __repr__(self) -> str:
         lists = [f"{direction}: {len(self[direction])} lists of {self[direction].h}" for direction in self.directions]
@@ -78,20 +83,24 @@ class NegativeTable(TableContents):
 
         if unknown := [rule for rule in rules if rule not in Screen.model_fields]:
             raise ValueError(f"there is no rule {unknown[0]!r}; the rules are {', '.join(Screen.model_fields)}.")
+        given = images, captions, positives, pair_probabilities
+        images, captions, positives, pair_probabilities = (
+            value if value is None or isinstance(value, (str, Path)) else host_array(value, name)
+            for value, name in zip(given, ("images", "captions", "positives", "pair_probabilities"), strict=True)
+        )
         arrays = {"positives": positives, "pair_probabilities": pair_probabilities, "judgements": judgements}
         options = {**rules, **{option: _name(value) for option, value in arrays.items()}}
         try:
             screen = Screen(**{option: value for option, value in options.items() if value is not None})
         except ValidationError as error:
             raise ValueError(explain_refusal(Screen, error)) from None
-        for name, values in {"images": images, "captions": captions, **arrays}.items():
-            require_unmasked(values, name)
         sizes = len(self.i2t), len(self.t2i)
         require_one_each(texts, "texts", sizes[1])
         require_one_each(images, "vectors of images", sizes[0])
         require_one_each(captions, "vectors of captions", sizes[1])
-        if isinstance(positives, (str, Path)):
-            positives = read_matches(Path(positives), *sizes)
+        if positives is not None:
+            is_file = isinstance(positives, (str, Path))
+            positives = read_matches(Path(positives), *sizes) if is_file else _pairs(positives, *sizes)
         if isinstance(pair_probabilities, (str, Path)):
             pair_probabilities = read_clean_pairs(Path(pair_probabilities), sizes[1])
         judged = None
@@ -200,6 +209,14 @@ def parts_of(table: NegativeTable | ScreenedTable) -> Parts:
     if isinstance(table, ScreenedTable):
         return Parts(table.table, table.view, table.suspected)
     return Parts(table, None, "drop")
+
+
+def _pairs(given: Any, images: int, captions: int) -> Pairs:
+    """Return rows (image, caption), given as any numbers, or as the image of each caption."""
+    rows = host_array(given, "positives")
+    if rows.size and rows.dtype.kind not in "iu":
+        raise ValueError(f"positives are {rows.dtype} of shape {rows.shape}; give integer rows (image, caption).")
+    return pairs_of(rows if rows.size else np.empty((0, 2), np.int32), images, captions)
 
 
 def _data_frame(lists: NegativeLists, **more: np.ndarray) -> Any:

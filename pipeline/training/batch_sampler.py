@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,7 @@ class BatchSampler:
         community: int = COMMUNITY,
         offline: bool = True,
     ) -> None:
+        batch_size, seed, rank, world_size = map(index, (batch_size, seed, rank, world_size))
         if not offline and (batches is None or companions is not None):
             raise ValueError('offline=False leaves mined batches alone; set batches="mined", and no companions.')
         if companions not in _OFFLINE:
@@ -145,7 +147,7 @@ class BatchSampler:
         The groups are anchors, offline negatives and, unless companions are omitted, companions.
         """
         drawn = []
-        for pair in pairs.astype(np.int32):
+        for pair in host_array(pairs, "pairs").astype(np.int32):
             rng = step_rng(seed=self._seed, epoch=epoch, step=int(pair))
             drawn.append(self._sampler.draw(pair[None], rng, epoch).groups)
         return np.concatenate(drawn, axis=1).astype(np.int64)
@@ -184,10 +186,12 @@ class BatchSampler:
 
         If each caption has one image, `aoq.positive_pairs` does the same.
         """
-        return self._sampler.are_pairs(batch[:, :1], batch[None, :, 1])
+        rows = host_array(batch, "batch")
+        return self._sampler.are_pairs(rows[:, :1], rows[None, :, 1])
 
     def set_epoch(self, epoch: int) -> None:
         """Iterate over this epoch next: from its start, or from the position that `load_state_dict` set."""
+        epoch = index(epoch)
         if self._has_begun or epoch != self._epoch:
             self._epoch, self._step, self._has_begun = epoch, 0, False
 
@@ -196,7 +200,7 @@ class BatchSampler:
 
         With workers a DataLoader asks for batches ahead of the training: then say after how many the training stopped.
         """
-        done = self._step if step is None else step
+        done = self._step if step is None else index(step)
         epoch, done = (self._epoch + 1, 0) if done == self._steps else (self._epoch, done)
         return {"epoch": epoch, "step": done, **self._kind}
 

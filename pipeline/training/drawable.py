@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Float32, Float64, Int32, Int64
 
 from aoq.pipeline.config.screen import Suspected
 from aoq.pipeline.config.tables import Sampling
-from aoq.pipeline.reading import require_unmasked
+from aoq.pipeline.reading import host_array
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.pairs import SIDES
@@ -93,6 +93,7 @@ def drawable(
     *,
     h: int | None = None,
     after: int = 0,
+    option: str = "",
     weights: Float[np.ndarray, "anchors h"] | None = None,
     judged: Judged | None = None,
     suspected: Suspected = "drop",
@@ -104,11 +105,11 @@ def drawable(
     suspected negatives only draws from the least suspected. With soft margins the suspicion is kept as a probability.
     """
     shape, ranks = lists.negative_ids.shape, slice(after, h)
-    _check_depth(direction, lists.negative_ids, h, after)
+    _check_depth(direction, lists.negative_ids, h, after, option or f"h_{SIDES[direction][1]}")
     ids = lists.negative_ids[:, ranks]
     drawn = Drawable(ids, scores=lists.scores[:, ranks], positive_score=lists.positive_score)
     if weights is not None:
-        require_unmasked(weights, f"{direction}_weights")
+        weights = host_array(weights, f"{direction}_weights")
         if weights.shape != shape:
             raise ValueError(f"{direction}_weights are {weights.shape}, and the lists of {direction} are {shape}.")
         if not ((weights >= 0) & (weights < np.inf)).all():
@@ -134,9 +135,10 @@ def drawable_of(
     direction: Direction,
     *,
     h: int | None,
+    option: str = "",
     weights: Float[np.ndarray, "anchors h"] | None = None,
 ) -> Drawable:
-    """Take the lists of a table; negatives that its screen flags are left out, unless all of a list are flagged."""
+    """Take the lists of a table but what its screen flags, unless all of a list are flagged; `option` names `h`."""
     parts = parts_of(table)
     if parts.suspected == "soft_margin":
         raise ValueError(
@@ -146,7 +148,7 @@ def drawable_of(
     lists, judged = parts.table[direction], parts.judged(direction)
     if not lists.h:
         raise ValueError(f"the table has no lists of {direction}; mine both directions.")
-    return drawable(direction, lists, h=h, weights=weights, judged=judged, suspected=parts.suspected)
+    return drawable(direction, lists, h=h, option=option, weights=weights, judged=judged, suspected=parts.suspected)
 
 
 def _gap_logarithms(lists: NegativeLists, gap: float, sharpness: float) -> Float64[np.ndarray, "anchors h"]:
@@ -162,8 +164,9 @@ def _gap_logarithms(lists: NegativeLists, gap: float, sharpness: float) -> Float
     return -sharpness * np.square(lists.positive_score[:, None].astype(np.float64) - lists.scores - gap)
 
 
-def _check_depth(direction: Direction, ids: Int32[np.ndarray, "anchors h"], h: int | None, after: int) -> None:
-    depth = f"h_{SIDES[direction][1]}"
+def _check_depth(
+    direction: Direction, ids: Int32[np.ndarray, "anchors h"], h: int | None, after: int, depth: str
+) -> None:
     if h is not None and not 1 <= h <= ids.shape[1]:
         raise ValueError(
             f"{depth} = {h}, but the table keeps {ids.shape[1]} per anchor in {direction}; give 1 to {ids.shape[1]}, "

@@ -282,10 +282,7 @@ def test_rows_are_found_by_id(world, data):
         ({"captions": [""] * 29}, "29 captions are given for a table of 30"),
         ({"caption_ids": ["a"] * 30}, "the captions are named by ids, and the table keeps none of them"),
         ({"image_ids": ["a"]}, "1 image_ids name 15 images; give one each"),
-        (
-            {"image_ids": list("abcdefghijklmno")},
-            "15 of the table's images are not among the ids, .* 'photo_0'",
-        ),
+        ({"image_ids": list("abcdefghijklmno")}, "15 of the table's images are not among the ids, .* 'photo_0'"),
     ],
 )
 def test_other_data_are_refused(world, wrong, message):

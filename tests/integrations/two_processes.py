@@ -8,11 +8,7 @@ import sys
 
 import numpy as np
 import torch
-from sentence_transformers import (
-    SentenceTransformer,
-    SentenceTransformerTrainer,
-    SentenceTransformerTrainingArguments,
-)
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 
 import aoq
 from aoq.integrations.sentence_transformers import DistilledLoss, OfflineQuintupletLoss, TableData

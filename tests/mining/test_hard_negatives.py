@@ -17,13 +17,13 @@ from tests.mining.conftest import by_norm, check, unit
 
 
 @settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 10_000), queries=st.integers(1, 12), documents=st.integers(9, 40), kind=st.integers(0, 2))
+@given(seed=st.integers(0, 10_000), queries=st.integers(1, 12), documents=st.integers(9, 40), kind=st.integers(0, 3))
 def test_a_corpus_with_several_positives_and_with_none(seed, queries, documents, kind):
     rng = np.random.default_rng(seed)
     one, other = unit(rng, queries), unit(rng, documents)
     own = [sorted(rng.choice(documents, rng.integers(0, 4), replace=False).tolist()) for _ in range(queries)]
     pairs = np.array([(query, row) for query, rows in enumerate(own) for row in rows], dtype=np.int64).reshape(-1, 2)
-    positives = ([*map(np.array, own)], pairs, [*map(tuple, pairs.tolist())])[kind if len(pairs) else 0]
+    positives = ([*map(np.array, own)], pairs, [*map(tuple, pairs)], {*map(tuple, pairs)})[kind if len(pairs) else 0]
     table = hard_negatives(queries=one, documents=other, positives=positives, h=(4, 0))
     check(table.i2t, one, other, own, 4)
     assert table.t2i.negative_ids.shape == (documents, 0)
@@ -142,12 +142,12 @@ MASKED = np.ma.masked_equal(GOOD, 1)
         ({"queries": GOOD, "documents": GOOD, "positives": [[0]]}, "1 items and there are 4 queries"),
         ({"queries": GOOD, "documents": GOOD, "positives": [[0, 1]] * 4}, "4 lists of two numbers for 4 queries"),
         ({"queries": GOOD, "documents": GOOD, "positives": np.array([0, 1])}, r"shape \(2,\); give integer rows"),
-        ({"queries": GOOD, "documents": GOOD, "positives": np.array([[0, 9]])}, "9, but .* are numbered"),
+        ({"queries": GOOD, "documents": GOOD, "positives": np.array([[0, 9]])}, "row 9 of the documents, and"),
         ({"images": GOOD, "captions": GOOD[:3]}, "3 captions and 4 images do not form pairs"),
         ({"images": GOOD, "captions": GOOD, "image_of": [0.5] * 4}, "image_of is float64"),
         ({"images": GOOD, "captions": GOOD, "image_of": [0, 1, 2, 4]}, "caption 3 is paired with image 4"),
-        ({"images": GOOD, "captions": GOOD, "h": 4}, r"lower h to at most 3"),
-        ({"images": GOOD, "captions": GOOD, "h": 0}, "one must be at least 1"),
+        ({"images": GOOD, "captions": GOOD, "h": 4}, "h is 4, and .*: at most 3 for images, 3 for captions; lower h"),
+        ({"images": GOOD, "captions": GOOD, "h": 0}, "h is 0; give a positive number"),
         ({"images": GOOD * np.nan, "captions": GOOD}, "row 0 of images is not finite"),
         ({"images": GOOD, "captions": GOOD * 0}, "row 0 of captions is zero"),
         (
@@ -159,8 +159,8 @@ MASKED = np.ma.masked_equal(GOOD, 1)
         ({"images": GOOD, "captions": GOOD[:, :3] + 1}, "images have 4 dimensions and captions 3"),
         ({"images": GOOD, "captions": GOOD, "metric": "l2"}, "metric is 'l2'"),
         ({"images": GOOD, "captions": GOOD, "search": "best"}, "there is no search 'best'"),
-        ({"images": GOOD, "captions": GOOD, "h": True}, "h is True; give a whole number, or two"),
-        ({"images": GOOD, "captions": GOOD, "h": (1, 1, 1)}, "give a whole number, or two"),
+        ({"images": GOOD, "captions": GOOD, "h": True}, "h is True; give a positive number, or two"),
+        ({"images": GOOD, "captions": GOOD, "h": (1, 1, 1)}, "give a positive number, or two"),
         ({"queries": GOOD, "h": (1, 1)}, "queries alone have one side"),
         ({"queries": GOOD, "documents": GOOD, "positives": [[0.5]] * 4}, "give a list of document rows"),
         ({"queries": GOOD, "documents": GOOD, "positives": [0, 1, 2, 3]}, "give a list of document rows"),

@@ -280,10 +280,7 @@ def ragged(*lengths):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (
-            "hf:no/set::vector",
-            r"no/set of the Hugging Face hub cannot be loaded \(Couldn't reach 'no/set' .*\); ",
-        ),
+        ("hf:no/set::vector", r"no/set of the Hugging Face hub cannot be loaded \(Couldn't reach 'no/set' .*\); "),
         (
             "hf:some/set::vectors",
             r"hf:some/set has no part 'vectors'; those with a row of floats per item are \['vector'\]\.",

@@ -70,10 +70,7 @@ def test_the_student_searches_for_the_next_one(planned):
     assert second["control"].key == first["control"].key
     similarity, is_positive = student_scores(first)
     table = lists_of(second)
-    for direction, matrix, own, h in (
-        ("i2t", similarity, is_positive, 10),
-        ("t2i", similarity.T, is_positive.T, 4),
-    ):
+    for direction, matrix, own, h in (("i2t", similarity, is_positive, 10), ("t2i", similarity.T, is_positive.T, 4)):
         best = -np.sort(-np.where(own, -np.inf, matrix), axis=1)[:, :h]
         np.testing.assert_allclose(table[direction].scores, best, atol=1e-5)
         assert table.manifest["directions"][direction]["certified_share"] == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from copy import deepcopy
 from dataclasses import replace
@@ -15,6 +16,7 @@ from aoq.pipeline.batches.lists import meeting_lists
 from aoq.pipeline.batches.order import MinedBatches
 from aoq.pipeline.config.losses import AdaptiveLoss
 from aoq.pipeline.data.batches import epoch_order, step_rng, steps_per_epoch
+from aoq.pipeline.losses.similarities import Similarities, positive_pairs
 from aoq.pipeline.mining.hard_negatives import hard_negatives
 from aoq.pipeline.training.batch_sampler import BatchSampler
 from aoq.pipeline.training.batches import draw_batch, offline_draws
@@ -182,6 +184,19 @@ def test_heads_and_weights_say_what_is_drawn(table, make):
     for batch in make(i2t_weights=weights):
         anchors, offline, _ = np.split(batch, 3)
         np.testing.assert_array_equal(offline[:, 1], i2t[anchors[:, 0], 3])
+
+
+def test_rows_and_numbers_of_any_kind_are_taken(make):
+    one = make(seed=2, i2t_weights=torch.ones(IMAGES, 8))
+    other = make(seed=np.int64(2), batch_size=torch.tensor(10), i2t_weights=np.ones((IMAGES, 8)).tolist())
+    for sampler in (one, other):
+        sampler.set_epoch(np.int64(3))
+    assert json.dumps(one.state_dict(np.int64(1))) == json.dumps(other.state_dict(1))
+    rows = torch.from_numpy(next(iter(one)))[:10]
+    assert torch.equal(rows, torch.from_numpy(next(iter(other)))[:10])
+    np.testing.assert_array_equal(one.draw_each([4, 7], 1), other.draw_each(torch.tensor([4, 7]), 1))
+    is_positive = Similarities(torch.zeros(10, 10), one.is_positive(rows)).is_positive
+    assert torch.equal(is_positive, positive_pairs(rows[:, 0].numpy(), mask_positives=True))
 
 
 WEIGHTS = np.ones((IMAGES, 8))

@@ -98,7 +98,7 @@ def test_rows_of_a_data_set_get_columns(table):
     [
         ({"direction": "both"}, r'it is "i2t" \(of images\) or "t2i"'),
         ({"k": 0}, "leaves no negatives; give at least 1"),
-        ({"h": 11}, "the table keeps 10 per anchor in i2t"),
+        ({"h": 11}, "h = 11, but the table keeps 10 per anchor in i2t"),
         ({"anchors": ["a"]}, "1 images are given for a table of 12"),
         ({"candidates": ["a"]}, "1 captions are given for a table of 24"),
     ],

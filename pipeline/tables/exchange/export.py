@@ -108,14 +108,7 @@ def export_table(
 
 
 def _require_content(
-    name: str,
-    form: Format,
-    images: Content,
-    captions: Content,
-    packed: bool,
-    direction: Direction,
-    *,
-    is_one_set: bool,
+    name: str, form: Format, images: Content, captions: Content, packed: bool, direction: Direction, *, is_one_set: bool
 ) -> None:
     """Refuse ids that a reader would take for texts, and content that the format has no place for."""
     with_pictures = ", ".join(one for one, other in FORMATS.items() if other.images in ("path", "lookup"))

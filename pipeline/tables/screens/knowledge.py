@@ -160,7 +160,7 @@ class Context:
         if self.table.is_one_set and self.table.positives is not None:  # here positives are texts that match, too
             anchors, candidates = with_itself(self.table.positives, rows).T
             own = Positives.of_pairs(anchors, candidates, rows)
-        return Texts(self.known.texts or (), own)
+        return Texts(() if self.known.texts is None else self.known.texts, own)
 
     @cached_property
     def _norms(self) -> dict[str, Float64[np.ndarray, " items"]]:

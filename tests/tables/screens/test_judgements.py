@@ -50,12 +50,7 @@ def test_grades_become_probabilities_and_lie_in_their_range(tmp_path):
         (read_judgements, "j.csv", f"{HEAD}5,-1,1\n", "pair 0 names image '-1'"),
         (read_judgements, "j.csv", f"{HEAD}5,0,0.5\n5,1,-1e-9\n", "have probability -1e-09, and it lies"),
         (read_judgements, "j.csv", f"{HEAD}5,0,inf\n", "have probability inf, and it lies between 0 and 1"),
-        (
-            read_judgements,
-            "j.csv",
-            f"{HEAD}5,0,0.5\n2,1,1\n5,0,0.7\n",
-            "caption 5 are judged twice, .* 0.5 and 0.7",
-        ),
+        (read_judgements, "j.csv", f"{HEAD}5,0,0.5\n2,1,1\n5,0,0.7\n", "caption 5 are judged twice, .* 0.5 and 0.7"),
         (read_judgements, "j.jsonl", '{"caption_id": 5, "probability": NaN}', "line 1: the number NaN is not finite"),
         (read_judgements, "j.parquet", "no parquet", "is damaged or not"),
         (read_judgements, "j.parquet", None, r"j\.parquet does not exist"),
