@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 from pathlib import Path
 
 from tests.chaos import forks
@@ -60,7 +59,7 @@ ARGUMENTS = (
 
 def hostile_argument(reference: Reference, folder: Path, rng: random.Random) -> None:
     place = reference.copy(folder / "place")
-    shutil.copytree(reference.folder / "tiny", place, symlinks=True, dirs_exist_ok=True)
+    reference.copy_chain("evaluation", place)
     before = {path.name for path in place.iterdir()}
     if rng.random() < 0.5:
         command = ["aoq", *rng.choice(ARGUMENTS)]

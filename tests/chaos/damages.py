@@ -15,7 +15,6 @@ from tests.chaos.reference import (
     CHAINS,
     MINED,
     READERS,
-    WRITERS,
     Reference,
     artefacts,
     content,
@@ -48,7 +47,7 @@ def of_an_artefact(reference: Reference, folder: Path, rng: random.Random) -> No
     """Damage a published file, take away what was made after it, and make that again."""
     name = rng.choice(list(CHAINS))
     place = reference.copy_chain(name, folder / "place")
-    wanted, stages = reference.chain(name), [s for s in STAGES if (place / "artifacts" / s).is_dir()]
+    wanted, stages = reference.made(name).files, [s for s in STAGES if (place / "artifacts" / s).is_dir()]
     stage = rng.choice(stages[:-1])
     chosen = rng.choice(sorted(p for p in (place / "artifacts" / stage).rglob("*") if p.is_file() and p.suffix))
     if chosen.suffix in (".lock", ".work"):
@@ -86,7 +85,7 @@ def of_unfinished_work(reference: Reference, folder: Path, rng: random.Random) -
     ended = forks.run(luigi(*CHAINS[name]), folder)
     hold(refused_well(ended), f"{name}: {what}")
     if ended.code == 0:
-        hold(differences(reference.chain(name), artefacts(folder)), f"{name}: {what}")
+        hold(differences(reference.made(name).files, artefacts(folder)), f"{name}: {what}")
 
 
 def of_a_table(reference: Reference, folder: Path, rng: random.Random) -> None:
@@ -113,9 +112,9 @@ def of_mining_work(reference: Reference, folder: Path, rng: random.Random) -> No
     (place / "luigi.cfg").write_text("[paths]\ncache_root = cache\n")
     before = {path.name for path in place.iterdir()}
     images = rng.choice(("images.npy", (place / "images.npy").as_uri()))
-    command, (_, operations) = ("aoq", "mine", images, "captions.npy", "out", *MINED), reference.length("mine")
+    command, undisturbed = ("aoq", "mine", images, "captions.npy", "out", *MINED), reference.made("mine")
     for _ in range(10):
-        forks.run(command, place, kill_before=rng.randint(1, operations))
+        forks.run(command, place, kill_before=rng.randint(1, undisturbed.operations))
         if (place / "out").exists():
             shutil.rmtree(place / "out")
             continue
@@ -130,8 +129,7 @@ def of_mining_work(reference: Reference, folder: Path, rng: random.Random) -> No
     ended = forks.run(command, place)
     hold(refused_well(ended), what)
     if ended.code == 0:
-        wanted = reference.written(next(writer for writer in WRITERS if writer.name == "mine"))
-        hold(differences(wanted, content(place / "out")), what)
+        hold(differences(undisturbed.files, content(place / "out")), what)
 
 
 KINDS = [

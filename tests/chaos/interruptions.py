@@ -16,12 +16,12 @@ from tests.chaos.campaign import Kind
 from tests.chaos.reference import (
     CHAINS,
     WRITERS,
+    Made,
     Reference,
     artefacts,
     content,
     leftovers,
     luigi,
-    taken,
     write_experiments,
 )
 from tests.chaos.rules import failed, hold, nothing_left, refused_well
@@ -30,12 +30,11 @@ KILLS_OF_A_CHAIN = 4
 """Each case kills one chain this often, and counts once."""
 
 
-def instant(length: tuple[float, int], share: float, rng: random.Random) -> dict[str, float]:
+def instant(made: Made, share: float, rng: random.Random) -> dict[str, float]:
     """Draw when to kill: at a moment of the run, or before one of the operations by which files come and go."""
-    seconds, operations = length
     if rng.random() < 0.5:
-        return {"kill_after": rng.uniform(0, share * seconds)}
-    return {"kill_before": rng.randint(1, max(1, round(share * operations)))}
+        return {"kill_after": rng.uniform(0, share * made.seconds)}
+    return {"kill_before": rng.randint(1, max(1, round(share * made.operations)))}
 
 
 def kill_a_chain(reference: Reference, folder: Path, rng: random.Random) -> None:
@@ -43,12 +42,12 @@ def kill_a_chain(reference: Reference, folder: Path, rng: random.Random) -> None
     name = rng.choice(list(CHAINS))
     task, experiment = CHAINS[name]
     write_experiments(folder)
-    wanted, command = reference.chain(name), luigi(task, experiment)
+    undisturbed, command = reference.made(name), luigi(task, experiment)
     for _ in range(KILLS_OF_A_CHAIN):
-        forks.run(command, folder, **instant(reference.length(name), 0.6, rng))
-        hold(published_otherwise(wanted, folder), f"{name}: after a kill")
+        forks.run(command, folder, **instant(undisturbed, 0.6, rng))
+        hold(published_otherwise(undisturbed.files, folder), f"{name}: after a kill")
     hold(failed(forks.run(command, folder)), f"{name}: after the kills")
-    hold(differences(wanted, artefacts(folder)) or left_behind(folder), name)
+    hold(differences(undisturbed.files, artefacts(folder)) or left_behind(folder), name)
 
 
 def kill_a_command(reference: Reference, folder: Path, rng: random.Random) -> None:
@@ -56,17 +55,18 @@ def kill_a_command(reference: Reference, folder: Path, rng: random.Random) -> No
     writer = rng.choice(WRITERS)
     place = reference.copy(folder / "place")
     before = {path.name for path in place.iterdir()}
-    forks.run(writer.command, place, **instant(reference.length(writer.name), 1.1, rng))
-    wanted, was_made = reference.written(writer), (place / writer.output).exists()
+    undisturbed = reference.made(writer.name)
+    forks.run(writer.command, place, **instant(undisturbed, 1.1, rng))
+    was_made = (place / writer.output).exists()
     if was_made:
-        hold(differences(wanted, content(place / writer.output)), f"{writer.name}: after a kill")
+        hold(differences(undisturbed.files, content(place / writer.output)), f"{writer.name}: after a kill")
     hold(nothing_left(place, {*before, writer.output, f".{writer.output}.work"}), f"{writer.name}: after a kill")
     ended = forks.run(writer.command, place)
     hold(refused_well(ended), writer.name)
     if (ended.code == 0) == was_made:
         hold(f"it ends with {ended.code}\n{ended.said}", f"{writer.name}: {'made already' if was_made else 'not made'}")
     hold(nothing_left(place, {*before, writer.output}), writer.name)
-    hold(differences(wanted, content(place / writer.output)), writer.name)
+    hold(differences(undisturbed.files, content(place / writer.output)), writer.name)
 
 
 def published_otherwise(wanted: dict[str, str], folder: Path) -> str | None:
@@ -112,23 +112,25 @@ def fill(place: Path, free: int) -> Path:
 
 def full_under_a_chain(reference: Reference, folder: Path, rng: random.Random) -> None:
     name = rng.choice(list(CHAINS))
+    undisturbed = reference.made(name)
     with small_disk(folder / "disk") as place:
         write_experiments(place)
-        command, plug = luigi(*CHAINS[name]), fill(place, rng.randrange(taken(reference.folder / name)))
+        command, plug = luigi(*CHAINS[name]), fill(place, rng.randrange(undisturbed.room))
         ended = forks.run(command, place)
-        hold(refused_well(ended) or published_otherwise(reference.chain(name), place), name)
+        hold(refused_well(ended) or published_otherwise(undisturbed.files, place), name)
         plug.unlink()
         again = forks.run(command, place)
         hold(failed(again), f"{name}: with room again")
-        hold(differences(reference.chain(name), artefacts(place)) or left_behind(place), name)
+        hold(differences(undisturbed.files, artefacts(place)) or left_behind(place), name)
 
 
 def full_under_a_command(reference: Reference, folder: Path, rng: random.Random) -> None:
     writer = rng.choice(WRITERS)
+    undisturbed = reference.made(writer.name)
     with small_disk(folder / "disk") as disk:
         place = reference.copy(disk / "place")
         before = {path.name for path in place.iterdir()}
-        plug = fill(disk, rng.randrange(2 * reference.room(writer)))  # what is mined stands there twice
+        plug = fill(disk, rng.randrange(2 * undisturbed.room))  # what is mined stands there twice
         ended = forks.run(writer.command, place)
         hold(refused_well(ended), writer.name)
         plug.unlink()
@@ -136,7 +138,7 @@ def full_under_a_command(reference: Reference, folder: Path, rng: random.Random)
             hold(nothing_left(place, {*before, f".{writer.output}.work"}), writer.name)
             hold(failed(forks.run(writer.command, place)), f"{writer.name}: with room again")
         hold(nothing_left(place, {*before, writer.output}), writer.name)
-        hold(differences(reference.written(writer), content(place / writer.output)), writer.name)
+        hold(differences(undisturbed.files, content(place / writer.output)), writer.name)
 
 
 def _can_mount() -> bool:
@@ -153,7 +155,7 @@ def chains_together(reference: Reference, folder: Path, rng: random.Random) -> N
     running = [forks.start(luigi(*CHAINS[name]), folder) for name in names]
     for name, one in zip(names, running, strict=True):
         hold(failed(one.wait(seconds=240)), f"{names}: {name}")
-    chains, made = [reference.chain(name) for name in names], artefacts(folder)
+    chains, made = [reference.made(name).files for name in names], artefacts(folder)
     missing = sorted({file for chain in chains for file in chain} - set(made))
     other = [file for file, sha256 in made.items() if sha256 not in {chain.get(file) for chain in chains}]
     hold(f"{missing} are missing" if missing else None, str(names))
@@ -171,7 +173,7 @@ def commands_together(reference: Reference, folder: Path, rng: random.Random) ->
     for ended in ends:
         hold(refused_well(ended), writer.name)
     hold(nothing_left(place, {*before, writer.output}), writer.name)
-    hold(differences(reference.written(writer), content(place / writer.output)), writer.name)
+    hold(differences(reference.made(writer.name).files, content(place / writer.output)), writer.name)
 
 
 CHAINS_KILLED = f"Luigi's chains, each killed {KILLS_OF_A_CHAIN} times with SIGKILL, then run to their end"

@@ -6,7 +6,6 @@ a case is repeated by its number.
 
 from __future__ import annotations
 
-import io
 import json
 import pickle
 import random
@@ -142,28 +141,25 @@ def npy_header(file: Path, rng: random.Random) -> None:
 
 def npy_values(file: Path, rng: random.Random) -> None:
     """Other numbers in the same shape, or the same in another shape or type."""
-    array, kinds = np.load(file), ("f2", "i1", "u1", "?", "c16", "i8", "f8", "U8", "S4", ">f4")
-    how = rng.randrange(8)
+    array, odd = np.load(file), (np.nan, np.inf, -np.inf, 3e38, 1e19, 1e-45, 0.0, -1.0, 2.0**31, 2.0**32 + 25, 1e300)
+
+    def put() -> np.ndarray:
+        whole = array.dtype.kind == "i"
+        changed = array.astype(np.int64 if whole else rng.choice((array.dtype, np.float64))).reshape(-1)
+        some = slice(rng.randrange(changed.size), rng.choice((None, changed.size // 2)))
+        changed[some] = rng.choice(INTEGERS if whole else odd)
+        return changed.reshape(array.shape)
+
+    ways = (
+        *(put, put, put),
+        lambda: array[: rng.choice((0, 1, 7, len(array) - 1))],
+        lambda: array.reshape(rng.choice(((-1,), (1, *array.shape), (-1, 1)))),
+        lambda: array.astype(rng.choice(("f2", "i1", "u1", "?", "c16", "i8", "f8", "U8", "S4", ">f4"))),
+        lambda: np.broadcast_to(array.reshape(-1)[:1], (3, 3)),
+        lambda: np.concatenate([array, array]),
+    )
     with np.errstate(all="ignore"):
-        if how <= 2:
-            value = rng.choice((np.nan, np.inf, -np.inf, 3e38, 1e19, 1e-45, 0.0, -1.0, 2.0**31, 2.0**32 + 25, 1e300))
-            if how:
-                array = array.astype(rng.choice((array.dtype, np.float64)))
-            elif array.dtype.kind == "i":
-                array, value = array.astype(np.int64), rng.choice(INTEGERS)
-            flat = array.reshape(-1)
-            flat[rng.randrange(flat.size) : rng.choice((None, flat.size // 2))] = np.asarray(value).astype(array.dtype)
-        elif how == 3:
-            array = array[: rng.choice((0, 1, 7, len(array) - 1))]
-        elif how == 4:
-            array = array.reshape(rng.choice(((-1,), (1, *array.shape), (-1, 1))))
-        elif how == 5:
-            array = array.astype(rng.choice(kinds))
-        elif how == 6:
-            array = np.broadcast_to(array.reshape(-1)[:1], (3, 3)).copy()
-        else:
-            array = np.concatenate([array, array])
-    np.save(file, array)
+        np.save(file, rng.choice(ways)())
 
 
 def npy_pickled(file: Path, rng: random.Random) -> None:
@@ -176,14 +172,6 @@ def npy_pickled(file: Path, rng: random.Random) -> None:
         file.write_bytes(pickle.dumps(Mark()))
 
 
-def npy_as_zip(file: Path, rng: random.Random) -> None:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("arr_0.npy", file.read_bytes()[: rng.choice((10, 200, None))])
-    content = buffer.getvalue()
-    file.write_bytes(content[: rng.choice((None, len(content) // 2))])
-
-
 def _safetensors(file: Path) -> tuple[Any, bytes]:
     """The header and the numbers."""
     content = file.read_bytes()
@@ -191,36 +179,34 @@ def _safetensors(file: Path) -> tuple[Any, bytes]:
     return json.loads(content[8 : 8 + length]), content[8 + length :]
 
 
+TENSOR_LIES: dict[str, tuple[Any, ...]] = {
+    "data_offsets": ([0, 10**12], [-8, 8], [8, 0], [0], "all", [0.5, 2], [2**63, 2**64]),
+    "shape": ([-1, 12], [2**40, 2**40], [40], [], "x", [40, 12, 1], [0, 12], [40.0, 12]),
+    "dtype": ("F64", "I64", "BOOL", "F8_E4M3", "junk", "", None, 4, "BF16", "F16", "C64"),
+}
+
+
 def safetensors_header(file: Path, rng: random.Random) -> None:
     header, body = _safetensors(file)
     name = rng.choice([key for key in header if key != "__metadata__"])
-    tensor, how = header[name], rng.randrange(11)
-    if how == 0:
-        tensor["data_offsets"] = rng.choice(([0, 10**12], [-8, 8], [8, 0], [0], "all", [0.5, 2], [2**63, 2**64]))
-    elif how == 1:
-        tensor["shape"] = rng.choice(([-1, 12], [2**40, 2**40], [40], [], "x", [40, 12, 1], [0, 12], [40.0, 12]))
-    elif how == 2:
-        tensor["dtype"] = rng.choice(("F64", "I64", "BOOL", "F8_E4M3", "junk", "", None, 4, "BF16", "F16", "C64"))
-    elif how == 3:
-        header[rng.choice(HOSTILE_TEXT)] = tensor
-    elif how == 4:
-        described = ("null", "[]", 7, '{"name": "x"}')
-        header["__metadata__"] = rng.choice((*({"aoq": one} for one in described), "x", None))
-    elif how == 5:
+    how = rng.choice((*TENSOR_LIES, "named", "described", "lost", "other", "deep", "sized", "cut", "odd"))
+    if how in TENSOR_LIES:
+        header[name][how] = rng.choice(TENSOR_LIES[how])
+    elif how == "named":
+        header[rng.choice(HOSTILE_TEXT)] = header[name]
+    elif how == "described":
+        header["__metadata__"] = rng.choice((*({"aoq": one} for one in ("null", "[]", 7, '{"name": "x"}')), "x", None))
+    elif how == "lost":
         del header[name]
-    elif how == 6:
+    elif how == "other":
         header = rng.choice(([], None, 7, "x", {}, {"i": []}))
-    made = json.dumps(header).encode()
-    if how == 7:
-        made = b"[" * 5000 + made
-    size = rng.choice((10**15, 2**63, 0, len(made) + 1)) if how == 8 else len(made)
-    if how == 9:
-        body = body[: len(body) // 2]
-    if how == 10:
+    elif how == "odd":
         values = np.frombuffer(body, np.float32).copy()
         values[rng.randrange(len(values))] = rng.choice((np.nan, np.inf, 3e38))
         body = values.tobytes()
-    file.write_bytes(struct.pack("<Q", size) + made + body)
+    made = b"[" * 5000 * (how == "deep") + json.dumps(header).encode()
+    size = rng.choice((10**15, 2**63, 0, len(made) + 1)) if how == "sized" else len(made)
+    file.write_bytes(struct.pack("<Q", size) + made + body[: len(body) // 2 if how == "cut" else None])
 
 
 def weights_description(file: Path, rng: random.Random) -> None:
@@ -238,38 +224,29 @@ def weights_description(file: Path, rng: random.Random) -> None:
 def parquet_columns(file: Path, rng: random.Random) -> None:
     """Other columns, kinds of columns and values, in a whole Parquet file."""
     table = pq.read_table(file)
-    name, how = rng.choice(table.column_names), rng.randrange(11)
-    place, rows = table.column_names.index(name), table.num_rows
+    name, rows = rng.choice(table.column_names), table.num_rows
+    place, kind = table.column_names.index(name), table.schema.field(name).type
 
     def put(values: list[Any], kind: pa.DataType | None = None) -> pa.Table:
         return table.set_column(place, name, pa.array(values, kind))
 
-    if how == 0:
-        table = table.drop_columns([name])
-    elif how == 1:
-        table = table.rename_columns([rng.choice(CONTROLS) if one == name else one for one in table.column_names])
-    elif how == 2:
-        table = put(rng.choices(HOSTILE_TEXT, k=rows))
-    elif how == 3:
-        table = put([None] * rows, table.schema.field(name).type if rng.random() < 0.5 else pa.null())
-    elif how == 4:
-        table = put(rng.choices(INTEGERS, k=rows), pa.int64())
-    elif how == 5:
-        table = put(rng.choices(FLOATS, k=rows), pa.float64())
-    elif how == 6:
-        table = put([[[1], []]] * rows)
-    elif how == 7:
-        table = table.slice(0, rng.choice((0, 1, rows // 2)))
-    elif how == 8:
-        table = pa.concat_tables([table, table])
-    elif how == 9:
-        table = put(rng.choices((True, False), k=rows))
-    else:
-        table = table.append_column(name, table.column(name))
+    ways = (
+        lambda: table.drop_columns([name]),
+        lambda: table.rename_columns([rng.choice(CONTROLS) if one == name else one for one in table.column_names]),
+        lambda: put(rng.choices(HOSTILE_TEXT, k=rows)),
+        lambda: put([None] * rows, rng.choice((kind, pa.null()))),
+        lambda: put(rng.choices(INTEGERS, k=rows), pa.int64()),
+        lambda: put(rng.choices(FLOATS, k=rows), pa.float64()),
+        lambda: put([[[1], []]] * rows),
+        lambda: put(rng.choices((True, False), k=rows)),
+        lambda: table.slice(0, rng.choice((0, 1, rows // 2))),
+        lambda: pa.concat_tables([table, table]),
+        lambda: table.append_column(name, table.column(name)),
+    )
     metadata = dict(table.schema.metadata or {})
     if rng.random() < 0.3:
         metadata[b"aoq"] = rng.choice((b"null", b"[]", b"7", b"\xff\xfe", b"{", b"{}", b"[" * 50_000))
-    pq.write_table(table.replace_schema_metadata(metadata), file)
+    pq.write_table(rng.choice(ways)().replace_schema_metadata(metadata), file)
 
 
 def json_values(file: Path, rng: random.Random) -> None:
@@ -315,32 +292,25 @@ def _holders(content: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def lines(file: Path, rng: random.Random) -> None:
-    """Lines and fields of a text: lost, doubled, exchanged, hostile."""
+    """Lines and fields of a text: lost, doubled, hostile."""
     found = file.read_bytes().split(b"\n")
     for _ in range(rng.choice((1, 1, 3))):
-        row, how, text = rng.randrange(len(found)), rng.randrange(9), rng.choice(HOSTILE_TEXT).encode()
+        row, text = rng.randrange(len(found)), rng.choice(HOSTILE_TEXT).encode()
         fields = found[row].split(b" ")
         place = rng.randrange(len(fields))
-        if how == 0:
-            found = [*found[:row], *found[row + 1 :]] or [b""]
-        elif how == 1:
-            found.insert(row, rng.choice(found))
-        elif how == 2:
-            fields[place] = str(rng.choice(NUMBERS)).encode()
-        elif how == 3:
-            fields[place] = text
-        elif how == 4:
-            fields = [rng.choice((b"", b" ", b"\xff\xfe\x00", b"\xc3", b"x" * 2_000_000, b"\r", b"\x00"))]
-        elif how == 5:
-            del fields[place]
-        elif how == 6:
-            fields[-1] += b"\r"
-        elif how == 7:
-            found[0] = b"\xef\xbb\xbf" + found[0]
-        else:
-            fields = [text]
-        if 2 <= how != 7:
-            found[row] = b" ".join(fields)
+        found[row : row + 1] = rng.choice(
+            (
+                [],
+                [found[row], rng.choice(found)],
+                [b" ".join([*fields[:place], str(rng.choice(NUMBERS)).encode(), *fields[place + 1 :]])],
+                [b" ".join([*fields[:place], text, *fields[place + 1 :]])],
+                [b" ".join([*fields[:place], *fields[place + 1 :]])],
+                [rng.choice((b"", b" ", b"\xff\xfe\x00", b"\xc3", b"x" * 2_000_000, b"\r", b"\x00", text))],
+                [found[row] + b"\r"],
+                [b"\xef\xbb\xbf" + found[row]],
+            )
+        )
+        found = found or [b""]
     file.write_bytes(b"\n".join(found))
 
 
@@ -352,17 +322,12 @@ def csv_cells(file: Path, rng: random.Random) -> None:
 
 
 def toml_lines(file: Path, rng: random.Random) -> None:
-    """Values of another kind or out of range, sections renamed, text that is no TOML."""
+    """Values of another kind or out of range, lines that are no TOML, and lines that stand there twice."""
     found = file.read_text().splitlines()
-    row, how = rng.choice([row for row, line in enumerate(found) if "=" in line]), rng.randrange(7)
-    if how <= 3:
-        found[row] = f"{found[row].split('=')[0]}= {rng.choice(TOML_VALUES)}"
-    elif how == 4:
-        found[row] = rng.choice(TOML_LINES)
-    elif how == 5:
-        found.append(found[row])
-    else:
-        found[row] = f"{rng.choice(CONTROLS)!r} = 1"
+    row = rng.choice([row for row, line in enumerate(found) if "=" in line])
+    value = f"{found[row].split('=')[0]}= {rng.choice(TOML_VALUES)}"
+    others = (rng.choice(TOML_LINES), f"{found[row]}\n{found[row]}", f"{rng.choice(CONTROLS)!r} = 1")
+    found[row] = rng.choice((value, value, value, value, *others))
     file.write_text("\n".join(found), encoding="utf-8", errors="replace")
 
 
@@ -371,23 +336,20 @@ def pickles(file: Path, rng: random.Random) -> None:
 
 
 def zip_members(file: Path, rng: random.Random) -> None:
-    """A checkpoint's or an .npz's members: renamed, cut, exchanged, their lengths lies."""
+    """A checkpoint's or an .npz's members: lost, renamed, cut, exchanged, changed."""
     with zipfile.ZipFile(file) as archive:
         members = {info.filename: archive.read(info) for info in archive.infolist()}
-    name, how = rng.choice(sorted(members)), rng.randrange(5)
-    if how == 0:
-        del members[name]
-    elif how == 1:
-        changed = bytearray(members[name])
-        for _ in range(rng.choice((1, 4)) if changed else 0):
-            changed[rng.randrange(len(changed))] = rng.randrange(256)
-        members[name] = bytes(changed)
-    elif how == 2:
-        members[name] = members[name][: len(members[name]) // 2]
-    elif how == 3:
-        members[f"../{name}"] = members.pop(name)
-    else:
-        members[name] = members[rng.choice(sorted(members))]
+    name = rng.choice(sorted(members))
+    content, how = members.pop(name), rng.choice(("lost", "renamed", "cut", "exchanged", "changed"))
+    changed = bytearray(content)
+    for _ in range(rng.choice((1, 4)) if how == "changed" and changed else 0):
+        changed[rng.randrange(len(changed))] = rng.randrange(256)
+    if how == "cut":
+        del changed[len(changed) // 2 :]
+    if how == "exchanged" and members:
+        changed[:] = members[rng.choice(sorted(members))]
+    if how != "lost":
+        members[f"../{name}" if how == "renamed" else name] = bytes(changed)
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for one, content in members.items():
             archive.writestr(one, content)

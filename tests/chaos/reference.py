@@ -6,15 +6,14 @@ import hashlib
 import json
 import shutil
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.feather as feather
 import pyarrow.parquet as pq
+from filelock import FileLock
 from PIL import Image
 from safetensors.numpy import save_file
 
@@ -45,7 +44,6 @@ OF_TABLES = {
     "fused": '[fusion]\nmembers = ["./tiny.toml", "./tiny.toml@seed=1"]\nmethod = "rank"\n' + SHORT,
 }
 """Experiments that make a short table of the tiny one's."""
-KNOWN = "known.json"
 TIMED = ("steps_per_second",)
 PAGE = 4096
 IMAGES, EACH, SIZE = 40, 3, 12
@@ -121,8 +119,18 @@ def luigi(task: str, experiment: str, *more: object) -> tuple[object, ...]:
 
 
 @dataclass(frozen=True)
+class Made:
+    """What a writer or a chain makes: the sha256 of each file, and the time, operations and bytes of disk it takes."""
+
+    files: dict[str, str]
+    seconds: float
+    operations: int
+    room: int
+
+
+@dataclass(frozen=True)
 class Reference:
-    """A folder with the inputs (`files`), what each writer makes of them, and the artefacts of each chain."""
+    """A folder with the inputs (`files`), and what writers and chains make undisturbed, each at its first use."""
 
     folder: Path
 
@@ -130,24 +138,25 @@ class Reference:
     def files(self) -> Path:
         return self.folder / "files"
 
-    @cached_property
-    def _known(self) -> dict[str, Any]:
-        return dict(json.loads((self.folder / KNOWN).read_text()))
+    def made(self, name: str) -> Made:
+        """What a writer or a chain makes."""
+        known = self.folder / f"{name}.json"
+        with FileLock(f"{known}.lock"):
+            if not known.is_file():
+                known.write_text(json.dumps(vars(self._make(name))))
+        return Made(**json.loads(known.read_text()))
 
-    def written(self, writer: Writer) -> dict[str, str]:
-        return dict(self._known["written"][writer.name])
-
-    def chain(self, name: str) -> dict[str, str]:
-        return dict(self._known["chains"][name])
-
-    def length(self, name: str) -> tuple[float, int]:
-        """Seconds and operations of a writer's command, or of a chain, undisturbed."""
-        seconds, operations = self._known["lengths"][name]
-        return seconds, operations
-
-    def room(self, writer: Writer) -> int:
-        """Bytes of disk that a writer's output takes."""
-        return int(self._known["rooms"][writer.name])
+    def _make(self, name: str) -> Made:
+        place = self.folder / name
+        shutil.rmtree(place, ignore_errors=True)
+        if name in CHAINS:
+            place.mkdir()
+            write_experiments(place)
+            ended = _succeed(luigi(*CHAINS[name]), place)
+            return Made(artefacts(place), ended.seconds, ended.operations, taken(place))
+        writer = next(one for one in WRITERS if one.name == name)
+        ended, output = _succeed(writer.command, self.copy(place)), place / writer.output
+        return Made(content(output), ended.seconds, ended.operations, taken(output))
 
     def copy(self, place: Path) -> Path:
         """The inputs in a folder of their own."""
@@ -155,30 +164,18 @@ class Reference:
 
     def copy_chain(self, name: str, place: Path) -> Path:
         """The experiments and what the chain makes."""
-        return Path(shutil.copytree(self.folder / name, place, symlinks=True))
+        self.made(name)
+        return Path(shutil.copytree(self.folder / name, place, symlinks=True, dirs_exist_ok=True))
 
 
 def make(folder: Path) -> Reference:
-    """Make the reference, unless it is there."""
-    reference, known = Reference(folder), folder / KNOWN
-    if known.is_file():
-        return reference
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    _write_files(reference.files)
-    written, lengths, rooms, chains = {}, {}, {}, {}
-    for writer in WRITERS:
-        place = reference.copy(folder / "place")
-        lengths[writer.name] = _succeed(writer.command, place)
-        written[writer.name], rooms[writer.name] = content(place / writer.output), taken(place / writer.output)
-        shutil.rmtree(place)
-    for name, chain in CHAINS.items():
-        place = folder / name
-        place.mkdir()
-        write_experiments(place)
-        lengths[name] = _succeed(luigi(*chain), place)
-        chains[name] = artefacts(place)
-    known.write_text(json.dumps({"written": written, "lengths": lengths, "rooms": rooms, "chains": chains}))
+    """Write the inputs, unless they are there."""
+    reference, scratch = Reference(folder), folder / "unfinished"
+    if not reference.files.is_dir():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        _write_files(scratch)
+        scratch.rename(reference.files)
     return reference
 
 
@@ -227,11 +224,11 @@ def _sha256(file: Path) -> str:
     return hashlib.sha256(stored).hexdigest()
 
 
-def _succeed(command: tuple[object, ...], place: Path) -> tuple[float, int]:
+def _succeed(command: tuple[object, ...], place: Path) -> forks.Ended:
     ended = forks.run(command, place, kill_before=0)
     if ended.code != 0:
         raise RuntimeError(f"{' '.join(map(str, command))}: {ended.code}\n{ended.output}{ended.errors}")
-    return ended.seconds, ended.operations
+    return ended
 
 
 def _write_files(files: Path) -> None:
