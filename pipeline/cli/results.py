@@ -69,9 +69,9 @@ def results_command(
         return
     name, override = with_override(str(experiment), override)
     chain = plan(name, override=override, **folders)
-    made, own = chain.stages.get("evaluation"), Member(chain.asked, chain, "evaluation")
+    made, run = chain.stages.get("evaluation"), Member(chain.asked, chain, "evaluation")
     evaluation = made.manifest() if made and made.exists() else {}
-    control = control_of(own, **folders) if (beside := _split_beside_dev(chain, evaluation)) else None
+    control = control_of(run, **folders) if (beside := _split_beside_dev(chain, evaluation)) else None
     elsewhere = evaluated_gain(chain, control.chain) if control else None
     parts = plan_parts(name, chain, override)
     apart = gains_apart(chain, {part: artifact for part, (_, artifact) in parts.items()}) if parts else {}

@@ -103,7 +103,7 @@ def evaluated_gain(chain: Chain, control: Chain) -> str | None:
     if not (chain["evaluation"].exists() and control["evaluation"].exists() and same_queries(chain, control)):
         return None
     split, folds = open_evaluated(chain)[0], chain.experiment.evaluation.folds
-    return _verdict("round two", split, evaluated_ranks(chain), evaluated_ranks(control), folds)
+    return _verdict("round two", split, evaluated_ranks(chain), evaluated_ranks(control), folds=folds)
 
 
 def gains_apart(chain: Chain, parts: Mapping[str, Artifact]) -> dict[str, str]:
@@ -118,7 +118,7 @@ def _dev_verdict(chain: Chain, part: str, training: Artifact, control: Artifact)
     return _verdict(part, split, *(read_dev_ranks(one, split) for one in (training, control)))
 
 
-def _verdict(part: str, split: Split, ours: Ranks, theirs: Ranks, folds: int = 1) -> str:
+def _verdict(part: str, split: Split, ours: Ranks, theirs: Ranks, *, folds: int = 1) -> str:
     comparison = compare_runs(ours, theirs, split.image_of, rng=np.random.default_rng(SEED))
     return verdict(comparison, f"{part} - control", images=split.image_count, split=split.name, folds=folds)
 

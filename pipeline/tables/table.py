@@ -83,11 +83,8 @@ class NegativeTable(TableContents):
 
         if unknown := [rule for rule in rules if rule not in Screen.model_fields]:
             raise ValueError(f"there is no rule {unknown[0]!r}; the rules are {', '.join(Screen.model_fields)}.")
-        given = images, captions, positives, pair_probabilities
-        images, captions, positives, pair_probabilities = (
-            value if value is None or isinstance(value, (str, Path)) else host_array(value, name)
-            for value, name in zip(given, ("images", "captions", "positives", "pair_probabilities"), strict=True)
-        )
+        images, captions = _array(images, "images"), _array(captions, "captions")
+        positives, pair_probabilities = _array(positives, "positives"), _array(pair_probabilities, "pair_probabilities")
         arrays = {"positives": positives, "pair_probabilities": pair_probabilities, "judgements": judgements}
         options = {**rules, **{option: _name(value) for option, value in arrays.items()}}
         try:
@@ -98,9 +95,10 @@ class NegativeTable(TableContents):
         require_one_each(texts, "texts", sizes[1])
         require_one_each(images, "vectors of images", sizes[0])
         require_one_each(captions, "vectors of captions", sizes[1])
-        if positives is not None:
-            is_file = isinstance(positives, (str, Path))
-            positives = read_matches(Path(positives), *sizes) if is_file else _pairs(positives, *sizes)
+        if isinstance(positives, (str, Path)):
+            positives = read_matches(Path(positives), *sizes)
+        elif positives is not None:
+            positives = _pairs(positives, *sizes)
         if isinstance(pair_probabilities, (str, Path)):
             pair_probabilities = read_clean_pairs(Path(pair_probabilities), sizes[1])
         judged = None
@@ -209,6 +207,11 @@ def parts_of(table: NegativeTable | ScreenedTable) -> Parts:
     if isinstance(table, ScreenedTable):
         return Parts(table.table, table.view, table.suspected)
     return Parts(table, None, "drop")
+
+
+def _array(given: Any, name: str) -> Any:
+    """Return what is not the name of a file as an array."""
+    return given if given is None or isinstance(given, (str, Path)) else host_array(given, name)
 
 
 def _pairs(given: Any, images: int, captions: int) -> Pairs:

@@ -138,9 +138,8 @@ def test_the_sampler_counts_from_the_first_epoch_that_draws(run_training, sample
 def test_a_paced_training_says_its_hardness(run_training, tmp_path, caplog):
     caplog.set_level(logging.INFO)
     loss = AdaptiveLoss(name="adapoffquin", companions="anchors")
-    notes, _ = run_training(
-        tmp_path, training=changed(start_up="auto", warmup=(), loss=loss, epochs=8, decay_epochs=())
-    )
+    paced = changed(start_up="auto", warmup=(), decay_epochs=(), epochs=8, loss=loss)
+    notes, _ = run_training(tmp_path, training=paced)
     assert notes["metrics"]["rsum"] > notes["dev_rsum_by_epoch"][0] + 20  # it learns
     by_step = [line["hardness"] for line in lines(tmp_path) if "loss" in line]
     assert 0 <= by_step[0] < max(by_step) <= 1
