@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +11,7 @@ from aoq.pipeline.search import scan
 from aoq.pipeline.search.backends import search_problem
 from aoq.pipeline.search.device import TF32, Operand, arithmetics, errors_of, room_on
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
-from tests.search.problems import KINDS, NAMES, PINNED, pinned_lists, problem_named, vectors_of
+from tests.search.problems import KINDS, NAMES, check_pinned, vectors_of
 
 pytestmark = pytest.mark.gpu
 
@@ -42,8 +40,7 @@ def test_products_are_within_their_bound(device, how, size, kind):
 
 
 def test_lists_are_those_that_are_pinned(device, how):
-    for name in NAMES:
-        assert pinned_lists(replace(problem_named(name), device=device.type)) == PINNED[name]
+    check_pinned(NAMES, device=device.type)
 
 
 def clusters(device):

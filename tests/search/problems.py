@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -108,6 +110,7 @@ NAMES = tuple(
         *(("both",) if (shape + number) % 4 and shape in (1, 3, 5, 7, 8) else ()),
     )
 )
+SMALL = tuple(name for name in NAMES if name.split("/")[1] != "8")
 
 
 def reference_lists(problem: Problem, direction: Direction) -> tuple[np.ndarray, np.ndarray]:
@@ -133,15 +136,17 @@ def fingerprint(*arrays: np.ndarray) -> str:
 PINNED = json.loads(Path(__file__).with_name("pinned.json").read_text())
 
 
-def pinned_lists(problem, search="onepass"):
-    """What was pinned of this problem, as this search finds it; every list is certified."""
-    found = search_problem(problem, search=search).lists
-    assert all((lists.scores[:, -1] > lists.bound).all() for lists in found.values())
-    parts = [f"{d}:{fingerprint(lists.negative_ids, lists.scores, lists.positive_score)}" for d, lists in found.items()]
-    given = fingerprint(
-        problem.images, problem.captions, problem.positives, np.array([problem.h_captions, problem.h_images])
-    )
-    return " ".join([given, *parts])
+def check_pinned(names: Iterable[str], search: str = "onepass", device: str = "auto") -> None:
+    """The lists of these problems are those that are pinned, and every list is certified."""
+    for name in names:
+        problem = replace(problem_named(name), device=device)
+        found = search_problem(problem, search=search).lists
+        assert all((lists.scores[:, -1] > lists.bound).all() for lists in found.values())
+        depths = np.array([problem.h_captions, problem.h_images])
+        parts = [fingerprint(problem.images, problem.captions, problem.positives, depths)]
+        for direction, lists in found.items():
+            parts.append(f"{direction}:{fingerprint(lists.negative_ids, lists.scores, lists.positive_score)}")
+        assert " ".join(parts) == PINNED[name], name
 
 
 def mined(problem: Problem, folder: Path, search: str, **options: object) -> NegativeTable:

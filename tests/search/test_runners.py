@@ -11,7 +11,7 @@ import pytest
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.on_ray import choose_runner, connected, room_for, ship_problem
 from aoq.pipeline.search.problem import Problem
-from aoq.pipeline.search.units import Folder, MemoryStore, Store, Unit, run_in_order, run_in_process
+from aoq.pipeline.search.units import Folder, MemoryStore, Store, Unit, run_in_order
 
 
 @pytest.mark.parametrize(
@@ -84,26 +84,6 @@ def test_units_are_taken_in_order_and_as_soon_as_they_can_be():
     run_in_order(units, None, store, run, lambda number, table: told.append((number, table["n"].to_pylist())))
     assert told == ["done 2", (0, [0]), "done 0", (1, [1]), (2, [2]), "done 1", (3, [3]), "done 3"]
     assert not any(store.has(f"unit-{n}") for n in range(4))
-
-
-def test_a_table_that_is_there_is_taken_and_not_made_again(tmp_path):
-    """A next run takes them, of a folder, too; one whose taking failed is made again."""
-    made, taken = [], []
-    units = [Unit((f"unit-{n}",), lambda job, store, n=n: made.append(n) or [pa.table({"n": [n]})]) for n in range(3)]
-
-    def take(number, table):
-        if number == 1 and len(taken) == 1:
-            raise OSError("no room")
-        taken.append(number)
-
-    store = Folder(tmp_path)
-    units[2].do(None, store)
-    with pytest.raises(OSError, match="no room"):
-        run_in_order(units, None, store, run_in_process, take)
-    assert (made, taken) == ([2, 0, 1], [0])
-    taken.append("again")
-    run_in_order(units[1:], None, store, run_in_process, lambda number, table: taken.append(table["n"].to_pylist()))
-    assert (made, taken) == ([2, 0, 1, 1], [0, "again", [1], [2]])
 
 
 @pytest.fixture(params=["folder", "memory"])

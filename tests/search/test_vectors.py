@@ -199,9 +199,7 @@ def test_a_state_that_names_no_files_is_refused(state, vectors, tmp_path):
         VectorFile.of(str(tmp_path / "saved")).open()
 
 
-def test_what_is_no_file_of_vectors_is_refused(vectors, tmp_path):
-    with pytest.raises(ValueError, match=r"v\.npy::name names no column of ids; those of .* are \[\]"):
-        read_id_file(f"{written('v.npy', tmp_path, vectors)}::name")
+def test_what_is_no_file_of_vectors_is_refused(tmp_path):
     (tmp_path / "folder").mkdir()
     for given in (tmp_path / "folder", tmp_path / "v.txt"):
         with pytest.raises(ValueError, match=r"is none of \.npy, .* no folder of such files of one kind"):

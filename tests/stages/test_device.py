@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -18,22 +16,20 @@ from aoq.pipeline.search.device import room_on
 from aoq.pipeline.settings import set_engine
 from aoq.pipeline.stages.plan import MAKERS
 from aoq.pipeline.tables.table import read_table
-from tests.search.problems import NAMES, PINNED, pinned_lists, problem_named
-from tests.stages.conftest import OWN
+from tests.search.problems import SMALL, check_pinned
 from tests.training.simulated import DEVICE, Simulated
 
 THERE = Engine(device=str(DEVICE), threads=1)
 
 
 def test_mined_lists_are_those_that_are_pinned(monkeypatch):
-    """In small tiles, and for every third problem with little room."""
+    """In small tiles, and with little room."""
     room = room_on(torch.device("cpu"), 10**9, 1)._replace(rows=30, columns=50)
     monkeypatch.setattr(scan, "room_on", lambda *given: room)
-    for place, name in enumerate([name for name in NAMES if name.split("/")[1] != "8"][::18]):
-        with monkeypatch.context() as little, Simulated():
-            if place % 3 == 0:
-                little.setattr(kept, "width_for", lambda h, candidates: h + 5)
-            assert pinned_lists(replace(problem_named(name), device=str(DEVICE))) == PINNED[name]
+    with Simulated():
+        check_pinned(SMALL[::45], device=str(DEVICE))
+        monkeypatch.setattr(kept, "width_for", lambda h, candidates: h + 5)
+        check_pinned(SMALL[1::90], device=str(DEVICE))
 
 
 @pytest.fixture
@@ -55,34 +51,26 @@ def hashes(folder):
     return [about["sha256"] for about in read_table(folder).manifest["directions"].values()]
 
 
-def test_embeddings_and_tables_are_the_cpus(make, made_there):
-    chain = make("trial", "mining")
+STUDENT = 'epochs = 1, batch_size = 64, loss.name = "adapoffquin"'
+
+
+def test_every_stage_makes_what_it_makes_on_the_cpu(make, made_there, taught_by):
+    """The stages of a model that embeds, and the evaluation of one that attends."""
+    chain = make("own", "mining", "second_round", second_round=STUDENT)
+    scan = {"model": "scan", "teacher": taught_by("own"), "loss": "online"}
+    attending = make("scan", "dataset", "second_round", "evaluation", **scan)
     vectors, _ = made_there(chain, "embeddings")
     for side in ("images", "captions"):
         found, expected = (np.load(folder / f"{side}.npy") for folder in (vectors, chain["embeddings"].path))
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
     table, _ = made_there(chain, "hard_negatives")
     assert hashes(table / "table") == hashes(chain["hard_negatives"].path / "table")
-
-
-@pytest.mark.parametrize("model", ["vsepp", "scan"])
-def test_trainings_and_evaluations_are_the_cpus(make, made_there, taught_by, model):
-    """A teacher and its student, and a student that attends."""
-    student = {"second_round": 'epochs = 1, batch_size = 64, loss.name = "adapoffquin"'}
-    stages = ["second_round", "evaluation"]
-    chain = make("teacher", "mining", *stages, teacher=OWN.replace("16", "64"), **student)
-    trained = [(chain, "first_round"), (chain, "second_round")]
-    if model == "scan":
-        chain = make("trial", "dataset", *stages, model=model, teacher=taught_by("teacher"), **student)
-        trained = [(chain, "second_round")]
-    for chain, stage in trained:
-        folder, notes = made_there(chain, stage)
-        assert notes["device"] == str(DEVICE)
-        weights, expected = (load_file(each / "model.safetensors") for each in (folder, chain[stage].path))
-        for name, one in expected.items():
-            torch.testing.assert_close(weights[name], one, rtol=1e-3, atol=1e-4)
-    _, notes = made_there(chain, "evaluation")
-    assert notes["metrics"] == chain["evaluation"].manifest()["metrics"]
+    trained, notes = made_there(chain, "second_round")
+    assert notes["device"] == str(DEVICE)
+    weights, expected = (load_file(each / "model.safetensors") for each in (trained, chain["second_round"].path))
+    torch.testing.assert_close(weights, expected, rtol=1e-3, atol=1e-4)
+    _, notes = made_there(attending, "evaluation")
+    assert notes["metrics"] == attending["evaluation"].manifest()["metrics"]
 
 
 def test_aoq_mine_searches_there(tmp_path, monkeypatch):
