@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from aoq.models.base import Captions
 from tests.prepare.conftest import SEEN, TINY
 
+CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 SIDE, WORDS, LONGEST = 32, 40, 16
 VISION = {**TINY, "image_size": SIDE, "patch_size": 8}
 TEXT = {**TINY, "vocab_size": WORDS, "max_position_embeddings": LONGEST}
@@ -57,6 +60,19 @@ def normalised(pixels):
     """Normalise by (x / 255 - mean) / std, channels first: the definition."""
     mean, std = torch.tensor(SEEN["image_mean"]), torch.tensor(SEEN["image_std"])
     return ((pixels / 255 - mean) / std).permute(0, 3, 1, 2)
+
+
+def pretrained(tower):
+    """The tower with its weights, in eval mode."""
+    tower.load_pretrained()
+    return tower.eval()
+
+
+def gathered(made):
+    """Captions of these tokens, with noise where they are padded."""
+    words, lengths = (torch.from_numpy(part) for part in made.gather(np.arange(len(made))))
+    noise = torch.arange(words.shape[1]) >= lengths.unsqueeze(1)
+    return Captions(torch.nn.functional.pad(words.masked_fill(noise, 5), (0, 2), value=7), lengths)
 
 
 @pytest.fixture

@@ -8,9 +8,8 @@ from torch.testing import assert_close
 
 from aoq.models import build_model
 from aoq.models.base import Captions, Images
-from tests.towers.conftest import WORDS, normalised
+from tests.towers.conftest import CLOSE, WORDS, normalised
 
-CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 MODELS = {"scan": {}, "bfan": {}, "naaf": {}, "imram": {}, "sgr": {"similarity_size": 4}, "saf": {"similarity_size": 4}}
 MODELS |= {"vse_infinity": {}}
 SIZES = {"vocabulary_size": WORDS, "embedding_size": 8}

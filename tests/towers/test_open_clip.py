@@ -14,7 +14,6 @@ from aoq.models import build_model
 from aoq.models.base import Captions, Images
 from aoq.models.towers.image_towers import open_image_tower
 from aoq.models.towers.text_towers import open_text_tower
-from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.evaluation.evaluate import evaluate
 from aoq.pipeline.prepare.pieces import Pieces
 from aoq.pipeline.stages.plan import MAKERS, plan
@@ -22,10 +21,9 @@ from aoq.pipeline.training.checkpoint import load_model
 from tests.prepare import tiny
 from tests.stages.conftest import ENGINE
 from tests.stages.test_dual_encoder import DRAWN, EXPERIMENT, MINED
-from tests.towers.conftest import normalised
+from tests.towers.conftest import CLOSE, SIDE, gathered, normalised, pretrained
 
-CLOSE = {"atol": 1e-5, "rtol": 1e-5}
-SIDE, LONGEST, IDS = 32, 8, 49408
+LONGEST, IDS = 8, 49408
 CONFIG = json.loads(json.dumps(tiny.CLIP))
 for side in ("vision_cfg", "text_cfg"):
     CONFIG["model_cfg"][side]["layers"] = 2
@@ -65,23 +63,10 @@ def pair(open_clip, tmp_path_factory):
     return saved(open_clip, tmp_path_factory.mktemp("open_clip"))
 
 
-@pytest.fixture
-def pixels():
-    return torch.randint(0, 256, (3, SIDE, SIDE, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-
-
-def read(made: TokenisedCaptions):
-    words, lengths = (torch.from_numpy(part) for part in made.gather(np.arange(len(made))))
-    noise = torch.arange(words.shape[1]) >= lengths.unsqueeze(1)
-    return Captions(torch.nn.functional.pad(words.masked_fill(noise, 5), (0, 2), value=7), lengths)
-
-
 @pytest.mark.parametrize("kind", list(VISION))
 def test_states_and_vectors_of_images_are_the_librarys(open_clip, tmp_path, pixels, kind, caplog):
     model, name = saved(open_clip, tmp_path, kind)
-    tower = open_image_tower(name, native=True)
-    tower.load_pretrained()
-    tower.eval()
+    tower = pretrained(open_image_tower(name, native=True))
     pixels = pixels.repeat(1, tower.preprocessing.height // SIDE, tower.preprocessing.width // SIDE, 1)
     seen = normalised(pixels)
     assert_close(tower.native(Images(pixels)), model.encode_image(seen), **CLOSE)
@@ -112,12 +97,8 @@ def test_captions_are_the_librarys_ids(open_clip, pair, tmp_path):
 
 def test_states_and_vectors_of_captions_are_the_librarys(open_clip, pair):
     model, name = pair
-    tower, captions = (
-        open_text_tower(name, vocabulary_size=IDS, native=True),
-        read(Pieces.open(name).tokenised(CAPTIONS)),
-    )
-    tower.load_pretrained()
-    tower.eval()
+    tower = pretrained(open_text_tower(name, vocabulary_size=IDS, native=True))
+    captions = gathered(Pieces.open(name).tokenised(CAPTIONS))
     theirs = open_clip.get_tokenizer(f"local-dir:{name.partition(':')[2]}")(CAPTIONS)
     assert_close(tower.native(captions), model.encode_text(theirs), **CLOSE)
     states, mask = tower.states(captions)
@@ -141,7 +122,7 @@ def dual(name, **options):
 @pytest.mark.parametrize("poolings", [("native", "native"), ("cls", "mean"), ("mean", "gpo")])
 def test_every_parameter_is_trained_with_or_without_checkpoints(pair, pixels, poolings):
     name, gradients = pair[1], []
-    captions = read(Pieces.open(name).tokenised(CAPTIONS))
+    captions = gathered(Pieces.open(name).tokenised(CAPTIONS))
     for checkpointed in (False, True):
         model = dual(name, image_pooling=poolings[0], text_pooling=poolings[1], embedding_size=8).train()
         if checkpointed:

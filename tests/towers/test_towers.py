@@ -16,9 +16,8 @@ from aoq.models.base import Captions, Images
 from aoq.models.towers.image_towers import open_image_tower
 from aoq.models.towers.preprocessing import seen_by_transformers
 from aoq.models.towers.text_towers import open_text_tower
-from tests.towers.conftest import LONGEST, SIDE, VISION, WORDS, normalised
+from tests.towers.conftest import CLOSE, LONGEST, SIDE, VISION, WORDS, normalised, pretrained
 
-CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 LENGTHS = torch.tensor([5, 3, 7])
 
 
@@ -39,15 +38,11 @@ def alone(captions, row, model=None):
 
 
 def image_tower(name, *, native=False):
-    tower = open_image_tower(name, native=native)
-    tower.load_pretrained()
-    return tower.eval()
+    return pretrained(open_image_tower(name, native=native))
 
 
 def text_tower(name, *, native=False):
-    tower = open_text_tower(name, vocabulary_size=WORDS, native=native)
-    tower.load_pretrained()
-    return tower.eval()
+    return pretrained(open_text_tower(name, vocabulary_size=WORDS, native=native))
 
 
 @pytest.mark.parametrize(("kind", "prefix", "has_class"), [("vit", 1, 1), ("dinov2", 3, 1), ("swin", 0, 0)])
@@ -228,12 +223,9 @@ def test_without_towers_it_is_vsepp(pixels):
     other = build_model("vsepp", feature_size=5, vocabulary_size=WORDS, embedding_size=8, bidirectional=True)
     renamed = {"project.": "image.project.", "text.": "text.encoder.words."}
     state = ours.state_dict()
-    other.load_state_dict(
-        {
-            name: state[next(ours + name[len(theirs) :] for theirs, ours in renamed.items() if name.startswith(theirs))]
-            for name in other.state_dict()
-        }
-    )
+    for name in other.state_dict():
+        theirs = next(prefix for prefix in renamed if name.startswith(prefix))
+        other.get_parameter(name).data = state[renamed[theirs] + name[len(theirs) :]]
     images = Images(torch.rand(4, 3, 5), torch.tensor([[True, True, False]]).expand(4, -1))
     captions = Captions(torch.randint(1, WORDS, (3, 4)), torch.tensor([4, 2, 3]))
     assert_close(ours.encode_images(images).vectors, other.encode_images(images).vectors)
