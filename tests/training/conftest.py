@@ -40,8 +40,6 @@ OPTIONS = {
     "vsepp": SMALL,
     "vsrn": {**SMALL, "caption_hidden_size": 6, "caption_word_size": 5},
     "scan": SMALL,
-    "bfan": SMALL,
-    "saf": {**SMALL, "similarity_size": 4, "regions": 4},
     "naaf": {**SMALL, "alpha_schedule": "adaptive"},
 }
 

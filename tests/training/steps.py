@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -18,7 +19,7 @@ from aoq.pipeline.training.batches import draw_batch, offline_draws, read_batch,
 from aoq.pipeline.training.chunks import UNCUT, Cut
 from aoq.pipeline.training.processes import Processes, has_batch_norm
 from aoq.pipeline.training.step import constrain, make_objective, take_step
-from tests.training.conftest import SMALL
+from tests.training.conftest import CPU, SMALL
 
 LOSSES = {
     "online": OnlineLoss(name="online"),
@@ -34,6 +35,7 @@ WITHOUT_DRAWS = {
     "sgr": {"regions": 4, "dropout": 0.0},
     "saf": {"regions": 4, "dropout": 0.0},
     "vse_infinity": {"size_augmentation": 0.0},
+    "imram": {"steps": 2},
 }
 """What models need, and that leaves nothing to chance, which differs by process."""
 ROWS = np.arange(0, 48, 5, dtype=np.int32)
@@ -83,25 +85,25 @@ def read(pairs, draw, part=slice(None)):
     return replace(batch, images=replace(batch.images, features=batch.images.features.double()))
 
 
-def step(pairs, draw, name, loss, cut=UNCUT):
-    """The figures, gradients and buffers of one step; the process reads its part of the batch."""
-    model, learnt = fresh(name), LearntTemperature().double() if loss == "learnt" else None
+def step(pairs, draw, name, loss, cut=UNCUT, *, device=CPU, pace=None, lr=0.0, unwaited=nullcontext):
+    """The figures and gradients of one step and the state after it; the process reads its part of the batch."""
+    model, learnt = fresh(name).to(device), LearntTemperature().double().to(device) if loss == "learnt" else None
     numbers = learnt or dict
     if learnt is not None and not cut.processes.leads:
         numbers = lambda: {name: number.detach() for name, number in learnt().items()}  # noqa: E731
-    objective, size = make_objective(LOSSES[loss], None, numbers), draw.groups.shape[1]
+    objective, size = make_objective(LOSSES[loss], pace, numbers), draw.groups.shape[1]
     objective = replace(objective, distillation=TAUGHT if loss == "taught" else None)
-    batch = read(pairs, draw, cut.rows(size))
+    batch = read(pairs, draw, cut.rows(size)).to(device)
     if model.attends:
         uniform = np.random.default_rng(4).random((2, 2, size))
         objective = replace(objective, aligned_loss=partial(constrain, constraints=BOTH, uniform=uniform))
     parameters = dict(model.named_parameters()) | dict([] if learnt is None else learnt.named_parameters())
-    figures = take_step(model, torch.optim.SGD(parameters.values(), lr=0.0), batch, objective, 1e9, cut)
-    return {
-        "figures": {name: torch.as_tensor(figure) for name, figure in figures.items()},
-        "gradients": {name: parameter.grad for name, parameter in parameters.items()},
-        "buffers": dict(model.named_buffers()),
-    }
+    torch.manual_seed(1)
+    with unwaited():
+        figures = take_step(model, torch.optim.Adam(parameters.values(), lr=lr), batch, objective, 2.0, cut)
+    figures = {name: one if isinstance(one, torch.Tensor) else torch.tensor(one) for name, one in figures.items()}
+    gradients = {name: one.grad for name, one in parameters.items() if one.grad is not None}
+    return {"figures": figures, "gradients": gradients, "state": model.state_dict()}
 
 
 def one_of_several(rank, count, folder, pairs, cases):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
@@ -13,34 +10,17 @@ from aoq.models import MODELS, naaf
 from aoq.pipeline.config.losses import LossSection
 from aoq.pipeline.losses import LOSSES as LOSS_KINDS
 from aoq.pipeline.losses import collapsed_cost
-from aoq.pipeline.losses.info_nce import LearntTemperature
 from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.training.batches import draw_batch, offline_draws
 from aoq.pipeline.training.chunks import Cut
 from aoq.pipeline.training.loop import learnt_numbers
-from aoq.pipeline.training.step import constrain, make_objective, take_step
+from aoq.pipeline.training.step import make_objective, take_step
 from tests.training.conftest import CPU
 from tests.training.simulated import DEVICE, Simulated, There, unwaited
-from tests.training.steps import BOTH, LOSSES, ROWS, drawn, fresh, read
+from tests.training.steps import LOSSES, ROWS, drawn, fresh, read, step
 
 CASES = [(name, "table", None) for name in MODELS]
 CASES += [("vsepp", loss, None) for loss in LOSSES if loss != "table"] + [("vsepp", "table", 4)]
-
-
-def step(pairs, draw, name, loss, device, chunk=None):
-    """The figures, gradients, buffers and weights after one step."""
-    model, learnt = fresh(name).to(device), LearntTemperature().double().to(device) if loss == "learnt" else None
-    batch = read(pairs, draw).to(device)
-    objective = make_objective(LOSSES[loss], Pace(0.2) if loss == "online" else None, learnt or dict)
-    if model.attends:
-        uniform = np.random.default_rng(4).random((2, 2, draw.groups.shape[1]))
-        objective = replace(objective, aligned_loss=partial(constrain, constraints=BOTH, uniform=uniform))
-    parameters = [*model.parameters(), *([] if learnt is None else learnt.parameters())]
-    torch.manual_seed(1)
-    with unwaited():
-        figures = take_step(model, torch.optim.Adam(parameters, lr=1e-3), batch, objective, 2.0, Cut(chunk))
-    gradients = {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
-    return {"figures": figures, "gradients": gradients, "weights": {**model.state_dict()}}
 
 
 @pytest.fixture(autouse=True)
@@ -58,10 +38,15 @@ def thresholds_may_wait(monkeypatch):
 
 @pytest.mark.parametrize(("name", "loss", "chunk"), CASES)
 def test_a_step_stays_on_its_device_and_waits_for_nothing(pairs, sampler, name, loss, chunk):
-    draw = drawn(pairs, sampler, loss)
-    expected = step(pairs, draw, name, loss, CPU, chunk)
+    draw = drawn(pairs, sampler, loss, ROWS[:6])
+
+    def step_on(device, **how):
+        pace = Pace(0.2) if loss == "online" else None
+        return step(pairs, draw, name, loss, Cut(chunk), device=device, pace=pace, lr=1e-3, **how)
+
+    expected = step_on(CPU)
     with Simulated():
-        found = step(pairs, draw, name, loss, DEVICE, chunk)
+        found = step_on(DEVICE, unwaited=unwaited)
     for part, values in expected.items():
         assert values.keys() == found[part].keys()
         for one, value in values.items():

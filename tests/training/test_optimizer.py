@@ -153,12 +153,6 @@ def test_the_average_is_evaluated_and_kept(run_training, tmp_path, monkeypatch):
         assert_close(kept[name], expected)
 
 
-def test_groups_and_an_average_resume_to_the_bit(run_training, towered, tmp_path):
-    training = changed(weight_decay=0.1, decay_biases=False, layer_decay=0.5, ema=0.5)
-    whole, _ = run_training(tmp_path / "whole", "towered", training=training)
-    kill_and_resume(run_training, tmp_path, 12, whole, name="towered", training=training)
-
-
 def test_learnt_numbers_do_not_decay():
     training = of_loss("sigmoid").model_copy(update={"weight_decay": 0.1})
     learnt, model = learnt_numbers(training.loss, torch.device("cpu")), build_model("vsepp", **SMALL)

@@ -45,12 +45,12 @@ def test_what_a_screen_flags_has_no_turn_and_a_list_shorter_than_a_set_comes_aga
 
 def test_a_downweighted_negative_has_fewer_turns(table):
     view = table.screen(match_prior=0.3, suspected="downweight")
-    rotation, epochs = Rotation(view, "i2t", k=2), 2000
-    for anchor in range(IMAGES):
+    rotation, epochs = Rotation(view, "i2t", k=2), 1000
+    for anchor in range(0, IMAGES, 3):
         drawn = np.concatenate([rotation.negatives([anchor], epoch)[0] for epoch in range(epochs)])
         frequency = np.array([(drawn == one).mean() for one in table.i2t.negative_ids[anchor]])
         weights = view.weights("i2t")[anchor]
-        np.testing.assert_allclose(frequency, weights / weights.sum(), atol=0.002)
+        np.testing.assert_allclose(frequency, weights / weights.sum(), atol=0.004)
     assert len(np.unique(view.weights("i2t"))) > IMAGES
     with pytest.raises(ValueError, match="soft margins are applied by the loss"):
         Rotation(table.screen(match_prior=0.3, suspected="soft_margin"), "i2t", k=2)

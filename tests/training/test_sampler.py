@@ -115,18 +115,6 @@ def test_the_hardest_are_left_out_by_rank(wide, gaps):
         sampler_of(lists, image_of, after_captions=2)
 
 
-def test_tables_that_do_not_fit_are_refused(small):
-    table, image_of = small
-    with pytest.raises(ValueError, match=r"h_captions = 9, but the table keeps 5"):
-        sampler_of(table, image_of, h_captions=9)
-    with pytest.raises(ValueError, match="7 captions are paired with images, but there are 8 captions"):
-        sampler_of(table, image_of[:-1])
-    empty = table.t2i.negative_ids.copy()
-    empty[2] = -1
-    with pytest.raises(ValueError, match=r"1 lists of t2i hold nothing to draw, the first that of row 2;"):
-        sampler_of(table_of(table.i2t.negative_ids, empty), image_of)
-
-
 def shares(sampler, draws=4000):
     """The fraction of draws for image 0 that fall on each caption."""
     draw = sampler.draw(np.zeros(draws, dtype=np.int32), np.random.default_rng(3))

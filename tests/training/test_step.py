@@ -173,26 +173,6 @@ def test_derived_pairs_that_are_true_pairs_are_no_negatives(pairs):
     assert (offline.caption_to_image.abs() <= 1).all()
 
 
-def test_a_drawn_probability_reaches_the_loss(pairs, sampler):
-    rng, captions = np.random.default_rng(0), np.arange(0, 48, 5, dtype=np.int32)
-    lists = [
-        replace(lists, match_probability=rng.random(lists.ids.shape).astype(np.float32))
-        for lists in (sampler._i2t, sampler._t2i)
-    ]
-    drawn = draw_batch(pairs, Sampler(*lists, pairs.split.image_of), "anchors", captions, rng, 0)
-    objective, model = (
-        make_objective(OfflineLoss(name="offtri", margin_offline=0.2)),
-        build_model("vsepp", **SMALL).eval(),
-    )
-    with torch.no_grad():
-        soft, hard = (
-            forward(model, read_batch(pairs, draw).to(CPU), objective)[0]
-            for draw in (drawn, replace(drawn, match_probability=None))
-        )
-    assert soft.total < hard.total
-    assert soft.figures["offline_match_probability"] == pytest.approx(drawn.match_probability.mean())
-
-
 def test_what_is_added_to_the_loss_sees_the_model_that_scored(pairs, monkeypatch):
     """NAAF moves its threshold after the backward pass, which may score again."""
     monkeypatch.setattr(naaf, "FEWEST_WORDS", 4)
