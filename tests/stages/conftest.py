@@ -39,7 +39,7 @@ def make_stage(chain, stage, engine=ENGINE):
             MAKERS[stage](chain.owner(stage), build, engine)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def data_root(tmp_path_factory):
     """Worlds `one` and `two`, of 40 images to train on and 12 to judge by."""
     root = tmp_path_factory.mktemp("data")
@@ -118,7 +118,7 @@ def places(data_root, tmp_path):
     return ["--data-root", str(data_root), "--artifact-root", str(tmp_path / "artifacts")]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def bert(tmp_path_factory):
     """The folder of a BERT that knows the words of the demo, two pieces each where they are long."""
     transformers, folder = pytest.importorskip("transformers"), tmp_path_factory.mktemp("bert")

@@ -27,7 +27,7 @@ STUDENT = """
 teacher = "{teacher}"
 dataset.demo = {{images = 60, dev_images = 20}}
 model = {{name = "scan", embedding_size = 16, word_size = 8, bidirectional = false}}
-second_round = {{epochs = 1, batch_size = 64, loss.name = "{loss}"}}
+second_round = {{epochs = 1, batch_size = 16, loss.name = "{loss}"}}
 """
 IMPORTED = "\n".join(['weights = "slow.safetensors"', *STUDENT.format(teacher="", loss="").splitlines()[2:4]])
 MINING = ["world", "dataset", "first_round", "embeddings", "hard_negatives"]

@@ -43,19 +43,14 @@ def test_the_tables_teacher_teaches_by_default(make, loss):
     assert all(0 < value < 1e4 for value in figures(chain))
 
 
-def test_short_lists_teach_fewer_pairs_and_the_log_says_so(make, caplog):
+def test_lists_teach_the_tables_scores_without_an_offline_loss_and_short_ones_fewer_pairs(make, caplog):
     caplog.set_level("INFO")
-    make("own", "mining", "second_round", second_round=TAUGHT.format('kind = "lists", negatives = 6'))
-    assert (
-        "t2i: the shortest list has 4 negatives, and distillation takes 6: short lists have fewer terms" in caplog.text
-    )
-
-
-def test_lists_teach_the_tables_scores_without_an_offline_loss(make):
-    taught = TAUGHT.format('kind = "lists", negatives = 3, list_loss = "ranking"')
+    taught = TAUGHT.format('kind = "lists", negatives = 6, list_loss = "ranking"')
     chain = make("own", "mining", "second_round", loss="online", second_round=taught)
     assert chain["hard_negatives"] in chain["second_round"].upstream
     assert all(value > 0 for value in figures(chain))
+    said = "t2i: the shortest list has 4 negatives, and distillation takes 6: short lists have fewer terms"
+    assert said in caplog.text
 
 
 @pytest.mark.parametrize(("columns", "drawn"), [(True, "anchors"), (False, "none")])

@@ -22,7 +22,7 @@ from aoq.pipeline.stages import processes as starting
 from aoq.pipeline.stages import train as rounds
 from aoq.pipeline.stages.processes import run_ranks
 from aoq.pipeline.training.checkpoint import CHECKPOINTS
-from tests.stages.test_ranks import failing, train, unlike
+from tests.stages.test_ranks import failing, train
 from tests.two_nodes import two_nodes, wait_for
 
 pytestmark = pytest.mark.cluster
@@ -123,6 +123,10 @@ def test_the_loss_of_a_node_ends_all_and_one_process_can_go_on(cluster, ganged, 
 
 def add_up(processes, engine):
     return float(processes.add_up(torch.ones(1)))
+
+
+def unlike(processes, engine):
+    processes.check_same({"content of train_ims.npy": str(processes.rank)})
 
 
 def busy():

@@ -26,7 +26,7 @@ STUDENT = f"""
 teacher = "{TINY}"
 dataset.demo = {{images = 60, dev_images = 20}}
 model = {{name = "scan", embedding_size = 16, word_size = 8, bidirectional = false}}
-second_round = {{epochs = 1, batch_size = 64, loss.name = "offtri"}}
+second_round = {{epochs = 1, batch_size = 16, loss.name = "offtri"}}
 refresh = {{h_captions = 6, h_images = 3}}
 """
 

@@ -17,7 +17,7 @@ from aoq.pipeline.config.models import ModelSection
 from aoq.pipeline.losses import LOSSES, LossKind
 from aoq.pipeline.losses.similarities import LossValue, Similarities
 from aoq.pipeline.training.checkpoint import load_model
-from tests.stages.conftest import OWN, lines_with
+from tests.stages.conftest import lines_with
 
 TEXT = """
 dataset.folder = "{folder}"
@@ -27,8 +27,6 @@ second_round = {{{second_round}}}
 {more}
 """
 TOY = '{name = "toy", size = 8, pooling = "max"}'
-ONLINE = 'name = "online"'
-VSEPP = '{name = "vsepp", embedding_size = 16, word_size = 8}'
 
 
 class Toy(EmbeddingModel):
@@ -64,11 +62,6 @@ class Narrow(SCAN):
         super().__init__(temperature_lse=temperature_lse, **options)
 
 
-def half_nce(pairs: Similarities, *, temperature: float = 0.1) -> LossValue:
-    logits = pairs.matrix / temperature
-    return LossValue(F.cross_entropy(logits, torch.arange(len(logits)), reduction="sum"), {})
-
-
 def mined_hinge(pairs: Similarities, *, margin_online: float, power: int, side: Literal["i", "t"] = "i") -> LossValue:
     hinges = (margin_online - pairs.positive + pairs.offline.image_to_caption).clamp(min=0)
     return LossValue(hinges.pow(power).sum(), {})
@@ -78,7 +71,6 @@ def mined_hinge(pairs: Similarities, *, margin_online: float, power: int, side: 
 def registered(monkeypatch):
     monkeypatch.setitem(MODELS, "toy", Toy)
     monkeypatch.setitem(MODELS, "narrow", Narrow)
-    monkeypatch.setitem(LOSSES, "halfnce", LossKind(half_nce, "none"))
     monkeypatch.setitem(LOSSES, "minedhinge", LossKind(mined_hinge, "anchors"))
 
 
@@ -103,14 +95,6 @@ def test_a_registered_model_and_a_registered_loss_train_on_the_table(make):
     }
 
 
-def test_a_registered_loss_that_needs_no_table_trains_both_rounds(make):
-    own = OWN.replace('"online"', '"halfnce"')
-    short = 'epochs = 1, batch_size = 16, loss = {name = "halfnce", temperature = 0.05}'
-    chain = make("nce", "mining", "control", "second_round", model=VSEPP, text=TEXT, teacher=own, second_round=short)
-    for stage, loss in {"first_round": "halfnce", "second_round": "halfnce", "control": "online"}.items():
-        assert {*lines_with("loss_name", chain, stage)} == {loss}
-
-
 def test_sections_follow_the_constructor():
     narrow, scan = ModelSection.kind("narrow"), ModelSection.kind("scan")
     assert narrow.model_fields.keys() == scan.model_fields.keys() | {"width"}
@@ -124,18 +108,3 @@ def test_sections_follow_the_constructor():
     with pytest.raises(ValueError, match=r"\[model\] toy does not say how long its vectors are"):
         _ = toy(name="toy", size=8).dimensions
     assert LossSection.kind("minedhinge").has_offline_terms
-    assert not LossSection.kind("halfnce").has_offline_terms
-
-
-@pytest.mark.parametrize(
-    ("model", "loss", "message"),
-    [
-        (TOY.replace("size", "depth"), "", r"\[model\] has unknown keys \['depth'\]; allowed keys are \['cen"),
-        (TOY.replace("max", "sum"), "", r"model.pooling: Input should be 'mean' or 'max' \(got 'sum'\)"),
-        (VSEPP, 'name = "minedhinge", power = 1, margin_online = 3.0', "loss.margin_online: .*less than or equal to 2"),
-        (VSEPP, 'name = "nce"', "second_round.loss: there is no loss 'nce'; known are .*'halfnce', 'minedh"),
-    ],
-)
-def test_mistakes_are_named(make, model, loss, message):
-    with pytest.raises(ValueError, match=message):
-        make("wrong", model=model, text=TEXT, second_round=f"epochs = 1, loss = {{{loss or ONLINE}}}")

@@ -27,7 +27,7 @@ baseline = "online"
 seeds = [0, 1, 2]
 
 [models]
-tiny = "{TINY}@second_round.epochs=2"
+tiny = "{TINY}@second_round.epochs=2, dataset.demo={{images=30, dev_images=12}}"
 
 [arms.online]
 change.second_round.loss.name = "online"

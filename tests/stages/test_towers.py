@@ -10,11 +10,7 @@ import torch
 
 from aoq.models import build_model
 from aoq.models.base import Captions
-from aoq.pipeline.data.tokens import TokenisedCaptions
-from aoq.pipeline.evaluation.evaluate import evaluate
 from aoq.pipeline.prepare.pieces import Pieces
-from aoq.pipeline.stages.splits import open_named_pairs, open_pairs
-from aoq.pipeline.training.checkpoint import load_model
 from tests.stages.conftest import make_stage
 
 TEXT = """
@@ -82,24 +78,6 @@ def test_mistakes_are_one_sentence(tower, bert):
         build(tower, 9999)
     with pytest.raises(ValueError, match="there is no text tower 'bert'"):
         build("bert", 9)
-
-
-def test_an_experiment_trains_a_tower_in_both_rounds(make, bert, tower):
-    text = TEXT.replace("{tower}", tower)
-    stages, more = ["mining", "second_round", "evaluation"], f', text_tower = "{tower}"'
-    chain = make("tower", *stages, model="vse_infinity", text=text, more=more)
-    dataset = chain["dataset"].manifest()
-    assert dataset["vocabulary_size"] == len(bert[1])
-    train, dev = (open_pairs(chain, role) for role in ("train", "dev"))
-    assert isinstance(train.tokens, TokenisedCaptions)
-    assert train.tokens.words[: train.tokens.offsets[1]].tolist() == bert[1](train.split.captions[0])["input_ids"]
-    assert np.array_equal(open_named_pairs(chain, "dev").tokens.words, dev.tokens.words)
-    trained = load_model(chain["first_round"].path / "model.safetensors")
-    pretrained = bert[0].state_dict()
-    moved = [float((one - pretrained[name]).abs().max()) for name, one in trained.text.network.state_dict().items()]
-    assert 0 < max(moved) < 0.01  # a tenth of the learning rate, from the pretrained weights
-    measured = evaluate(trained, chain.folder, "dev", vocabulary=chain["dataset"].path / "tokeniser")
-    assert measured["rsum"] == pytest.approx(chain["first_round"].manifest()["metrics"]["rsum"])
 
 
 def test_keys_follow_the_tokenisers_files_and_a_change_after_the_plan_is_noticed(make, bert, tmp_path):
