@@ -81,65 +81,56 @@ def test_overrides_change_values_and_replace_named_sections(load):
     assert (changed.second_round.loss.name, changed.second_round.loss.margin) == ("online", 0.3)
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("mining.top_g=6", r"\[mining\] has unknown keys \['top_g'\]; allowed keys are \['h_captions', 'h_images', "),
-        ("model.size=3", r"\[model\] has unknown keys \['size'\].*'embedding_size'"),
-        ("second_round.loss.alfa=1", r"\[second_round.loss\] .*'alfa'.*'alpha'"),
-        ("speed=1", r"the top level has unknown keys \['speed'\]"),
-        ("first_round.epochs='3'", r"first_round.epochs: .*integer \(got '3'\)"),
-        ("mining.h_images=0", r"mining.h_images: .*greater than 0 \(got 0\)"),
-        ("model={name='clip'}", r"model: .*'clip'.*'vsepp', 'vsrn', 'scan', 'pfan'"),
-        ("first_round.loss={name='of'}", "first_round.loss: there is no loss .*; known are 'sum', 'online'"),
-        ("second_round.warmup=['sum', 'sum', 'sum']", "3 warm-up epochs leave none of 3"),
-        (f"{LOSS}='infonce', {ANCHORS}, offline_columns=false}}", 'companions = "anchors" is about offline negatives'),
-        (f"{LOSS}='offtri', {ANCHORS}, mask_positives=false}}", 'companions = "anchors" needs mask_positives'),
-        (f"{LOSS}='offtri', {ANCHORS}}}, second_round.batch_size=5", "no two of them, so no online negative"),
-        (f"{LOSS}='offtri', {ANCHORS}}}, sampling.resample=false", r'loss.companions = "anchors" needs \[sampling\]'),
-        ("second_round.warmup=['offtri']", r"second_round.warmup.0: .*'sum' or 'online'"),
-        ("model={name='dual_encoder', image_tower='timm:a'}", r"reads photographs; set \[dataset.demo\] pictures"),
-        ("model={name='dual_encoder', text_tower='static:a'}", r"tokeniser's ids; set \[dataset\] tokeniser"),
-        ("second_round.augment=['crop']", r"\[second_round\] augment is for .* has none; set `image_tower`"),
-        ("second_round.freeze=['text']", r"\[second_round\] freeze is for .* `image_tower` or `text_tower`"),
-        ("second_round={schedule='cosine', decay_epochs=[2]}", "replaces `decay_epochs`"),
-        ("second_round.decay_biases=false", "set `weight_decay` as well"),
-        ("first_round.loss={name='adapinfonce'}", "'adapinfonce' draws from a table, .*; choose .* or 'infonce'"),
-        (f"first_round.loss={{name='infonce', {ANCHORS}}}", "there is no table yet"),
-        (f"{LOSS}='infonce', temperature=0.005}}", r"max_scale = 100.0; raise one of them, or set learn_temperature"),
-        (f"{LOSS}='sigmoid', hardness_weight=9.0}}", r"\['hardness_weight'\]; allowed keys are \['bias', 'comp"),
-        ("model={name='scan'}", "name a `teacher`"),
-        ("teacher='demo'", r"exactly one of .* got \['teacher', 'first_round'\]"),
-        ("sampling.gap=0.1", "sampling: .*belong to strategy = .*, which needs both"),
-        ("sampling.windows=[[0.5, 0.2]]", r"a window is \[start, stop\] .*got \[0.5, 0.2\]"),
-        ("sampling.windows=[]", "`windows` is empty"),
-        ("sampling.community=8", r"\['community'\] belong to batches = \"mined\""),
-        ("sampling.hardest=9.0", "`hardest` needs a `hardness`"),
-        ("sampling={hardness=9.0, h_images=5}", r"take out \['h_images'\]"),
-        ("sampling={hardness='auto', hardest=9.0}", "that is a number"),
-        ("sampling={hardness=9.0, hardest=9.0}", "leaves nothing"),
-        ("second_round.constraints.ccr={weight=1.0, margin=0.1}", r"constraints\] needs attention, and \[model\] vs"),
-        ("second_round.constraints={}", "second_round.constraints: no constraint is set; give"),
-        ("co_teaching={warmup_epochs=1, epochs=2}", r"take out \['first_round', 'mining', 'second_round'\]"),
-        ("dataset.noise.seed=1", "dataset.noise: give `ratio`"),
-        ("screen.suspected='drop'", "screen: .*no rule is set"),
-        ("screen.match_prior=0.1", '"drop" drops nothing; choose "downweight"'),
-        (SOFT, "lowers margin_offline, which is 0; set it, or choose"),
-        (f"{LOSS}='offtri', margin_offline=0.2, {ANCHORS}}}, {SOFT}", 'with companions = "anchors" most pairs of a'),
-        ("refresh.rounds=1, second_round.loss.name='online'", r"\[refresh\] makes tables, and loss 'online' uses none"),
-        (f"{TOWERED}, dataset.max_regions=3", r"max_regions cuts region features, and an image_tower reads none"),
-        (f"{TOWERED}, second_round.freeze=['image', 'text']", r"freeze names 'text', and .* has no `text_tower`; take"),
-        (f"{TOWERED}, second_round={{freeze=['image'], lora={{rank=4}}}}", "lora adapts .*; take one out, or lora"),
-        (f"{LOSS}='offquin', margin_online=0.0}}, second_round.start_up='auto'", "margin .* of 'offquin' is 0"),
-        ("seed", r"override 'seed' is not .* such as `seed=1"),
-    ],
-)
-def test_mistakes_are_named(load, override, message):
-    with pytest.raises(ValueError, match=message) as raised:
-        load(override=override)
-    assert override == "seed" or "trial.toml, changed by the override" in str(raised.value)
-
-
+MISTAKES = [
+    ("mining.top_g=6", r"\[mining\] has unknown keys \['top_g'\]; allowed keys are \['h_captions', 'h_images', "),
+    ("model.size=3", r"\[model\] has unknown keys \['size'\].*'embedding_size'"),
+    ("second_round.loss.alfa=1", r"\[second_round.loss\] .*'alfa'.*'alpha'"),
+    ("speed=1", r"the top level has unknown keys \['speed'\]"),
+    ("first_round.epochs='3'", r"first_round.epochs: .*integer \(got '3'\)"),
+    ("mining.h_images=0", r"mining.h_images: .*greater than 0 \(got 0\)"),
+    ("model={name='clip'}", r"model: .*'clip'.*'vsepp', 'vsrn', 'scan', 'pfan'"),
+    ("first_round.loss={name='of'}", "first_round.loss: there is no loss .*; known are 'sum', 'online'"),
+    ("second_round.warmup=['sum', 'sum', 'sum']", "3 warm-up epochs leave none of 3"),
+    (f"{LOSS}='infonce', {ANCHORS}, offline_columns=false}}", 'companions = "anchors" is about offline negatives'),
+    (f"{LOSS}='offtri', {ANCHORS}, mask_positives=false}}", 'companions = "anchors" needs mask_positives'),
+    (f"{LOSS}='offtri', {ANCHORS}}}, second_round.batch_size=5", "no two of them, so no online negative"),
+    (f"{LOSS}='offtri', {ANCHORS}}}, sampling.resample=false", r'loss.companions = "anchors" needs \[sampling\]'),
+    ("second_round.warmup=['offtri']", r"second_round.warmup.0: .*'sum' or 'online'"),
+    ("model={name='dual_encoder', image_tower='timm:a'}", r"reads photographs; set \[dataset.demo\] pictures"),
+    ("model={name='dual_encoder', text_tower='static:a'}", r"tokeniser's ids; set \[dataset\] tokeniser"),
+    ("second_round.augment=['crop']", r"\[second_round\] augment is for .* has none; set `image_tower`"),
+    ("second_round.freeze=['text']", r"\[second_round\] freeze is for .* `image_tower` or `text_tower`"),
+    ("second_round={schedule='cosine', decay_epochs=[2]}", "replaces `decay_epochs`"),
+    ("second_round.decay_biases=false", "set `weight_decay` as well"),
+    ("first_round.loss={name='adapinfonce'}", "'adapinfonce' draws from a table, .*; choose .* or 'infonce'"),
+    (f"first_round.loss={{name='infonce', {ANCHORS}}}", "there is no table yet"),
+    (f"{LOSS}='infonce', temperature=0.005}}", r"max_scale = 100.0; raise one of them, or set learn_temperature"),
+    (f"{LOSS}='sigmoid', hardness_weight=9.0}}", r"\['hardness_weight'\]; allowed keys are \['bias', 'comp"),
+    ("model={name='scan'}", "name a `teacher`"),
+    ("teacher='demo'", r"exactly one of .* got \['teacher', 'first_round'\]"),
+    ("sampling.gap=0.1", "sampling: .*belong to strategy = .*, which needs both"),
+    ("sampling.windows=[[0.5, 0.2]]", r"a window is \[start, stop\] .*got \[0.5, 0.2\]"),
+    ("sampling.windows=[]", "`windows` is empty"),
+    ("sampling.community=8", r"\['community'\] belong to batches = \"mined\""),
+    ("sampling.hardest=9.0", "`hardest` needs a `hardness`"),
+    ("sampling={hardness=9.0, h_images=5}", r"take out \['h_images'\]"),
+    ("sampling={hardness='auto', hardest=9.0}", "that is a number"),
+    ("sampling={hardness=9.0, hardest=9.0}", "leaves nothing"),
+    ("second_round.constraints.ccr={weight=1.0, margin=0.1}", r"constraints\] needs attention, and \[model\] vs"),
+    ("second_round.constraints={}", "second_round.constraints: no constraint is set; give"),
+    ("co_teaching={warmup_epochs=1, epochs=2}", r"take out \['first_round', 'mining', 'second_round'\]"),
+    ("dataset.noise.seed=1", "dataset.noise: give `ratio`"),
+    ("screen.suspected='drop'", "screen: .*no rule is set"),
+    ("screen.match_prior=0.1", '"drop" drops nothing; choose "downweight"'),
+    (SOFT, "lowers margin_offline, which is 0; set it, or choose"),
+    (f"{LOSS}='offtri', margin_offline=0.2, {ANCHORS}}}, {SOFT}", 'with companions = "anchors" most pairs of a'),
+    ("refresh.rounds=1, second_round.loss.name='online'", r"\[refresh\] makes tables, and loss 'online' uses none"),
+    (f"{TOWERED}, dataset.max_regions=3", r"max_regions cuts region features, and an image_tower reads none"),
+    (f"{TOWERED}, second_round.freeze=['image', 'text']", r"freeze names 'text', and .* has no `text_tower`; take"),
+    (f"{TOWERED}, second_round={{freeze=['image'], lora={{rank=4}}}}", "lora adapts .*; take one out, or lora"),
+    (f"{LOSS}='offquin', margin_online=0.0}}, second_round.start_up='auto'", "margin .* of 'offquin' is 0"),
+    ("seed", r"override 'seed' is not .* such as `seed=1"),
+]
 OTHERS = [
     (CO_TAUGHT, "screen={mutual_rank=3}", r"take out \['screen'\]"),
     (CO_TAUGHT, 'weights="x.safetensors"', r"take out \['weights'\]"),
@@ -157,10 +148,11 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "override", "message"), OTHERS)
-def test_mistakes_in_files_without_rounds_are_named(load, text, override, message):
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize(("text", "override", "message"), [*((TEXT, *one) for one in MISTAKES), *OTHERS])
+def test_mistakes_are_named(load, text, override, message):
+    with pytest.raises(ValueError, match=message) as raised:
         load(text, override)
+    assert override == "seed" or "trial.toml, changed by the override" in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,11 @@ from aoq.pipeline.config.load import load_experiment
         ("f8k_vsepp@dataset.folder='own'", "dataset.folder='mine'", 'f8k_vsepp@dataset.folder="mine"'),
         ("f8k_vsepp", "dataset.folder='mine', teacher='f8k_vsrn@dataset.folder=\"own\"'", None),  # asked for by name
         ("f8k_fusion", "dataset.folder='mine'", 'f8k_fusion@dataset.folder="mine"'),
-        ("f8k_vsepp", "dataset={folder='mine', min_count=1}", 'f8k_vsepp@dataset.folder="mine", dataset.min_count=1'),
         (
             "f8k_vsepp@dataset.vocabulary='own.json'",
             "dataset={folder='mine', min_count=1}",
             'f8k_vsepp@dataset.vocabulary="own.json", dataset.folder="mine"',
         ),
-        ("f8k_vsepp", "dataset.min_count=1", "f8k_vsepp"),  # its pairs are the same
         (
             "coco_vsrn",
             "dataset.folder='mine', evaluation={split='test', folds=1}",

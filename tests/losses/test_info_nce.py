@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
 
 from aoq.pipeline.losses import loss_kind, plateau
 from aoq.pipeline.losses.companions import turn_triples
@@ -136,17 +135,6 @@ def test_an_offline_negative_that_may_match_weighs_less():
     torch.testing.assert_close(fast[1].grad, slow[1].grad)
     assert ((fast[1].grad == 0) == (probability == 1.0)).all()
     assert value.figures["offline_match_probability"] == pytest.approx(probability.mean().item())
-
-
-def test_is_torchs_cross_entropy_on_a_plain_batch():
-    matrix, lists = numbers(1)
-    own = torch.arange(SIZE)
-    plain = info_nce(batch(matrix, rows=own), temperature=0.07).total
-    expected = cross_entropy(matrix / 0.07, own, reduction="sum") + cross_entropy(matrix.T / 0.07, own, reduction="sum")
-    torch.testing.assert_close(plain, expected)
-    wide = [torch.cat([m, one[:, None]], dim=1) / 0.07 for m, one in zip((matrix, matrix.T), lists, strict=True)]
-    expected = sum(cross_entropy(logits, own, reduction="sum") for logits in wide)
-    torch.testing.assert_close(info_nce(batch(matrix, lists, rows=own), temperature=0.07).total, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

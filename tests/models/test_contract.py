@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from aoq.models import fragments
+from aoq.models import MODELS, build_model, fragments
 from aoq.models.base import Captions, Code, Images, concatenate
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
 
@@ -47,6 +47,12 @@ def real_part(images, item):
     """One image, without its masked regions."""
     real = slice(None) if images.mask is None else images.mask[item]
     return Images(images.features[item : item + 1, real], None, images.boxes[item : item + 1, real])
+
+
+def test_an_unknown_model_is_an_error_with_the_known_ones():
+    known = ", ".join(map(repr, sorted(MODELS)))
+    with pytest.raises(ValueError, match=rf"no model 'clip'; known models are \[{known}\]"):
+        build_model("clip", feature_size=2, vocabulary_size=3)
 
 
 @pytest.mark.parametrize("masked", [False, True])

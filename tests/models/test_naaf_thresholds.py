@@ -136,34 +136,6 @@ def test_training_scores_losses_and_gradients(golden, triplet):
         case.check(f"out/call{call}/grad/cap_emb", captions.vectors.grad)
 
 
-def test_estimates_replayed_by_the_official_rule(golden):
-    """Estimate after every caption whose own image ranks first, from all words so far; below 200 words no threshold."""
-    case = golden("naaf_train")
-    for call in range(case.meta["config"]["calls"]):
-        model, images, captions = training_call(case, call)
-        prefix, scores = f"out/call{call}", case[f"out/call{call}/scores"]
-        in_force = [{key: float(case[f"{prefix}/{key}_at_caption"][0]) for key in ("thres", "thres_safe")}]
-        own, other, estimate = [], [], None
-        for i in range(len(captions)):
-            state = in_force[-1]
-            if scores[:, i].argmax() == i:
-                words = captions.vectors[i, captions.mask[i]]
-                for image, found in ((i, own), (scores[:, i].argmin(), other)):
-                    found.extend((words @ images.vectors[image].T).amax(1).tolist())
-                if len(own) > FEWEST_WORDS:
-                    estimate = Mismatch.estimate(torch.tensor(own), torch.tensor(other))
-                    new = {"thres": estimate.boundary(float(model.alpha)), "thres_safe": estimate.safe}
-                    state = {key: 0.7 * new[key] + 0.3 * state[key] for key in state}
-            in_force.append(dict.fromkeys(state, 0.0) if len(own) < FEWEST_WORDS else state)
-        for key in in_force[0]:
-            case.check(f"{prefix}/{key}_at_caption", torch.tensor([state[key] for state in in_force[:-1]]))
-        names = {"mean_pos": "mu", "stnd_pos": "sigma", "mean_neg": "mu_other", "stnd_neg": "sigma_other"}
-        final = in_force[-1] | {theirs: getattr(estimate, ours) for theirs, ours in names.items()}
-        assert sorted(f"{prefix}/final/{key}" for key in final) == case.keys(f"{prefix}/final/")
-        for key, value in final.items():
-            case.check(f"{prefix}/final/{key}", torch.tensor(value).view_as(case[f"{prefix}/final/{key}"]))
-
-
 def test_observing_sees_the_official_samples_and_moves_the_thresholds_most_of_the_way(golden):
     """Once a step: the statistics of the whole batch are those that the official code ends the batch with."""
     case = golden("naaf_train")
