@@ -175,7 +175,7 @@ def _show_statistics(one: Description) -> None:
     for name, values in figures.items():
         most = one.h if values is one.positive_rank else math.inf
         shown = (f"{value:.4g}" if value <= most else f">{most}" for value in values or ())
-        rows.append((name, *(shown if values else ["-"])))
+        rows.append((name, *(shown if values else ["-"] * len(QUANTILES))))
     show_rows(("", *(f"{quantile:.0%}" for quantile in QUANTILES)), rows)
     line = f"{one.never_listed:.2%} of the candidates are in no list"
     if one.above_positive is not None:
