@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from aoq.pipeline.cli import main
+from aoq.pipeline.stages.plan import plan
 from tests.mining.conftest import unit
+from tests.stages.conftest import make_stage
 
-ROOT = Path(__file__).parent.parent.parent
 TINY = Path(__file__).parent.parent / "tiny.toml"
 IMAGES, EACH = 15, 2
 JPEG = b"\xff\xd8\xff\xe0"
@@ -31,8 +30,11 @@ TWIN = ("--pairs", "twins.csv", "--image-ids", "item_ids.txt")
 DEPTHS = ("--h-captions", 6, "--h-images", 4)
 
 
-def run(*arguments):
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+def run(*arguments, code=0):
+    """Run a command, which is to end with this code."""
+    ended = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert ended.exit_code == code, ended.output
+    return ended
 
 
 def only(root, stage):
@@ -42,13 +44,19 @@ def only(root, stage):
 
 @pytest.fixture(scope="session")
 def mined(tmp_path_factory):
-    """An artifact root with the tiny experiment's table."""
+    """An artifact root with the tiny experiment's table, and the links that Luigi would make."""
     root = tmp_path_factory.mktemp("mined")
-    command = [Path(sys.executable).parent / "luigi", "--module", "tasks", "HardNegatives", "--experiment", str(TINY)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    arguments = ["--artifact-root", str(root), "--engine-threads", "1"]
-    subprocess.run([*command, *arguments], cwd=ROOT, env=environment, check=True, timeout=300)
+    chain = plan(str(TINY), data_root=root, artifact_root=root)
+    for stage in ("world", "dataset", "first_round", "embeddings", "hard_negatives"):
+        make_stage(chain, stage)
+        chain[stage].link(root / "runs" / "tiny" / stage)
     return root
+
+
+@pytest.fixture
+def root(mined, tmp_path):
+    """A copy of it, to be changed."""
+    return shutil.copytree(mined, tmp_path / "root", symlinks=True)
 
 
 @pytest.fixture
@@ -68,29 +76,22 @@ def embeddings(mined):
 
 @pytest.fixture
 def aoq(mined):
-    return lambda *arguments, root=mined: run(*arguments, *(() if root is None else ("--artifact-root", root)))
+    return lambda *arguments, root=mined, code=0: run(*arguments, "--artifact-root", root, code=code)
 
 
-def write_files(folder):
+def write_files():
     """Vectors, a table of them, and the texts, in the current directory."""
     rng = np.random.default_rng(0)
     np.save("images.npy", rng.normal(size=(IMAGES, 7)).astype(np.float32))
     np.save("captions.npy", rng.normal(size=(IMAGES * EACH, 7)).astype(np.float32))
     options = ("--per-image", EACH, "--normalise", "--h-captions", 6, "--h-images", 4)
-    assert run("mine", "images.npy", "captions.npy", "table", *options).exit_code == 0
-    (folder / "captions.txt").write_text("".join(f"caption {row}\n" for row in range(IMAGES * EACH)))
-    (folder / "ids.txt").write_text("".join(f"{row}.jpg\n" for row in range(IMAGES)))
-    (folder / "described.txt").write_text("".join(f"picture {row}\n" for row in range(IMAGES)))
-    (folder / "pictures").mkdir()
+    run("mine", "images.npy", "captions.npy", "table", *options)
+    Path("captions.txt").write_text("".join(f"caption {row}\n" for row in range(IMAGES * EACH)))
+    Path("ids.txt").write_text("".join(f"{row}.jpg\n" for row in range(IMAGES)))
+    Path("described.txt").write_text("".join(f"picture {row}\n" for row in range(IMAGES)))
+    Path("pictures").mkdir()
     for row in range(IMAGES):
-        (folder / "pictures" / f"{row}.jpg").write_bytes(JPEG)
-
-
-@pytest.fixture
-def files(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_files(tmp_path)
-    return tmp_path
+        Path("pictures", f"{row}.jpg").write_bytes(JPEG)
 
 
 def write_corpus():
@@ -104,8 +105,31 @@ def write_corpus():
     lines = (f"q{query} 0 d{document} {grade}\n" for query, document, grade in QRELS)
     Path("pairs.qrels").write_text("".join(lines))
     Path("twins.csv").write_text("left,right\ni0,i1\ni2,i1\ni8,i20\ni5,i5\n")
-    done = run("mine", "query.npy", "document.npy", "corpus", *CORPUS, *DEPTHS)
-    assert done.exit_code == 0, done.output
+    run("mine", "query.npy", "document.npy", "corpus", *CORPUS, *DEPTHS)
     done = run("mine", "item.npy", "set", *TWIN, *DEPTHS[:2])
-    assert done.exit_code == 0, done.output
     assert done.stdout == "i2t: 25 lists of 6, exact, 100.00% certified\nset\n"
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory):
+    """Folders with what `write_files` and `write_corpus` write."""
+    folders = {write: tmp_path_factory.mktemp("written") for write in (write_files, write_corpus)}
+    for write, folder in folders.items():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)
+            write()
+    return folders
+
+
+@pytest.fixture
+def files(written, tmp_path, monkeypatch):
+    """A copy of what `write_files` writes, where commands run."""
+    monkeypatch.chdir(tmp_path)
+    return shutil.copytree(written[write_files], tmp_path, dirs_exist_ok=True)
+
+
+@pytest.fixture
+def corpus(written, tmp_path, monkeypatch):
+    """A copy of what `write_corpus` writes, where commands run."""
+    monkeypatch.chdir(tmp_path)
+    return shutil.copytree(written[write_corpus], tmp_path, dirs_exist_ok=True)

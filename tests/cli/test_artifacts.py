@@ -18,38 +18,32 @@ from aoq.pipeline.stages.plan import MAKERS, plan
 from tests.cli.conftest import TINY, only
 
 
-def test_verify_finds_changed_files_and_other_upstreams(aoq, mined, tmp_path):
+def test_verify_finds_changed_files_and_other_upstreams(aoq, root):
     assert "artefacts are whole" in aoq("verify", TINY).stdout
-    copy = tmp_path / "copy"
-    shutil.copytree(mined, copy, symlinks=True)
-    table = only(copy, "hard_negatives") / "table" / "i2t.parquet"
+    table = only(root, "hard_negatives") / "table" / "i2t.parquet"
     table.write_bytes(table.read_bytes()[:-1] + b"x")
-    manifest = only(copy, "embeddings") / "MANIFEST.json"
+    manifest = only(root, "embeddings") / "MANIFEST.json"
     said = json.loads(manifest.read_text())
     said["files"]["images.npy"]["sha256"] = "0" * 64
     manifest.write_text(json.dumps(said))
-    found = aoq("verify", TINY, root=copy)
-    assert found.exit_code == 1
+    found = aoq("verify", TINY, root=root, code=1)
     assert "i2t.parquet was changed" in found.stderr
     assert "it was changed after it was written" in found.stderr
     manifest.write_text(json.dumps({**said, "seal": seal(said)}))
-    assert "made from another copy of embeddings" in aoq("verify", TINY, root=copy).stderr
+    assert "made from another copy of embeddings" in aoq("verify", TINY, root=root, code=1).stderr
     manifest.write_text(json.dumps({name: value for name, value in said.items() if name not in ("seal", "inputs")}))
-    assert "made from another copy of embeddings" in aoq("verify", TINY, root=copy).stderr
+    assert "made from another copy of embeddings" in aoq("verify", TINY, root=root, code=1).stderr
 
 
-def test_an_artefact_made_again_alike_is_whole_with_what_was_made_from_it(aoq, mined, tmp_path):
-    copy = tmp_path / "copy"
-    shutil.copytree(mined, copy, symlinks=True)
-    manifest = only(copy, "embeddings") / "MANIFEST.json"
+def test_an_artefact_made_again_alike_is_whole_with_what_was_made_from_it(aoq, root):
+    manifest = only(root, "embeddings") / "MANIFEST.json"
     said = json.loads(manifest.read_text()) | {"seconds": 99.0}
     manifest.write_text(json.dumps(said | {"seal": seal(said)}))
-    assert "artefacts are whole" in aoq("verify", TINY, root=copy).stdout
+    assert "artefacts are whole" in aoq("verify", TINY, root=root).stdout
 
 
 @pytest.mark.parametrize(("better", "seconds"), [(10, 10), (0, 10), (10, 1)])
-def test_results_end_with_a_verdict(aoq, mined, tmp_path, better, seconds):
-    root = shutil.copytree(mined, tmp_path / "root", symlinks=True)
+def test_results_end_with_a_verdict(aoq, root, tmp_path, better, seconds):
     chain, rng = plan(str(TINY), data_root=tmp_path, artifact_root=root), np.random.default_rng(0)
     theirs = Ranks(rng.integers(0, 20, 20), rng.integers(0, 20, 100))
     ours = Ranks(np.maximum(0, theirs.i2t - better), np.maximum(0, theirs.t2i - better))
@@ -67,44 +61,45 @@ def test_results_end_with_a_verdict(aoq, mined, tmp_path, better, seconds):
     assert ("not distinguishable" in line) == (better == 0)
     assert line.endswith("; 2.00 times its training time") == (seconds == 10)  # shorter ones tell nothing
     write_ranks(chain["control"].path / "dev_ranks.parquet", Ranks(theirs.i2t[::-1], theirs.t2i))
-    assert "was changed after it was published" in aoq("results", TINY, root=root).stderr
+    assert "was changed after it was published" in aoq("results", TINY, root=root, code=1).stderr
 
 
-def test_gc_keeps_what_links_lead_to(aoq, mined, tmp_path):
-    root = tmp_path / "root"
-    shutil.copytree(mined, root, symlinks=True)
+@pytest.fixture
+def gc(aoq, root, monkeypatch):
+    """`aoq gc` on the copy, where the only experiment is the demo."""
+    monkeypatch.setattr("aoq.pipeline.cli.gc.names_in", lambda: ["demo"])
+    return lambda *arguments, code=0: aoq("gc", *arguments, root=root, code=code)
+
+
+def test_gc_keeps_what_links_lead_to(gc, root):
     made = len(list(root.glob("*/*/MANIFEST.json")))
-    assert "nothing to free" in aoq("gc", root=root).stdout
+    assert "nothing to free" in gc().stdout
     (root / "runs" / "tiny" / "hard_negatives").unlink()
-    listed = aoq("gc", root=root).stdout
+    listed = gc().stdout
     assert "1 of" in listed
     assert len(list(root.glob("*/*/MANIFEST.json"))) == made
-    assert "freed" in aoq("gc", "--delete", root=root).stdout
+    assert "freed" in gc("--delete").stdout
     assert not list(root.glob("hard_negatives/*/MANIFEST.json"))
     assert len(list(root.glob("*/*/MANIFEST.json"))) == made - 1
     unfinished = root / "first_round" / ".abc.work"
     unfinished.mkdir()
-    assert "nothing to free" in aoq("gc", root=root).stdout
-    aoq("gc", "--delete", "--unfinished", root=root)
+    assert "nothing to free" in gc().stdout
+    gc("--delete", "--unfinished")
     assert not unfinished.exists()
 
 
-def test_gc_drops_the_links_of_a_run(aoq, mined, tmp_path):
-    root = tmp_path / "root"
-    shutil.copytree(mined, root, symlinks=True)
-    assert "there is no run 'other' in" in aoq("gc", "--run", "other", root=root).stderr
+def test_gc_drops_the_links_of_a_run(gc, root):
+    assert "there is no run 'other' in" in gc("--run", "other", code=1).stderr
     made = [*root.glob("*/*/MANIFEST.json")]
-    assert "aoq gc --delete --run=tiny" in aoq("gc", "--run", "tiny", root=root).stdout
+    assert "aoq gc --delete --run=tiny" in gc("--run", "tiny").stdout
     assert [*root.glob("*/*/MANIFEST.json")] == made
-    aoq("gc", "--run", "tiny", "--delete", root=root)
+    gc("--run", "tiny", "--delete")
     assert not [*(root / "runs" / "tiny").iterdir()]
     assert len([*root.glob("*/*/MANIFEST.json")]) < len(made)
 
 
-def test_gc_keeps_the_indexes_of_needed_tables(aoq, mined, tmp_path):
+def test_gc_keeps_the_indexes_of_needed_tables(gc, root):
     pytest.importorskip("faiss")
-    root = tmp_path / "root"
-    shutil.copytree(mined, root, symlinks=True)
     searched = 'mining.search="faiss:IVF4,Flat|nprobe=4"'
     made = plan(str(TINY), override=searched, data_root=root, artifact_root=root)
     with made["hard_negatives"].building() as build:
@@ -113,26 +108,26 @@ def test_gc_keeps_the_indexes_of_needed_tables(aoq, mined, tmp_path):
     link.parent.mkdir()
     link.symlink_to(made["hard_negatives"].path)
     assert len(list(root.glob("index/*/MANIFEST.json"))) == 2
-    assert "nothing to free" in aoq("gc", root=root).stdout
+    assert "nothing to free" in gc().stdout
     link.unlink()
-    assert "3 of" in aoq("gc", root=root).stdout
+    assert "3 of" in gc().stdout
     unit = root / "hard_negatives" / ".abc.work" / "shards" / "index-i2t.unit"  # of a search that goes on
     unit.parent.mkdir(parents=True)
     unit.touch()
-    assert "1 of" in aoq("gc", root=root).stdout
+    assert "1 of" in gc().stdout
 
 
-def test_gc_lists_what_killed_commands_left(aoq, mined, tmp_path, monkeypatch):
+def test_gc_lists_what_killed_commands_left(gc, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     left = tmp_path / ".table.work"
     with scratch_beside(tmp_path / "table") as scratch:
         (scratch / "half").write_text("made")
-        assert f"{left} is being worked on" in aoq("gc", "--delete", "--unfinished").stdout
+        assert f"{left} is being worked on" in gc("--delete", "--unfinished").stdout
         shutil.copytree(scratch, tmp_path / "copy")
     (tmp_path / "copy").rename(left)
-    assert "nothing to free" in aoq("gc").stdout
-    assert str(left) in aoq("gc", "--unfinished").stdout
-    deleted = aoq("gc", "--delete", "--unfinished").stdout
+    assert "nothing to free" in gc().stdout
+    assert str(left) in gc("--unfinished").stdout
+    deleted = gc("--delete", "--unfinished").stdout
     assert f"deleted {left}" in deleted
     assert " artefacts, 1 unfinished, " in deleted
     assert not left.exists()
@@ -143,19 +138,19 @@ def test_explain_names_the_nearest_and_the_differences(aoq, mined):
     assert (there["state"], there["nearest"], there["differences"]) == ("done", None, {})
     assert Path(there["path"]) == only(mined, "hard_negatives")
     assert there["ingredients"]["h_captions"] == 20
-    other = json.loads(aoq("explain", TINY, "hard_negatives", "--json", "--override", "mining.h_images=7").stdout)
+    every = json.loads(aoq("explain", TINY, "--json", "--override", "mining.h_images=7").stdout)
+    other = every["hard_negatives"]
+    assert every["dataset"]["state"] == "done"
     assert (other["state"], other["nearest"]) == ("missing", there["key"])
     assert other["differences"] == {"ingredients.h_images": {"here": 7, "there": 8}}
 
 
-def test_without_a_stage_or_an_experiment_all_are_looked_at(aoq, tmp_path, monkeypatch):
-    explained = json.loads(aoq("explain", TINY, "--json", "--override", "mining.h_images=7").stdout)
-    assert explained["dataset"]["state"] == "done"
-    assert explained["hard_negatives"]["differences"] == {"ingredients.h_images": {"here": 7, "there": 8}}
+def test_without_an_experiment_all_are_looked_at(aoq, tmp_path, monkeypatch):
     (tmp_path / "configs").mkdir()
     for name in ("tiny", "other"):
         text = TINY.read_text().replace("images = 60", "images = 60" if name == "tiny" else "images = 61")
         (tmp_path / "configs" / f"{name}.toml").write_text(text)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("aoq.pipeline.cli.artifacts.names_in", lambda: ["demo", "other", "tiny"])
     assert set(json.loads(aoq("status", "--json").stdout)) == {"tiny"}
     assert aoq("verify").stdout.endswith("5 artefacts are whole.\n")

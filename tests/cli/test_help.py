@@ -109,15 +109,12 @@ def versions():
     return shown.stdout.splitlines()
 
 
-def test_versions_and_devices_are_said():
+def test_versions_devices_and_what_is_not_installed_are_said(monkeypatch):
     aoq, python, of_torch, of_faiss = versions()
     assert aoq == f"aoq {version('aoq')}"
     assert python == f"Python {platform.python_version()}"
     assert of_torch.startswith(f"torch {torch.__version__} on CPU (")
     assert of_faiss.startswith(f"FAISS {faiss.__version__} on CPU")
-
-
-def test_gpus_are_said(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: f"Card {number}")
     monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
@@ -125,8 +122,5 @@ def test_gpus_are_said(monkeypatch):
     *_, of_torch, of_faiss = versions()
     assert of_torch.endswith("Card 0, Card 1")
     assert of_faiss.endswith("on CPU, 2 GPUs")
-
-
-def test_without_faiss_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     assert versions()[3] == 'FAISS is not installed: pip install "aoq[cpu]", or "aoq[gpu]"'

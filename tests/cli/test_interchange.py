@@ -25,10 +25,10 @@ SHA256 = sha256(JPEG).hexdigest()
 
 @pytest.fixture
 def run(files):
-    def command(*arguments):
+    def command(*arguments, code=0):
         before = sorted(path.name for path in files.iterdir())
-        result = aoq(*arguments)
-        if result.exit_code:
+        result = aoq(*arguments, code=code)
+        if code:
             assert sorted(path.name for path in files.iterdir()) == before
         return result
 
@@ -43,7 +43,6 @@ PICTURES = (*NAMES, "--image-root", "pictures")
 
 def test_a_row_of_both_directions(run, files):
     shown = run("export", "table", "i2t", "--format", "triplet", "--direction", "i2t", *PICTURES)
-    assert shown.exit_code == 0, shown.stderr
     assert shown.stdout == f"i2t: {IMAGES * EACH * 6} rows\ni2t: i2t/README.md has the lines that load it\n"
     row = pq.read_table("i2t/train.parquet").to_pylist()[6]
     best = read_table(Path("table")).i2t.negative_ids[0, 0]
@@ -53,60 +52,31 @@ def test_a_row_of_both_directions(run, files):
     assert pq.read_table("t2i/train.parquet")["positive"].to_pylist()[:9] == ["picture 0"] * 8 + ["picture 1"]
 
 
-def test_ids_may_lack_the_ending_of_their_files(run, files):
-    shown = run(
-        "export", "table", "out", "--format", "ids", "--direction", "t2i", *TEXTS[:2], "--image-root", "pictures"
-    )
-    assert shown.exit_code == 0, shown.stderr
-    images = pq.read_table("out/images.parquet").to_pylist()
-    assert images[3] == {"image_id": "3", "image": {"bytes": None, "path": str(files / "pictures" / "3.jpg")}}
-    packed = ("--format", "ids", "--direction", "t2i", *PICTURES, "--pack")
-    assert run("export", "table", "packed", *packed).exit_code == 0
-    images = pq.read_table("packed/images.parquet").to_pylist()
-    assert images[3] == {"image_id": "3.jpg", "image": {"bytes": JPEG, "path": "3.jpg"}}
-
-
-@pytest.fixture
-def prepared(files):
-    """A dataset folder whose photographs lie elsewhere."""
+def test_a_prepared_folder_names_its_pictures_wherever_they_lie_unless_they_were_changed(run, files):
     (files / "data").mkdir()
     np.save("data/train_ims.npy", np.random.default_rng(0).normal(size=(IMAGES, 2, 3)).astype(np.float32))
     shutil.copy("captions.txt", "data/train_caps.txt")
     paths = [str(files / "pictures" / f"{row}.jpg") for row in range(IMAGES)]
     pq.write_table(pa.table({"path": paths, "sha256": [SHA256] * IMAGES}), "data/train_images.parquet")
-    return paths
-
-
-def test_a_prepared_folder_names_the_pictures(run, prepared):
-    made = run("export", "table", "out", "--format", "triplet", "--direction", "i2t", "--data", "data")
-    assert made.exit_code == 0, made.output
+    run("export", "table", "out", "--format", "triplet", "--direction", "i2t", "--data", "data")
     anchors = pq.read_table("out/train.parquet").column(0).to_pylist()
-    assert {anchor["path"] if isinstance(anchor, dict) else anchor for anchor in anchors} == {*prepared}
-
-
-def test_a_picture_that_was_changed_is_not_packed(run, files, prepared):
-    packed = ("export", "table", "out", "--format", "ids", "--direction", "t2i", "--data", "data", "--pack")
+    assert {anchor["path"] if isinstance(anchor, dict) else anchor for anchor in anchors} == {*paths}
+    packed = ("export", "table", "packed", "--format", "ids", "--direction", "t2i", "--data", "data", "--pack")
     (files / "pictures" / "3.jpg").write_bytes(JPEG + b"\0")
-    found = run(*packed)
-    assert found.exit_code == 1
+    found = run(*packed, code=1)
     assert "pictures/3.jpg: was changed since the folder was prepared; prepare the folder again." in found.stderr
     (files / "pictures" / "3.jpg").write_bytes(JPEG)
-    assert run(*packed).exit_code == 0
-
-
-def test_the_help_names_each_format():
-    text = aoq("export", "--help").stdout.replace(",", " ").split()
-    assert set(FORMATS) <= set(text)
+    run(*packed)
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_each_export_has_a_readme(name, run):
+def test_each_export_has_a_readme_and_its_name_in_the_help(name, run):
+    assert name in aoq("export", "--help").stdout.replace(",", " ").split()
     form = FORMATS[name]
     direction = ("--direction", "t2i") if form.directions == "one" else ()
     given = {"text": TEXTS, "id": ("--image-ids", "ids.txt")}.get(form.images, PICTURES)
     scores = VECTORS if form.scores == "always" else ()
-    shown = run("export", "table", "out", "--format", name, *direction, *given, *scores)
-    assert shown.exit_code == 0, shown.stderr
+    run("export", "table", "out", "--format", name, *direction, *given, *scores)
     text = Path("out/README.md").read_text(encoding="utf-8")
     assert f"format {name}" in text
     assert "out/" in text or '"out"' in text or "out," in text
@@ -116,16 +86,16 @@ def test_each_export_has_a_readme(name, run):
 
 def test_scores_of_positives_come_from_the_table_or_from_vectors(run):
     given = ("--format", "flagembedding", "--num-negatives", 2, "--scores", *TEXTS)
-    refused = run("export", "table", "out", *given, "--direction", "i2t")
+    refused = run("export", "table", "out", *given, "--direction", "i2t", code=1)
     assert "an anchor has up to 2 positives, and the table keeps only the lowest score" in refused.stderr
-    assert run("export", "table", "t2i", *given, "--direction", "t2i").exit_code == 0
-    assert run("export", "table", "i2t", *given, "--direction", "i2t", *VECTORS).exit_code == 0
+    run("export", "table", "t2i", *given, "--direction", "t2i")
+    run("export", "table", "i2t", *given, "--direction", "i2t", *VECTORS)
     i2t, t2i = (list(map(json.loads, Path(one, "train.jsonl").read_text().splitlines())) for one in DIRECTIONS)
     assert [score for line in i2t for score in line["pos_scores"]] == [line["pos_scores"][0] for line in t2i]
-    other = run("export", "table", "out", *given, "--direction", "i2t", "--vectors", "images.npy", "other.npy")
+    other = run("export", "table", "out", *given, "--direction", "i2t", "--vectors", "images.npy", "other.npy", code=1)
     assert "other.npy does not exist" in other.stderr
     np.save("other.npy", np.load("captions.npy")[::-1])
-    other = run("export", "table", "out", *given, "--direction", "i2t", "--vectors", "images.npy", "other.npy")
+    other = run("export", "table", "out", *given, "--direction", "i2t", "--vectors", "images.npy", "other.npy", code=1)
     assert "give the vectors that the table was mined from" in other.stderr
 
 
@@ -135,7 +105,7 @@ def test_official_lists_there_and_back_are_the_same_table(run, files):
         == "i2t: 15 rows\nt2i: 30 rows\nf30k: f30k/README.md has the lines that load it\n"
     )
     lists = ("import-table", "f30k/i2t_f30k.npy")
-    assert run(*lists, "back", "--per-image", EACH, *VECTORS, "--normalise").exit_code == 0
+    run(*lists, "back", "--per-image", EACH, *VECTORS, "--normalise")
     hashes = [
         [read_table(files / name).manifest["directions"][direction]["sha256"] for direction in DIRECTIONS]
         for name in ("table", "back")
@@ -145,28 +115,30 @@ def test_official_lists_there_and_back_are_the_same_table(run, files):
     assert run(*lists, "bare", "--per-image", EACH).stdout == (
         "i2t: 15 lists of 6, no scores\nt2i: 30 lists of 4, no scores\n"
     )
-    refused = run("export", "bare", "out", "--format", "trec")
+    refused = run("export", "bare", "out", "--format", "trec", code=1)
     assert "bare was imported without scores" in refused.stderr
 
 
-def test_a_run_may_lack_queries_and_hold_own_positives(run, files):
-    (files / "i2t.trec").write_text("2 Q0 4 1 0.9 x\n2 Q0 1 2 0.8 x\n0 Q0 5 1 0.5 x\n")
+def test_a_run_may_lack_queries_and_hold_own_positives_and_is_ordered_by_its_scores(run, files):
+    (files / "i2t.trec").write_text("2 Q0 4 1 0.9 x\n2 Q0 1 2 0.8 x\n0 Q0 5 1 0.5 x\n0 Q0 3 2 0.6 x\n")
     (files / "t2i.trec").write_text("5 Q0 0 1 0.5 x\n")
     shown = run("import-table", "i2t.trec", "back", "--per-image", 2)
     assert shown.stdout == (
         "i2t: 3 lists of 2, the source's scores; left out: 1 own positive; without a negative: 1 anchor\n"
         "t2i: 6 lists of 1, the source's scores; without a negative: 5 anchors\n"
     )
-    assert read_table(files / "back").i2t.negative_ids.tolist() == [[5, -1], [-1, -1], [1, -1]]
+    lists = read_table(files / "back").i2t
+    assert lists.negative_ids.tolist() == [[3, 5], [-1, -1], [1, -1]]
+    np.testing.assert_array_equal(lists.scores, np.float32([[0.6, 0.5], [np.nan] * 2, [0.8, np.nan]]))
     assert audit(files / "back") == []
 
 
 def test_what_a_view_flags_is_left_out(run):
-    assert run("screen", "table", "view", "--range-min", 1, "--mutual-rank", 3).exit_code == 0
+    run("screen", "table", "view", "--range-min", 1, "--mutual-rank", 3)
     table = read_table(Path("table"))
     view = read_view(Path("view"), table.manifest)
     given = ("--format", "triplet", "--direction", "i2t", "--view", "view", *TEXTS)
-    assert run("export", "table", "left", *given).exit_code == 0
+    run("export", "table", "left", *given)
     found = {(row["anchor"], row["negative"]) for row in pq.read_table("left/train.parquet").to_pylist()}
     anchors, places = np.nonzero(view.i2t.flags == 0)
     left = zip(anchors, table.i2t.negative_ids[anchors, places], strict=True)
@@ -175,19 +147,17 @@ def test_what_a_view_flags_is_left_out(run):
 
 
 def test_rows_of_a_view_have_five_negatives_unless_told_otherwise(run, files):
-    assert run("mine", "images.npy", "captions.npy", "deep", "--per-image", EACH, "--h-captions", 20).exit_code == 0
-    assert run("screen", "deep", "view", "--range-min", 9).exit_code == 0
+    run("mine", "images.npy", "captions.npy", "deep", "--per-image", EACH, "--h-captions", 20)
+    run("screen", "deep", "view", "--range-min", 9)
     given = ("--format", "n-tuple", "--direction", "i2t", "--view", "view", *TEXTS)
-    assert run("export", "deep", "five", *given).exit_code == 0
+    run("export", "deep", "five", *given)
     assert pq.read_schema("five/train.parquet").names[-1] == "negative_5"
-    shown = run("export", "deep", "none", *given, "--num-negatives", 20)
-    assert (shown.exit_code, "--num-negatives" in shown.stderr) == (1, True)
+    assert "--num-negatives" in run("export", "deep", "none", *given, "--num-negatives", 20, code=1).stderr
 
 
 def test_what_is_published_reads_back_as_the_table_it_was(run, files):
-    assert run("screen", "table", "view", "--mutual-rank", 2).exit_code == 0
-    shown = run("publish", "table", "out", "--view", "view", "--image-ids", "ids.txt", "--license", "cc-by-4.0")
-    assert shown.exit_code == 0, shown.stderr
+    run("screen", "table", "view", "--mutual-rank", 2)
+    run("publish", "table", "out", "--view", "view", "--image-ids", "ids.txt", "--license", "cc-by-4.0")
     table, back = read_table(files / "table"), read_table(files / "out")
     told = {key: value for key, value in back.manifest.items() if key != "ids"}
     assert (back.sha256, told) == (table.sha256, table.manifest)
@@ -198,7 +168,7 @@ def test_what_is_published_reads_back_as_the_table_it_was(run, files):
     np.testing.assert_array_equal(views[0].i2t.flags, views[1].i2t.flags)
     captions = ("--captions", "captions.txt", "--image-texts", "ids.txt")
     given = ("--format", "triplet", "--direction", "t2i", "--view", "out/view", *captions)
-    assert run("export", "out", "triplets", *given).exit_code == 0
+    run("export", "out", "triplets", *given)
 
 
 def test_the_commands_of_the_readme_run(run, files):
@@ -210,19 +180,6 @@ def test_the_commands_of_the_readme_run(run, files):
     for _, name, *arguments in commands:
         small = {"5": str(EACH), "17": "7"}
         depths = ("--h-captions", 6, "--h-images", 4) if name == "mine" else ()
-        shown = run(name, *(small.get(word, word) for word in arguments), *depths)
-        assert shown.exit_code == 0, shown.output
+        run(name, *(small.get(word, word) for word in arguments), *depths)
     captions = pq.read_table("negatives/captions.parquet")
     assert captions["text"].to_pylist()[3] == "caption 3"
-
-
-@pytest.mark.parametrize("side", ["image", "caption"])
-def test_a_screen_compares_by_cosine(run, files, side):
-    vectors = np.load(f"{side}s.npy")
-    np.save("unit.npy", vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
-    for name, given in (("as-they-are", f"{side}s.npy"), ("unit", "unit.npy")):
-        assert run("screen", "table", name, f"--{side}-similarity", 0.3, f"--{side}-vectors", given).exit_code == 0
-    for direction in ("i2t", "t2i"):
-        found, expected = (pq.read_table(f"{name}/{direction}.parquet") for name in ("as-they-are", "unit"))
-        assert found["flags"].equals(expected["flags"])
-    assert any(any(flags) for flags in expected["flags"].to_pylist())

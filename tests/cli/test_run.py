@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
-
-import pytest
 
 from aoq.pipeline.cli.options import STAGES
 from aoq.pipeline.cli.run import _exit_code
 from aoq.pipeline.settings import read_shipped_settings
 from aoq.tasks.stages import TASKS
 from tests.cli.conftest import TINY
-
-ROOT = TINY.parent.parent
-BIN = Path(sys.executable).parent
+from tests.programs import Program
 
 
-@pytest.fixture
-def root(mined, tmp_path):
-    return shutil.copytree(mined, tmp_path / "root", symlinks=True)
-
-
-def ended(*arguments, program=("aoq",)):
-    command = [BIN / program[0], *program[1:], *map(str, arguments)]
-    return subprocess.run(
-        command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300
-    )
+def ended(*command):
+    return Program(command, TINY.parent.parent).wait()
 
 
 def made(root):
@@ -43,7 +27,7 @@ def test_every_stage_has_a_task():
 
 def test_it_makes_what_luigi_makes_and_says_how_to_go_on(root):
     before = made(root)
-    run = ended("run", TINY, "--threads", 1, "--artifact-root", root)
+    run = ended("aoq", "run", TINY, "--threads", 1, "--artifact-root", root)
     assert run.returncode == 0, run.stderr
     (student,) = made(root) - before
     assert student.parent.name == "second_round"
@@ -53,16 +37,15 @@ def test_it_makes_what_luigi_makes_and_says_how_to_go_on(root):
     assert f"  or: aoq results {TINY} --artifact-root {root}\n" in run.stderr
     assert (root / "runs" / "tiny" / "second_round").resolve() == student
     assert json.loads((student / "MANIFEST.json").read_text())["metrics"]["rsum"] > 0
-    luigi = ("luigi", "--module", "tasks", "SecondRound", "--experiment", TINY)
-    again = ended("--artifact-root", root, program=luigi)
+    again = ended("luigi", "--module", "tasks", "SecondRound", "--experiment", TINY, "--artifact-root", root)
     assert again.returncode == 0
     assert "is there" in again.stderr
     assert made(root) == before | {student}
-    evaluated = ended("evaluate", TINY, "--threads", 1, "--artifact-root", root, "--workers", 2)
+    evaluated = ended("aoq", "evaluate", TINY, "--threads", 1, "--artifact-root", root, "--workers", 2)
     assert evaluated.returncode == 0, evaluated.stderr
     assert Path(evaluated.stdout.strip()).parent.name == "evaluation"
     assert f"next: aoq results {TINY}" in evaluated.stderr
-    control = ended("run", TINY, "--round", "control", "--threads", 1, "--artifact-root", root)
+    control = ended("aoq", "run", TINY, "--round", "control", "--threads", 1, "--artifact-root", root)
     assert f"next: aoq results {TINY} --artifact-root {root}\n" in control.stderr  # both that it compares are there
 
 
@@ -74,7 +57,7 @@ def test_what_follows_the_at_sign_is_an_override(aoq, root):
 def test_a_failed_task_ends_as_luigi_does(root):
     table = next(root.glob("hard_negatives/*/table/i2t.parquet"))
     table.write_bytes(table.read_bytes()[:-1] + b"x")
-    failed = ended("run", TINY, "--artifact-root", root)
+    failed = ended("aoq", "run", TINY, "--artifact-root", root)
     assert "was changed after it was published" in failed.stderr
     assert failed.returncode == 30
 
@@ -90,7 +73,7 @@ def test_a_study_is_made_and_shown(tmp_path):
     study = tmp_path / "small.toml"
     text = f'baseline = "online"\nseeds = [0]\n[models]\ntiny = "{TINY}@second_round.epochs=2"\n'
     study.write_text(f'{text}[arms.online]\nchange.second_round.loss.name = "online"\n')
-    run = ended("study", study, "--threads", 1, "--artifact-root", tmp_path / "root")
+    run = ended("aoq", "study", study, "--threads", 1, "--artifact-root", tmp_path / "root")
     assert run.returncode == 0, run.stderr
     assert (Path(run.stdout.strip()) / "table.md").is_file()
     assert f"next: aoq results --study {study}" in run.stderr

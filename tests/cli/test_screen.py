@@ -1,19 +1,24 @@
-"""`aoq screen`, and views where tables are looked at."""
+"""`aoq screen` and `aoq to-judge`: rules in, flags out; pairs out, a judge's probabilities in."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.parquet as pq
 import pytest
+from pyarrow.json import read_json
 
 from aoq.pipeline.config.screen import Screen
 from aoq.pipeline.data.noise import write_clean_pairs
 from aoq.pipeline.tables.screens.judge import judge
 from aoq.pipeline.tables.screens.knowledge import Knowledge
-from aoq.pipeline.tables.screens.view import read_view
+from aoq.pipeline.tables.screens.view import bit, read_view
 from aoq.pipeline.tables.table import read_table
-from tests.cli.conftest import TINY
+from tests.cli.conftest import QUERIES, TINY, run
 
 
 @pytest.fixture
@@ -41,12 +46,11 @@ RULES = {
 }
 
 
-def test_it_judges_as_the_rules_do(aoq, folder, files, tmp_path):
+def test_it_judges_as_the_rules_do(folder, files, tmp_path):
     arguments = [part for option, file in files.items() for part in (option, file)]
     for rule, value in RULES.items():
         arguments += [f"--{rule.replace('_', '-')}", *([] if value is True else [value])]
-    shown = aoq("screen", folder, tmp_path / "view", *arguments, root=None)
-    assert shown.exit_code == 0, shown.stderr
+    shown = run("screen", folder, tmp_path / "view", *arguments)
     table = read_table(folder)
     known = Knowledge(
         files["--texts"].read_text().splitlines(),
@@ -66,13 +70,13 @@ def test_it_judges_as_the_rules_do(aoq, folder, files, tmp_path):
             ]
     assert sorted(path.name for path in tmp_path.glob(".*")) == []
 
-    stats = json.loads(aoq("stats", folder, "--view", tmp_path / "view", "--json", root=None).stdout)
+    stats = json.loads(run("stats", folder, "--view", tmp_path / "view", "--json").stdout)
     assert stats["i2t"]["screen"] == view.manifest["directions"]["i2t"]
-    assert "lists left empty" in aoq("stats", folder, "--view", tmp_path / "view", root=None).stdout
+    assert "lists left empty" in run("stats", folder, "--view", tmp_path / "view").stdout
 
 
 def test_inspect_shows_flags_and_chooses_by_them(aoq, folder, tmp_path):
-    assert aoq("screen", folder, tmp_path / "view", "--mutual-rank", 5, root=None).exit_code == 0
+    run("screen", folder, tmp_path / "view", "--mutual-rank", 5)
     view = read_view(tmp_path / "view", read_table(folder).manifest)
     image = int((view.i2t.flags > 0).sum(axis=1).argmax())
 
@@ -86,10 +90,109 @@ def test_inspect_shows_flags_and_chooses_by_them(aoq, folder, tmp_path):
     assert ranks("--only", "left") == [(rank, [], 0.0) for rank in range(1, 21) if rank not in flagged]
     assert len(ranks()) == 20
     assert "mutual_rank" in aoq("inspect", TINY, "--image", image, "--view", tmp_path / "view").stdout
-    assert "--only needs a view" in aoq("inspect", TINY, "--image", image, "--only", "left").stderr
 
 
-def test_lists_may_be_emptied_on_purpose(aoq, folder, tmp_path):
-    shown = aoq("screen", folder, tmp_path / "view", "--range-min", 20, "--allow-empty", root=None)
-    assert shown.exit_code == 0, shown.stderr
+def test_lists_may_be_emptied_on_purpose(folder, tmp_path):
+    shown = run("screen", folder, tmp_path / "view", "--range-min", 20, "--allow-empty")
     assert "i2t: 60 lists left empty" in shown.stdout
+
+
+SUFFIXES = (".csv", ".jsonl", ".parquet")
+
+
+def read(path):
+    readers = {".parquet": pq.read_table, ".csv": csv.read_csv, ".jsonl": read_json}
+    return readers[path.suffix](path).to_pylist()
+
+
+def write(path, rows):
+    table = pa.Table.from_pylist(rows)
+    if path.suffix == ".jsonl":
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    else:
+        {".parquet": pq.write_table, ".csv": csv.write_csv}[path.suffix](table, path)
+
+
+def pair(row):
+    return int(row["image_id"]), int(row["caption_id"])
+
+
+def pairs_at(table, chosen):
+    """The pairs at the chosen places of either direction's lists, with their scores."""
+    pairs = {}
+    for direction in ("i2t", "t2i"):
+        lists = table[direction]
+        for anchor, place in np.argwhere(chosen(direction)).tolist():
+            candidate = int(lists.negative_ids[anchor, place])
+            key = (anchor, candidate) if direction == "i2t" else (candidate, anchor)
+            pairs[key] = float(lists.scores[anchor, place])
+    return pairs
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_what_a_judge_fills_in_is_what_the_screen_reads(folder, world, tmp_path, suffix):
+    table, file = read_table(folder), tmp_path / f"pairs{suffix}"
+    shown = run("to-judge", folder, file, "--top", 2, "--data", world)
+    pairs, rows = pairs_at(table, lambda one: table[one].negative_ids[:, :2] >= 0), read(file)
+    assert [pair(row) for row in rows] == sorted(pairs)
+    assert f"{len(pairs)} pairs" in shown.stdout
+    captions, ids = ((world / f"train_{name}.txt").read_text().splitlines() for name in ("caps", "ids"))
+    for row in rows:
+        image, caption = pair(row)
+        assert (row["image"], row["caption"]) == (ids[image], captions[caption])
+        assert float(row["similarity"]) == pytest.approx(pairs[image, caption], rel=1e-6)
+
+    for n, row in enumerate(rows):
+        row["probability"] = round(n / len(rows), 3) if n % 3 else None
+    write(file, rows)
+    run("screen", folder, tmp_path / "view", "--judgements", file)
+    view, expected = read_view(tmp_path / "view", table.manifest), {pair(row): row["probability"] for row in rows}
+    for image, place in np.ndindex(*table.i2t.negative_ids.shape):
+        probability = expected.get((image, int(table.i2t.negative_ids[image, place]))) or 0
+        assert view.i2t.suspicion[image, place] == np.float32(probability)
+        assert bool(view.i2t.flags[image, place]) == (probability >= 0.5)
+
+
+def test_of_a_view_only_suspects_that_nobody_has_judged(folder, tmp_path):
+    table = read_table(folder)
+    run("screen", folder, tmp_path / "first", "--mutual-rank", 6, "--range-min", 1)
+    view = read_view(tmp_path / "first", table.manifest)
+    suspects = pairs_at(table, lambda one: view[one].flags[:, :6] == bit("mutual_rank"))
+    ask = ("to-judge", folder, tmp_path / "pairs.csv", "--top", 6, "--view", tmp_path / "first")
+    run(*ask)
+    rows = read(tmp_path / "pairs.csv")
+    assert {pair(row) for row in rows} == suspects.keys()
+    assert [*rows[0]] == ["image_id", "caption_id", "similarity"]
+
+    half = len(rows) // 2
+    write(tmp_path / "judged.csv", [{**row, "probability": n % 2} for n, row in enumerate(rows[:half])])
+    again = ("--mutual-rank", 6, "--range-min", 1, "--judgements", tmp_path / "judged.csv")
+    run("screen", folder, tmp_path / "second", *again)
+    ask = ("to-judge", folder, tmp_path / "rest.csv", "--top", 6, "--view", tmp_path / "second")
+    run(*ask)
+    assert read(tmp_path / "rest.csv") == rows[half:]
+
+
+def asked(table, *options):
+    """The pairs by row, and what they are called."""
+    file = Path(f"pairs{len(options)}.jsonl")
+    run("to-judge", table, file, *options)
+    return [(pair(row), row.get("image"), row.get("caption")) for row in read(file)]
+
+
+def test_rows_go_by_the_ids_beside_the_table_unless_others_are_given(corpus):
+    for (query, document), *names in asked("corpus"):
+        assert names == [f"q{query}", f"d{document}"]
+    pq.write_table(pa.table({"name": [f"other{row}" for row in range(QUERIES)]}), "names.parquet")
+    for (query, document), *names in asked("corpus", "--image-ids", "names.parquet::name"):
+        assert names == [f"other{query}", f"d{document}"]
+
+
+def test_both_rows_of_a_pair_of_one_set_go_by_one_kind_of_name(corpus):
+    for (first, second), *names in asked("set"):
+        assert names == [f"i{first}", f"i{second}"]
+    for (first, second), *names in asked("set", "--texts", "item.txt"):
+        assert names == [f"text of item {first}", f"text of item {second}"]
+    refused = run("to-judge", "set", "no.csv", "--texts", "item.txt", "--image-ids", "item_ids.txt", code=2)
+    assert "give one of these" in refused.stderr
+    assert not Path("no.csv").exists()

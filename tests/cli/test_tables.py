@@ -18,57 +18,47 @@ from aoq.pipeline.tables.table import read_table
 from tests.cli.conftest import TINY, only, run
 
 
-def test_audit_is_green_on_what_was_mined_and_red_on_what_was_changed(aoq, folder, tmp_path):
-    table = folder
-    sound = aoq("audit", table, root=None)
-    assert sound.exit_code == 0
-    assert sound.stdout == f"{table} is sound\n"
-    copy = tmp_path / "table"
-    shutil.copytree(table, copy)
+def test_audit_is_green_on_what_was_mined_and_red_on_what_was_changed(folder, tmp_path):
+    sound = run("audit", folder)
+    assert sound.stdout == f"{folder} is sound\n"
+    copy = shutil.copytree(folder, tmp_path / "table")
     manifest = json.loads((copy / "manifest.json").read_text())
     manifest["teacher"]["weights_sha256"] = "another"
     (copy / "manifest.json").write_text(json.dumps(manifest))
-    changed = aoq("audit", copy, root=None)
-    assert changed.exit_code == 1
+    changed = run("audit", copy, code=1)
     assert "error: i2t.parquet: its footer says teacher = " in changed.stdout
     assert changed.stderr == "2 checks fail; mine the table again\n"
 
 
 @pytest.mark.parametrize(("sign", "rank", "is_weak"), [(1.0, "1", False), (-1.0, ">4", True)])
-def test_stats_tell_a_weak_teacher_from_false_negatives(aoq, tmp_path, sign, rank, is_weak):
+def test_stats_tell_a_weak_teacher_from_false_negatives(tmp_path, sign, rank, is_weak):
     images = np.random.default_rng(0).normal(size=(20, 8))
     hard_negatives(images, sign * images, np.arange(20), h=4).save(tmp_path / "table")
-    shown = aoq("stats", tmp_path / "table", root=None)
+    shown = run("stats", tmp_path / "table")
     ranks = [line.split()[3:] for line in shown.stdout.splitlines() if line.startswith("lowest positive's rank")]
     assert ranks == [[rank] * 5] * 2
     assert shown.stdout.count("explain: the teacher is weak, or pairs are wrong") == 2 * is_weak
     assert ("aoq screen" in shown.stderr) == (not is_weak)
 
 
-def test_stats_and_diff_for_people_and_programs(aoq, folder):
-    table = folder
-    shown = aoq("stats", table, root=None)
-    assert shown.exit_code == 0
+def test_stats_and_diff_for_people_and_programs(folder):
+    shown = run("stats", folder)
     assert "lowest positive's rank" in shown.stdout
     assert "in most lists: row" in shown.stdout
-    described = json.loads(aoq("stats", table, "--json", root=None).stdout)
+    described = json.loads(run("stats", folder, "--json").stdout)
     assert described["i2t"]["anchors"] == 60
-    same = aoq("diff", table, table, "--depth", 3, root=None)
+    same = run("diff", folder, folder, "--depth", 3)
     assert "1.0000" in same.stdout
-    assert json.loads(aoq("diff", table, table, "--json", root=None).stdout)["t2i"]["same_order"] == 1
-    wrong = aoq("diff", table, table, "--depth", 999, root=None)
-    assert wrong.exit_code == 1
-    assert "a depth of 999 is asked for" in wrong.stderr
+    assert json.loads(run("diff", folder, folder, "--json").stdout)["t2i"]["same_order"] == 1
 
 
-def test_an_approximate_table_passes_nowhere_for_an_exact_one(aoq, tmp_path, monkeypatch):
+def test_an_approximate_table_passes_nowhere_for_an_exact_one(tmp_path, monkeypatch):
     """Mining, its README, stats, audit and verify all say it, with the recall and its interval."""
     pytest.importorskip("faiss")
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     np.save("images.npy", rng.normal(size=(700, 6)).astype(np.float32))
-    mined = aoq("mine", "images.npy", "set", "--unpaired", "--h-captions", 5, "--search", "ivf", root=None)
-    assert mined.exit_code == 0, mined.stderr
+    mined = run("mine", "images.npy", "set", "--unpaired", "--h-captions", 5, "--search", "ivf")
     about = json.loads(Path("set/manifest.json").read_text())["directions"]["i2t"]
     low, high = about["recall_interval"]
     said = (
@@ -79,24 +69,12 @@ def test_an_approximate_table_passes_nowhere_for_an_exact_one(aoq, tmp_path, mon
     of_index = f"  its index is kept for other depths and pairs, until `aoq gc --delete`: {kept}"
     assert mined.stdout == f"i2t: 700 lists of 5, {said}\n{of_index}\nset\n"
     assert f"- `i2t`: {said}." in Path("set/README.md").read_text()
-    assert said in aoq("stats", "set", root=None).stdout
-    assert json.loads(aoq("stats", "set", "--json", root=None).stdout)["i2t"]["guarantee"] == said
-    assert aoq("audit", "set", root=None).stdout == f"set is sound\ni2t: {said}\n"
+    assert said in run("stats", "set").stdout
+    assert json.loads(run("stats", "set", "--json").stdout)["i2t"]["guarantee"] == said
+    assert run("audit", "set").stdout == f"set is sound\ni2t: {said}\n"
     assert [path.name for path in Path("artifacts/index").glob("[!.]*")] == [about["index"]["key"]]
-    again = aoq("mine", "images.npy", "deeper", "--unpaired", "--h-captions", 9, "--search", "ivf", root=None)
-    assert again.exit_code == 0
+    run("mine", "images.npy", "deeper", "--unpaired", "--h-captions", 9, "--search", "ivf")
     assert [path.name for path in Path("artifacts/index").glob("[!.]*")] == [about["index"]["key"]]
-
-
-@pytest.mark.parametrize("arguments", [("stats", "--json"), ("stats",), ("diff", "SAME", "--json")])
-def test_an_experiment_and_its_tables_folder_say_the_same(aoq, folder, arguments):
-    def shown(table):
-        command, *more = (table if word == "SAME" else word for word in arguments)
-        found = aoq(command, table, *more)
-        assert found.exit_code == 0, found.stderr
-        return found.stdout
-
-    assert shown(folder) == shown(folder.parent) == shown(TINY) == shown(f"{TINY}@second_round.epochs=9")
 
 
 def test_audit_screen_export_and_judging_take_an_experiment(aoq, world, embeddings, folder, tmp_path):
@@ -104,18 +82,18 @@ def test_audit_screen_export_and_judging_take_an_experiment(aoq, world, embeddin
     exact = dict.fromkeys(("i2t", "t2i"), "exact, 100.00% certified")
     assert json.loads(aoq("audit", TINY, "--json").stdout) == {"table": str(folder), "errors": [], "guarantees": exact}
     rules = ("--near-text", 0.7, "--caption-similarity", 0.9)
-    assert aoq("screen", TINY, tmp_path / "own", *rules).exit_code == 0
+    aoq("screen", TINY, tmp_path / "own", *rules)
     given = ("--texts", world / "train_caps.txt", "--caption-vectors", embeddings / "captions.npy")
-    assert aoq("screen", folder, tmp_path / "given", *rules, *given).exit_code == 0
+    aoq("screen", folder, tmp_path / "given", *rules, *given)
     for direction in ("i2t", "t2i"):
         own, other = (pq.read_table(tmp_path / name / f"{direction}.parquet") for name in ("own", "given"))
         assert own.equals(other)
     for table, name, more in ((TINY, "own", ()), (folder, "given", ("--data", world))):
-        assert aoq("to-judge", table, tmp_path / f"{name}.csv", "--top", 2, *more).exit_code == 0
+        aoq("to-judge", table, tmp_path / f"{name}.csv", "--top", 2, *more)
         texts = ("--format", "pylate", "--direction", "t2i", "--image-texts", world / "train_ids.txt")
-        assert aoq("export", table, tmp_path / f"{name}-pylate", *texts, *more).exit_code == 0
-        assert aoq("batches", table, tmp_path / f"{name}-batches", "--batch-size", 4).exit_code == 0
-        assert aoq("publish", table, tmp_path / f"{name}-published", *more).exit_code == 0
+        aoq("export", table, tmp_path / f"{name}-pylate", *texts, *more)
+        aoq("batches", table, tmp_path / f"{name}-batches", "--batch-size", 4)
+        aoq("publish", table, tmp_path / f"{name}-published", *more)
     assert (tmp_path / "own.csv").read_bytes() == (tmp_path / "given.csv").read_bytes()
     for file in ("batches/epoch-000.parquet", "published/images.parquet", "pylate/train.parquet"):
         own, given = (tmp_path / f"{name}-{file}" for name in ("own", "given"))
@@ -141,11 +119,11 @@ def test_inspect_shows_texts_and_ids_that_are_given_or_kept(files):
     assert named["negatives"][0]["image_id"] == f"{best // 2}.jpg"
     (files / "captions_ids.txt").write_text("".join(f"c{row}\n" for row in range(30)))
     kept = ("--per-image", 2, "--normalise", "--image-ids", "ids.txt", "--caption-ids", "captions_ids.txt")
-    assert run("mine", "images.npy", "captions.npy", "kept", *kept, "--h-captions", 6, "--h-images", 4).exit_code == 0
+    run("mine", "images.npy", "captions.npy", "kept", *kept, "--h-captions", 6, "--h-images", 4)
     (of_caption,) = json.loads(run("inspect", "kept", "--caption", "c7", "--json").stdout)
     assert (of_caption["anchor"], of_caption["caption_id"], of_caption["image_id"]) == (7, "c7", "3.jpg")
     assert f"c{best}" in run("inspect", "kept", "--image", "3.jpg").stdout
-    assert "rows are 0 to 29, ids look like 'c0'" in run("inspect", "kept", "--caption", "c99").stderr
+    assert "rows are 0 to 29, ids look like 'c0'" in run("inspect", "kept", "--caption", "c99", code=1).stderr
 
 
 def test_diff_warns_of_other_data(files):
@@ -153,15 +131,14 @@ def test_diff_warns_of_other_data(files):
     mine = ("mine", "images.npy", "captions.npy")
     sizes = ("--normalise", "--h-captions", 6, "--h-images", 4)
     (files / "other.csv").write_text("image_id,caption_id\n0,29\n1,28\n")
-    assert run(*mine, "other", "--pairs", "other.csv", *sizes).exit_code == 0
+    run(*mine, "other", "--pairs", "other.csv", *sizes)
     shown = run("diff", "table", "other")
-    assert shown.exit_code == 0
     assert shown.stderr.startswith(
         "warning: the tables have other true pairs and other fingerprints of their data; row"
     )
     (files / "turned.txt").write_text("".join(f"{row}.jpg\n" for row in reversed(range(15))))
     for name, ids in (("a", "ids.txt"), ("b", "turned.txt")):
-        assert run(*mine, name, "--per-image", 2, "--image-ids", ids, *sizes).exit_code == 0
+        run(*mine, name, "--per-image", 2, "--image-ids", ids, *sizes)
     assert run("diff", "a", "b").stderr.startswith("warning: the tables have other ids of images; row n")
 
 
@@ -188,18 +165,11 @@ def test_inspect_takes_rows_ids_and_captions(aoq, mined):
     assert aoq("inspect", TINY, "--image", split.ids[4], "--json").stdout == by_row
     (of_caption,) = json.loads(aoq("inspect", TINY, "--caption", 21, "--json").stdout)
     assert (of_caption["anchor"], of_caption["text"]) == (21, split.captions[21])
-
-
-def test_inspect_for_people(aoq):
-    shown = aoq("inspect", TINY, "--image", "3", "--top", "4")
-    assert shown.exit_code == 0
-    assert "would be" in shown.stdout
-    assert "rank" in shown.stdout
+    assert "would be" in aoq("inspect", TINY, "--image", "3", "--top", "4").stdout
     of_caption = aoq("inspect", TINY, "--caption", "3", "--top", "4").stdout
     assert re.search(r"  would be (?:beyond )?rank \d+  image train-000000\n", of_caption)
 
 
 def test_inspect_before_mining_names_the_command(aoq, tmp_path):
-    shown = aoq("inspect", TINY, "--image", "1", root=tmp_path)
-    assert shown.exit_code == 1
+    shown = aoq("inspect", TINY, "--image", "1", root=tmp_path, code=1)
     assert f"run: aoq run {TINY} --round hard_negatives --artifact-root {tmp_path}\n" in shown.stderr
