@@ -8,16 +8,7 @@ import numpy as np
 import pytest
 
 from aoq.pipeline.batches.lists import measure_meetings, meeting_lists, ranks_met
-from aoq.pipeline.batches.order import (
-    Graph,
-    MinedBatches,
-    communities,
-    keep_apart,
-    meetings,
-    pack_communities,
-    pass_graph,
-    passes,
-)
+from aoq.pipeline.batches.order import MinedBatches, keep_apart, meetings, pass_graph, passes
 from aoq.pipeline.data.batches import epoch_order
 from aoq.pipeline.mining.hard_negatives import hard_negatives
 
@@ -40,12 +31,6 @@ def lists(table):
     return meeting_lists(table, table.positives)
 
 
-def test_a_pass_has_each_image_once_and_all_passes_have_every_pair():
-    found = passes(images := np.array([0, 0, 0, 1, 2, 2], np.int32), np.random.default_rng(0))
-    assert [sorted(images[rows]) for rows in found] == [[0, 1, 2], [0, 2], [0]]
-    assert sorted(np.concatenate(found).tolist()) == list(range(6))
-
-
 def test_an_edge_counts_in_how_many_lists_two_pairs_stand(lists):
     rows = passes(lists.pairs[:, 0], np.random.default_rng(1))[0]
     graph = pass_graph(lists, rows, most=100, rng=np.random.default_rng(2))
@@ -59,30 +44,6 @@ def test_an_edge_counts_in_how_many_lists_two_pairs_stand(lists):
     starts = np.repeat(np.arange(len(graph)), np.diff(graph.offsets))
     found = dict(zip(zip(starts.tolist(), graph.neighbours.tolist(), strict=True), graph.weights, strict=True))
     assert found == expected
-
-
-def test_communities_are_heaps_where_the_graph_falls_apart():
-    """Five cliques of four nodes."""
-    nodes = np.arange(20)
-    neighbours = [np.delete(np.flatnonzero(nodes // 4 == node // 4), node % 4) for node in nodes]
-    graph = Graph(np.arange(21) * 3, np.concatenate(neighbours).astype(np.int32), np.ones(60, np.int32))
-    found = communities(graph, 4, np.random.default_rng(0))
-    assert len(set(found.tolist())) == 5
-    assert all(len(set(found[nodes // 4 == clique].tolist())) == 1 for clique in range(5))
-    assert np.bincount(communities(graph, 3, np.random.default_rng(0))).max() == 3
-
-
-@pytest.mark.parametrize(("wanted", "size"), [(4, 12), (4, 13), (5, 5), (7, 100), (1, 2)])
-def test_packing_keeps_communities_whole(wanted, size):
-    rng = np.random.default_rng(3)
-    sizes = [*[wanted] * 9, *range(1, wanted)]
-    numbers = rng.permutation(np.repeat(np.arange(len(sizes)), sizes)).astype(np.int32)
-    packed = pack_communities(numbers, wanted, size, rng)
-    assert sorted(packed.tolist()) == list(range(len(numbers)))
-    for batch in np.split(packed, range(size, len(packed), size))[: 9 // (size // wanted)] if size >= wanted else []:
-        if len(batch) == size:
-            whole = [count for count in np.bincount(numbers[batch]) if count == wanted]
-            assert len(whole) >= size // wanted
 
 
 @pytest.mark.parametrize("size", [6, 8, 25, 64])
@@ -146,14 +107,6 @@ def test_ranks_are_of_captions_and_of_as_many_fewer_images(table):
     lists = meeting_lists(table, table.positives, ranks=(3, 12))
     assert (lists.i2t == table.i2t.negative_ids[:, 3:12]).all()
     assert (lists.t2i == table.t2i.negative_ids[:, 1:4]).all()
-
-
-@pytest.mark.parametrize(
-    ("ranks", "message"), [((5, 5), "0 <= START < STOP; got 5:5"), ((20, 30), "begin after the table's 20 of i2t")]
-)
-def test_ranks_that_are_none_are_refused(table, ranks, message):
-    with pytest.raises(ValueError, match=message):
-        meeting_lists(table, table.positives, ranks=ranks)
 
 
 def test_one_set_is_batched_too():

@@ -10,18 +10,7 @@ import pytest
 
 from aoq.pipeline.data.check import examine_folder
 from aoq.pipeline.data.demo import is_true, read_labels, read_scenes, write_demo_world
-from aoq.pipeline.data.demo_scenes import (
-    COLOUR_WORDS,
-    COUNT,
-    COUNT_WORDS,
-    FAMILY,
-    GROUNDS,
-    NOUNS,
-    PLURALS,
-    SIZE_WORDS,
-    Scenes,
-    draw_scenes,
-)
+from aoq.pipeline.data.demo_scenes import COLOUR_WORDS, COUNT_WORDS, GROUNDS, NOUNS, PLURALS, SIZE_WORDS, Scenes
 from aoq.pipeline.data.folder import Split, open_split
 from aoq.pipeline.data.vocabulary import tokenise
 
@@ -68,27 +57,6 @@ def test_a_folder_is_complete_and_sound(tmp_path: Path, regions: int, feature_si
     assert split.boxes is not None
     assert split.captions_of.most == 3
     assert open_split(tmp_path, "dev").image_count == 2
-
-
-@pytest.mark.parametrize("sizes", [{"regions": 4}, {"images": 0}, {"dev_images": 0}])
-def test_impossible_sizes_are_refused(tmp_path: Path, sizes: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="5 regions or more and images in both"):
-        write_demo_world(tmp_path, **({"images": 5, "dev_images": 5, "seed": 0} | sizes))
-
-
-def test_scenes_of_a_family_differ_in_one_slot_from_the_first() -> None:
-    scenes, families = draw_scenes(images=60 * FAMILY, most=3, rng=np.random.default_rng(0))
-    shared = 0
-    for family in range(60):
-        rows = np.flatnonzero(families == family)
-        slots = [
-            (*scenes.groups[row].ravel().tolist(), scenes.cells[row].tobytes(), int(scenes.ground[row])) for row in rows
-        ]
-        assert len(set(slots)) == FAMILY
-        differences = [[sum(a != b for a, b in zip(one, two, strict=True)) for two in slots] for one in slots]
-        shared += any(sorted(row) == [0] + [1] * (FAMILY - 1) for row in differences)
-    assert shared == 60
-    assert set(scenes.groups[..., COUNT].ravel()) == {0, 1, 2, 3}
 
 
 def test_phrases_say_what_their_regions_hold(demo: Path, train: Split) -> None:
@@ -139,12 +107,10 @@ def test_few_captions_in_full_detail_are_true_of_another_scene(tmp_path):
     [
         (lambda truth: truth.pop("phrases"), "phrases: field required"),
         (lambda truth: truth["regions"].pop(), "the truth about 12 regions of 6 images"),
-        (lambda truth: truth["regions"][0].pop(), "the truth about 12 regions of 6 images"),
         (lambda truth: truth["regions"][0][0].__setitem__(0, 12), "a number names nothing"),
         (lambda truth: truth["regions"][0][0].__setitem__(0, 10**20), "a number names nothing"),
         (lambda truth: truth["regions"][0][0].__setitem__(1, None), "regions.0.0.1: input should be a valid integer"),
         (lambda truth: truth["phrases"][0].append([0, 1, [-1]]), "phrases.0..*greater than or equal to 0"),
-        (lambda truth: truth["phrases"][0].append(7), "not iterable"),
     ],
 )
 def test_labels_that_do_not_fit_are_refused(tmp_path, damage, message):
@@ -171,9 +137,7 @@ SCENES = Scenes(
         ("A pair of large yellow kites .", [1, 1]),
         ("Two small kites .", [0, 0]),
         ("A horse .", [0, 1]),  # the first scene has none
-        ("There are two kites on the grass .", [1, 0]),
         ("Two kites to the left of a dog .", [1, 0]),
-        ("Left of a dog are two kites .", [1, 0]),
         ("Two kites over a pair of puppies by the water .", [0, 1]),
         ("A dog , two kites and a horse .", [0, 0]),
         ("Two dogs , two kites and a pony .", [0, 1]),

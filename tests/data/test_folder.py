@@ -58,9 +58,10 @@ def test_captions_are_raw(write_split):
     assert open_split(write_split(caps=windows), "train").captions == ["A Dog ."] * 12
 
 
-@pytest.mark.parametrize("with_pairs", [False, True])
-@pytest.mark.parametrize("ids", [None, list("abcd"), [letter for letter in "abcd" for _ in range(3)]])
-@pytest.mark.parametrize("start", [0, 1])
+@pytest.mark.parametrize(
+    ("ids", "with_pairs", "start"),
+    [(None, False, 1), (list("abcd"), True, 0), ([letter for letter in "abcd" for _ in range(3)], False, 0)],
+)
 def test_repeated_rows_are_read_once(write_split, boxes, caplog, ids, with_pairs, start):
     """Two equal images at the start do not hide the repetition."""
     once = np.random.default_rng(0).standard_normal((4, 3, 5)).astype(np.float32)
@@ -93,7 +94,6 @@ BAD = {
     "dtype": ({"ims": np.zeros((4, 3, 5))}, "float32 or float16"),
     "byte order": ({"ims": np.zeros((4, 3, 5), ">f4")}, "byte order"),
     "not npy": ({"ims": b"PK\x03\x04 something else"}, "damaged or not a .npy file"),
-    "nothing in it": ({"ims": b""}, "damaged or not a .npy file"),
     "captions left over": ({"caps": ["a"] * 13}, "13 captions for 4 images"),
     "fewer captions than images": ({"caps": ["a"] * 3}, "3 captions for 4 images"),
     "pairs too long": ({"pairs": np.zeros(13, int)}, "shape (12,)"),
@@ -104,14 +104,11 @@ BAD = {
     "image without caption": ({"pairs": np.array([0, 1, 3] * 4)}, "1 of 4 images have no caption (first rows [2])"),
     "mask shape": ({"mask": np.ones((4, 2), bool)}, "(4, 3)"),
     "mask of other numbers": ({"mask": np.full((4, 3), 2)}, "True and False"),
-    "mask of texts": ({"mask": np.full((4, 3), "1")}, "True and False"),
-    "mask of dates": ({"mask": np.ones((4, 3), "M8[s]")}, "True and False"),
     "boxes shape": ({"boxes": np.zeros((4, 3, 2), np.float32)}, "(4, 3, 4)"),
     "boxes of integers": ({"boxes": np.zeros((4, 3, 4), int)}, "float"),
     "ids do not fit": ({"ids": ["a", "b"]}, "2 ids for 4 images"),
     "undecodable caption": ({"caps": b"good\nbad \xff\n" + b"good\n" * 10}, "train_caps.txt:2: byte 5 (0xff)"),
     "empty caption": ({"caps": ["good", "", *["good"] * 10]}, "train_caps.txt:2: the line is empty"),
-    "blank caption": ({"caps": ["good", "\u3000", *["good"] * 10]}, "train_caps.txt:2: the line is empty"),
     "no caption": ({"caps": b"\n"}, "empty"),
     "empty id": ({"ids": ["a", "b", "", "d"]}, "train_ids.txt:3: the line is empty"),
 }

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from aoq.pipeline.data.check import examine_folder
 from aoq.pipeline.data.folder import first_images, open_split, split_fingerprint
-from aoq.pipeline.engine import Engine
 from aoq.pipeline.evaluation.retrieval import retrieval_ranks
 from aoq.pipeline.search.positives import positive_pairs_of
-from aoq.pipeline.stages.plan import MAKERS, plan
+from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.training.drawable import Drawable
 from aoq.pipeline.training.sampler import Sampler
+from tests.stages.conftest import make_stage
 
 
 @pytest.fixture
@@ -39,14 +39,11 @@ def test_a_split_has_its_identities(folder):
     assert examine_folder(folder).flaws == []
     np.save(folder / "train_identity.npy", np.arange(12))
     assert split_fingerprint(folder, "train") != before
-
-
-@pytest.mark.parametrize("wrong", [np.zeros(11, int), np.zeros((12, 1), int), np.zeros(12)])
-def test_identities_that_do_not_fit_are_refused(folder, wrong):
-    np.save(folder / "train_identity.npy", wrong)
-    with pytest.raises(ValueError, match=r"train_identity.npy: needs a whole number per image"):
-        open_split(folder, "train")
-    assert [flaw.file for flaw in examine_folder(folder).flaws] == ["train_identity.npy"]
+    for wrong in (np.zeros(11, int), np.zeros((12, 1), int), np.zeros(12)):
+        np.save(folder / "train_identity.npy", wrong)
+        with pytest.raises(ValueError, match=r"train_identity.npy: needs a whole number per image"):
+            open_split(folder, "train")
+        assert [flaw.file for flaw in examine_folder(folder).flaws] == ["train_identity.npy"]
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=8), st.data())
@@ -72,8 +69,7 @@ def test_mined_lists_hold_no_copy(folder, tmp_path):
     path.write_text(EXPERIMENT.replace('"data"', f'"{folder.name}"'))
     chain = plan(str(path), data_root=folder.parent, artifact_root=tmp_path / "artifacts")
     for stage in ("dataset", "first_round", "embeddings", "hard_negatives"):
-        with chain[stage].building() as build:
-            MAKERS[stage](chain, build, Engine("cpu", threads=1))
+        make_stage(chain, stage)
     table = read_table(chain["hard_negatives"].path / "table")
     copies = {0, 2, 7}
     theirs = {caption for image in copies for caption in (2 * image, 2 * image + 1)}

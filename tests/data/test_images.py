@@ -23,21 +23,16 @@ from tests.pictures import bomb
 from tests.prepare.conftest import encoded, picture
 
 
-def test_plain_images_become_rgb():
+def test_images_become_rgb_of_which_the_first_frame_is_taken():
     for mode in ("RGB", "L", "P", "1"):
         image = picture(0).convert(mode)
         np.testing.assert_array_equal(np.asarray(decode(encoded(image)).image), np.asarray(image.convert("RGB")))
-
-
-@pytest.mark.parametrize(
-    ("content", "tolerance"),
-    [
-        (encoded(picture(0).convert("CMYK"), "TIFF"), 2),
-        (encoded(picture(0), "GIF", save_all=True, append_images=[picture(1), picture(2)]), 8),
-    ],
-)
-def test_the_first_frame_is_taken_and_cmyk_converted(content, tolerance):
-    np.testing.assert_allclose(np.asarray(decode(content).image, int), np.asarray(picture(0), int), atol=tolerance)
+    frames = encoded(picture(0), "GIF", save_all=True, append_images=[picture(1), picture(2)])
+    for content, tolerance in ((encoded(picture(0).convert("CMYK"), "TIFF"), 2), (frames, 8)):
+        np.testing.assert_allclose(np.asarray(decode(content).image, int), np.asarray(picture(0), int), atol=tolerance)
+    image = picture(0).convert("RGBA")
+    image.putalpha(0)
+    assert (np.asarray(decode(encoded(image)).image) == 255).all()
 
 
 @pytest.mark.parametrize("bits", [8, 10, 12, 14, 16])
@@ -53,12 +48,6 @@ def test_rotations_of_exif_are_carried_out():
     decoded = decode(encoded(picture(0, 12, 8), exif=exif))
     assert (decoded.width, decoded.height) == (8, 12)
     np.testing.assert_array_equal(np.asarray(decoded.image), np.rot90(np.asarray(picture(0, 12, 8)), -1))
-
-
-def test_transparent_areas_become_white():
-    image = picture(0).convert("RGBA")
-    image.putalpha(0)
-    assert (np.asarray(decode(encoded(image)).image) == 255).all()
 
 
 def test_a_large_jpeg_is_decoded_at_a_fraction_and_keeps_its_size():

@@ -14,6 +14,15 @@ def by_norm(vectors):
     return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
 
 
+def world_of_pairs(seed, images=30, each=3, dimensions=6):
+    """Images, captions near their own image, some equal to another's, and whose captions they are."""
+    rng, image_of = np.random.default_rng(seed), np.repeat(np.arange(images, dtype=np.int32), each)
+    vectors = rng.normal(size=(images, dimensions)).astype(np.float32)
+    captions = (vectors[image_of] + rng.normal(size=(images * each, dimensions))).astype(np.float32)
+    captions[40:45] = captions[7]
+    return vectors, captions, image_of
+
+
 def slow(anchors, candidates, own, h, *, one_set):
     """Every candidate but positives (and the anchor, in one set), by similarity, then by row; the lowest positive."""
     scores = (anchors.astype(np.float64) @ candidates.astype(np.float64).T).astype(np.float32)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aoq.pipeline.mining import estimate as estimating
-from aoq.pipeline.mining.estimate import DAY, estimate, unknown_vectors
+from aoq.pipeline.mining.estimate import DAY, estimate
 from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search import exact
 from aoq.pipeline.search.backends import BACKENDS
@@ -71,14 +71,6 @@ def test_seconds_are_those_of_the_piece_scaled_by_operations(problem, monkeypatc
     factor, by_rows = found.affordable_images / IMAGES, found.seconds["reading the vectors"]
     by_rows += found.seconds["writing the table"]
     assert 4.0 * 8 * factor**2 + by_rows * factor == pytest.approx(DAY, rel=1e-3)
-
-
-def test_vectors_that_are_not_there_yet_take_no_memory():
-    whole, piece = unknown_vectors(50, 1_000_000, 12)
-    assert [vectors.shape for vectors in whole] == [(50, 12), (1_000_000, 12)]
-    assert [vectors.shape for vectors in piece] == [(50, 12), (estimating.PIECE_CAPTIONS, 12)]
-    assert whole[1].strides == (0, 0)
-    np.testing.assert_allclose(np.linalg.norm(piece[1], axis=1), 1, rtol=1e-5)
 
 
 def test_sizes_alone_are_forecast_for_an_index(problem, monkeypatch):

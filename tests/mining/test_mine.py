@@ -18,19 +18,14 @@ from aoq.pipeline.search.device import Room
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.units import Folder
 from aoq.pipeline.tables.table import read_table
-from tests.mining.conftest import by_norm
+from tests.mining.conftest import by_norm, world_of_pairs
 
-IMAGES, EACH = 30, 3
 EXACT = [name for name, backend in BACKENDS.items() if backend.is_exact]
 
 
 @pytest.fixture
 def world():
-    rng = np.random.default_rng(1)
-    images = rng.normal(size=(IMAGES, 16)).astype(np.float32)
-    image_of = np.repeat(np.arange(IMAGES, dtype=np.int32), EACH)
-    captions = images[image_of] + rng.normal(size=(IMAGES * EACH, 16)).astype(np.float32)
-    captions[40:50] = captions[7]  # duplicate captions of other images
+    images, captions, image_of = world_of_pairs(1, dimensions=16)
     return by_norm(images), by_norm(captions), image_of
 
 
@@ -149,34 +144,13 @@ def test_units_of_another_search_are_made_again(world, tmp_path, caplog, change)
     assert "is damaged or belongs to another search; making it again" in caplog.text
 
 
-@pytest.mark.parametrize("search", EXACT)
-def test_a_damaged_unit_is_mined_again(world, tmp_path, caplog, cut, search):
-    cut(8, 8, 16)
-    whole = content_hash(run(world, tmp_path / "whole", search=search))
-
-    interrupt(world, tmp_path / "cut", None, search=search)
-    shard = sorted((tmp_path / "cut" / "shards").glob("i2t-*.unit"))[0]
-    content = bytearray(shard.read_bytes())
-    content[len(content) // 3] ^= 0xFF
-    shard.write_bytes(content)
-    assert content_hash(run(world, tmp_path / "cut", search=search)) == whole
-    assert "damaged" in caplog.text
-
-
 def test_bad_tables_are_refused(world, tmp_path):
     folder = run(world, tmp_path)
     with pytest.raises(ValueError, match="mined on other training data"):
         read_table(folder, dataset="e" * 64)
     path = folder / "i2t.parquet"
-    content = path.read_bytes()
-    flipped = bytearray(content)
-    flipped[len(content) // 4] ^= 0x10
-    for damaged in (content[: len(content) // 2], flipped):
-        path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"i2t.parquet is damaged"):
-            read_table(folder)
-    path.unlink()
-    with pytest.raises(FileNotFoundError, match=r"i2t\.parquet"):
+    path.write_bytes(path.read_bytes()[:999])
+    with pytest.raises(ValueError, match=r"i2t.parquet is damaged"):
         read_table(folder)
     with pytest.raises(FileNotFoundError, match="no negative table"):
         read_table(tmp_path)

@@ -11,8 +11,7 @@ from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.mining import sizes
-from aoq.pipeline.mining.rerank import Rescoring, Shortlist, measured_recall, rerank, rescoring_units
-from aoq.pipeline.search.units import Folder
+from aoq.pipeline.mining.rerank import Rescoring, Shortlist, rerank
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.pairs import paired
 from aoq.pipeline.tables.table import read_table
@@ -66,19 +65,10 @@ def candidates(rng, negatives, depth):
     return np.stack([rng.permutation(rows)[:depth] for rows in negatives]).astype(np.int32)
 
 
-@pytest.fixture
 def cut(monkeypatch):
-    """Makes units and tiles so small that every list crosses their borders."""
-
-    def into(images, captions, pairs, search):
-        for name, size in zip(
-            ("IMAGE_BLOCK", "CAPTION_BLOCK", "PAIR_TILE", "SEARCH_BLOCK"),
-            (images, captions, pairs, search),
-            strict=True,
-        ):
-            monkeypatch.setattr(sizes, name, size)
-
-    return into
+    """Make units and tiles so small that every list crosses their borders."""
+    for name, size in {"IMAGE_BLOCK": 11, "CAPTION_BLOCK": 23, "PAIR_TILE": 16, "SEARCH_BLOCK": 29}.items():
+        monkeypatch.setattr(sizes, name, size)
 
 
 def run(job, folder):
@@ -99,9 +89,10 @@ def by_definition(job, direction, anchor, ids):
     return sorted(scores, key=lambda row: (-scores[row], row)), scores
 
 
-@pytest.mark.parametrize("blocks", [(11, 23, 16, 29), (4096, 2048, 128, 2048)])
-def test_lists_are_the_shortlist_in_the_order_of_single_scores(job, cut, tmp_path, blocks):
-    cut(*blocks)
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_lists_are_the_shortlist_in_the_order_of_scores_each_computed_once(job, tmp_path, monkeypatch, is_cut):
+    if is_cut:
+        cut(monkeypatch)
     table, image_of = run(job, tmp_path), job.shortlist.positives[:, 0]
     for direction in ("i2t", "t2i"):
         for anchor, ids in enumerate(job.shortlist[direction]):
@@ -115,19 +106,14 @@ def test_lists_are_the_shortlist_in_the_order_of_single_scores(job, cut, tmp_pat
             positives = by_definition(job, direction, anchor, own)[1].values()
             assert lists.positive_score[anchor] == min(positives)
     assert audit(tmp_path / "table") == []
-
-
-def test_a_pair_that_both_directions_list_is_scored_once(job, cut, tmp_path):
-    cut(11, 23, 16, 29)
-    run(job, tmp_path)
     pairs = {(image, caption) for image, row in enumerate(job.shortlist.captions) for caption in row if caption >= 0}
     pairs |= {(image, caption) for caption, row in enumerate(job.shortlist.images) for image in row if image >= 0}
     pairs |= {(image, caption) for caption, image in enumerate(job.shortlist.positives[:, 0])}
     assert job.model.pairs_scored == len(pairs)
 
 
-def test_recall_is_the_share_of_the_full_search_that_the_lists_have(job, cut, tmp_path):
-    cut(11, 23, 16, 29)
+def test_recall_is_the_share_of_the_full_search_that_the_lists_have(job, tmp_path, monkeypatch):
+    cut(monkeypatch)
     table = run(job, tmp_path)
     for direction in ("i2t", "t2i"):
         shares = []
@@ -149,8 +135,8 @@ def test_recall_is_the_share_of_the_full_search_that_the_lists_have(job, cut, tm
 
 
 @pytest.mark.parametrize("most_pairs", [0, 500])
-def test_an_interrupted_run_goes_on_to_the_same_table(job, cut, tmp_path, most_pairs):
-    cut(11, 23, 16, 29)
+def test_an_interrupted_run_goes_on_to_the_same_table(job, tmp_path, monkeypatch, most_pairs):
+    cut(monkeypatch)
     whole = run(job, tmp_path / "whole").manifest
     every, job.model.pairs_scored, job.model.most_pairs = job.model.pairs_scored, 0, most_pairs
     with pytest.raises(KeyboardInterrupt):
@@ -169,34 +155,8 @@ def test_an_interrupted_run_goes_on_to_the_same_table(job, cut, tmp_path, most_p
     assert done <= most_pairs
 
 
-def test_a_table_that_was_not_published_is_written_anew_from_its_units(job, tmp_path):
-    for name in ("whole", "cut"):
-        run(job, tmp_path / name)
-    whole, left = (tmp_path / one / "table" for one in ("whole", "cut"))
-    (left / "t2i.parquet").write_bytes(b"damaged")
-    before = job.model.pairs_scored
-    run(job, tmp_path / "cut")
-    assert job.model.pairs_scored == before
-    assert [path.read_bytes() for path in sorted(left.iterdir())] == [
-        path.read_bytes() for path in sorted(whole.iterdir())
-    ]
-
-
 def test_a_teacher_that_gives_no_numbers_is_refused(job, tmp_path):
     job.pairs.split.features[5] = np.nan
     with pytest.raises(ValueError, match=r"similarity of image 5 and caption \d+ is nan; .* choose another teacher"):
         run(job, tmp_path)
     assert not (tmp_path / "table").exists()
-
-
-def test_recall_counts_an_anchor_with_few_negatives_by_what_there_is(job, tmp_path):
-    image_of = np.zeros(CAPTIONS, np.int32)
-    image_of[:2] = 1
-    job.shortlist = Shortlist(
-        np.stack([np.array([0, 1]), np.array([5, 6])]).astype(np.int32), (1 - image_of)[:, None], paired(image_of)
-    )
-    job.pairs.split.features.resize((2, 2, 3), refcheck=False)
-    (tmp_path / "work").mkdir()
-    for unit in rescoring_units(job):
-        unit.do(job, Folder(tmp_path / "work"))
-    assert measured_recall(job, "t2i", Folder(tmp_path / "work")) == 1  # one negative each, and h is 3

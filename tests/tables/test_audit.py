@@ -1,4 +1,4 @@
-"""The audit is silent on what the miner makes, and names every planted defect."""
+"""The audit names every planted defect."""
 
 from __future__ import annotations
 
@@ -20,29 +20,22 @@ from aoq.pipeline.tables.files import content_sha256, read_chunks, read_manifest
 from aoq.pipeline.tables.pairs import paired
 from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.tables.writing import list_writer, write_positives
+from tests.mining.conftest import world_of_pairs
 
 IMAGE_OF = np.repeat(np.arange(30, dtype=np.int32), 3)
 
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
-    return mined(tmp_path_factory.mktemp("sound"), "onepass")
+    folder = tmp_path_factory.mktemp("sound")
+    where = {"work": folder / "work", "output": folder / "table"}
+    mine(Problem(*world_of_pairs(2), 12, 5), search="onepass", provenance={"dataset": "d"}, **where)
+    return folder / "table"
 
 
 @pytest.fixture
 def folder(sound, tmp_path):
-    shutil.copytree(sound, tmp_path / "table")
-    return tmp_path / "table"
-
-
-def mined(folder, search, **options):
-    rng = np.random.default_rng(2)
-    images = rng.normal(size=(30, 6)).astype(np.float32)
-    captions = (images[IMAGE_OF] + rng.normal(size=(90, 6))).astype(np.float32)
-    captions[40:45] = captions[7]
-    where = {"work": folder / "work", "output": folder / "table"}
-    mine(Problem(images, captions, IMAGE_OF, 12, 5), search=search, provenance={"dataset": "d"}, **where, **options)
-    return folder / "table"
+    return shutil.copytree(sound, tmp_path / "table")
 
 
 def said(folder):
@@ -78,11 +71,6 @@ def edit(direction=None, **change):
         (folder / "manifest.json").write_text(json.dumps(manifest))
 
     return apply
-
-
-@pytest.mark.parametrize("search", ["onepass", "faiss-flat", "faiss:IVF4,Flat|nprobe=2"])
-def test_what_is_mined_is_sound(tmp_path, search):
-    assert audit(mined(tmp_path, search, recall_floor=0.1)) == []
 
 
 def swap(rows, *places):
@@ -204,18 +192,7 @@ def test_files_that_are_not_the_manifests_are_read_by_nothing(folder):
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        "null",
-        "7",
-        "{",
-        "\udcff",
-        "[" * 100_000,
-        '{"directions": {}}',
-        '{"format_version": 1e999}',
-        '{"format_version": 1, "directions": []}',
-        '{"format_version": 1, "directions": {"i2t": {"h": true}}}',
-    ],
+    "content", ["null", "\udcff", '{"directions": {}}', '{"format_version": 1, "directions": {"i2t": {"h": true}}}']
 )
 def test_a_manifest_of_another_kind_is_refused(folder, content):
     (folder / "manifest.json").write_bytes(content.encode("utf-8", "surrogateescape"))

@@ -16,6 +16,7 @@ from aoq.pipeline.tables.fusion import by_rank, by_score, fuse, fuse_tables
 from aoq.pipeline.tables.pairs import paired
 from aoq.pipeline.tables.statistics import describe
 from aoq.pipeline.tables.table import read_table
+from tests.mining.conftest import world_of_pairs
 
 IMAGE_OF = np.repeat(np.arange(30, dtype=np.int32), 3)
 NAMES = ["one", "two", "three"]
@@ -96,12 +97,8 @@ def folders(tmp_path_factory):
     """Three teachers' tables of one world, mined to different depths."""
     found = []
     for seed, name in enumerate(NAMES):
-        rng, folder = np.random.default_rng(seed), tmp_path_factory.mktemp(name)
-        images = rng.normal(size=(30, 6)).astype(np.float32)
-        captions = (images[IMAGE_OF] + rng.normal(size=(90, 6))).astype(np.float32)
-        captions[40:45] = captions[7]
-        hard_negatives(images, captions, IMAGE_OF, h=(12 - seed, 5), metric="dot").save(folder / "table", dataset="d")
-        found.append(folder / "table")
+        found.append(tmp_path_factory.mktemp(name) / "table")
+        hard_negatives(*world_of_pairs(seed), h=(12 - seed, 5), metric="dot").save(found[-1], dataset="d")
     return found
 
 

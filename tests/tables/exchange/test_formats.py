@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from aoq.pipeline.search.problem import DIRECTIONS
-from aoq.pipeline.tables.exchange import writers
 from aoq.pipeline.tables.exchange.formats import FORMATS
 from aoq.pipeline.tables.exchange.outgoing import Names
 from aoq.pipeline.tables.exchange.writers import DOCUMENT, MMEB_QUERY, QUESTION
@@ -178,16 +177,6 @@ def test_lookups(name, path, columns, is_anchor, pictures, packed, world, outgoi
     if name == "nemo":
         about = json.loads((tmp_path / "out" / "corpus" / "merlin_metadata.json").read_text())
         assert about == {"class": "ColPaliDataset" if pictures else "TextQADataset", "corpus_id": "out"}
-
-
-def test_rows_are_written_in_groups_that_fit_into_memory(outgoing, tmp_path, monkeypatch):
-    FORMATS["triplet"].write(outgoing("t2i"), tmp_path / "one")
-    monkeypatch.setattr(writers, "GROUP_BYTES", 1)
-    FORMATS["triplet"].write(outgoing("t2i"), tmp_path / "many")
-    one, many = (tmp_path / name / "train.parquet" for name in ("one", "many"))
-    assert pq.ParquetFile(one).num_row_groups == 1
-    assert pq.ParquetFile(many).num_row_groups == 4
-    assert pq.read_table(one).equals(pq.read_table(many))
 
 
 def test_trec(direction, world, outgoing, groups, tmp_path):

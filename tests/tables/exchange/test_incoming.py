@@ -1,15 +1,16 @@
-"""NegCLIP's TSV read back: the negatives that were written, by their texts and files."""
+"""What other programs wrote: NegCLIP's TSV, and the pictures that ids name."""
 
 from __future__ import annotations
 
 import csv
+import os
 
 import numpy as np
 import pytest
 
 from aoq.pipeline.tables.audit import audit
-from aoq.pipeline.tables.exchange.formats import FORMATS
 from aoq.pipeline.tables.exchange.negclip import read_negclip
+from aoq.pipeline.tables.exchange.outgoing import find_pictures
 from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.training.batch_sampler import BatchSampler
 
@@ -23,26 +24,6 @@ def write(path, rows, columns=("title", "filepath", "neg_caption", "neg_image"))
 def listed(table, direction, row):
     ids = table[direction].negative_ids[row]
     return ids[ids >= 0].tolist()
-
-
-def test_what_was_written_is_read(world, outgoing, tmp_path):
-    """Captions without an image have no row, nor has image 11, which has none; all else is as it was."""
-    whole = outgoing("i2t", 6, pictures=True)
-    FORMATS["negclip"].write(outgoing("t2i", pictures=True, other=whole), tmp_path / "out")
-    table, images, captions = read_negclip(tmp_path / "out" / "train.tsv")
-    row_of = {text: row for row, text in enumerate(world.texts)}
-    assert len(row_of) == len(world.texts)
-    written = world.table.positives[np.argsort(world.table.positives[:, 1])]
-    assert captions[: len(written)] == [world.texts[caption] for caption in written[:, 1]]
-    assert [(images[i], captions[t]) for i, t in table.positives] == [
-        (world.files[i], world.texts[t]) for i, t in written
-    ]
-    for row, file in enumerate(images):
-        image = world.files.index(file)
-        assert [row_of[captions[one]] for one in listed(table, "i2t", row)] == listed(world.table, "i2t", image)
-    for row, (_, caption) in enumerate(written):
-        negatives = [one for one in listed(world.table, "t2i", caption) if one in written[:, 0]]
-        assert [world.files.index(images[one]) for one in listed(table, "t2i", row)] == negatives
 
 
 def test_texts_that_are_no_title_are_captions_of_no_image(tmp_path):
@@ -98,3 +79,28 @@ def test_a_file_without_the_columns_is_refused(tmp_path):
         read_negclip(write(tmp_path / "empty.tsv", []))
     with pytest.raises(FileNotFoundError, match="does not exist"):
         read_negclip(tmp_path / "nothing.tsv")
+
+
+FILES = ("a.jpg", "b.png", "c.gif", "d.webp", "sub/e.bmp", "sub/f", "sub/g.JPG")
+
+
+@pytest.fixture
+def root(tmp_path):
+    (tmp_path / "root" / "sub").mkdir(parents=True)
+    for name in FILES:
+        (tmp_path / "root" / name).write_bytes(b"a picture")
+    (tmp_path / "secret.jpg").touch()
+    return tmp_path / "root"
+
+
+def test_an_id_names_its_file_with_the_ending_or_without(root):
+    found = find_pictures(root, ["a", "a.jpg", "b", "c.gif", "d", "sub/e", "sub/f", "sub/g"])
+    names = [os.path.relpath(path, root) for path in found]
+    assert names == ["a.jpg", "a.jpg", "b.png", "c.gif", "d.webp", "sub/e.bmp", "sub/f", "sub/g.JPG"]
+    assert all(os.path.isabs(path) for path in found)
+
+
+@pytest.mark.parametrize("name", ["17", "../secret.jpg", "/etc/passwd", "", ".", "sub", "a\0", "x" * 5000])
+def test_an_id_without_a_file_below_the_root_is_named(root, name):
+    with pytest.raises(ValueError, match=r"1 of 2 images have no file below .*root, the first is '"):
+        find_pictures(root, ["a", name])
