@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, get_context, set_start_method
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -21,22 +22,27 @@ from tests.chaos import forks
 NO_VARIABLES: Mapping[str, str] = {}
 
 
+def forking() -> ForkServerContext:
+    """A context whose processes are forks of one that has imported what commands import."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload([*forks.PRELOADED])
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in forks.ENVIRONMENT.items():
+            patch.setenv(name, value)
+        forkserver.ensure_running()
+    return context
+
+
 class Program:
     """A command that was started, in a process group of its own."""
 
     def __init__(self, command: Sequence[object], folder: Path, variables: Mapping[str, str] = NO_VARIABLES) -> None:
-        context = get_context("forkserver")
-        context.set_forkserver_preload([*forks.PRELOADED])
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in forks.ENVIRONMENT.items():
-                patch.setenv(name, value)
-            forkserver.ensure_running()
         self._folder = mkdtemp()
         self._shown = [str(Path(self._folder, name)) for name in ("stdout", "stderr")]
         Path(self._shown[0]).touch()
         command = [Path(str(command[0])).name, *map(str, command[1:])]
         self._command, given = command, (command, str(folder), self._shown, dict(variables))
-        self._process = context.Process(target=_become, args=given)
+        self._process = forking().Process(target=_become, args=given)
         self._process.start()
 
     @property

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import threading
 import time
 from dataclasses import replace
 from functools import partial
@@ -27,7 +26,7 @@ from aoq.pipeline.search.exact import IMAGE_ROWS, ONE_PASS
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.units import Unit, never, run_in_process
 from aoq.pipeline.tables.table import read_table
-from tests.two_nodes import STORE_BYTES, two_nodes, wait_for
+from tests.two_nodes import STORE_BYTES, begin_to_lose, is_first, two_nodes, wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -83,16 +82,8 @@ def on(cluster, change=lambda unit: unit):
     return changed
 
 
-def once(marker):
-    try:
-        marker.touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    return True
-
-
 def dying(marker, unit, problem, store):
-    if once(marker):
+    if is_first(marker):
         os.kill(os.getpid(), signal.SIGKILL)
     return unit(problem, store)
 
@@ -119,13 +110,7 @@ def test_the_table_is_the_same_though_a_node_is_lost(cluster, world, tmp_path):
     import ray
 
     third, marker = cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES, memory=MEMORY), tmp_path / "stuck"
-
-    def lose_it():
-        wait_for(marker.exists)
-        cluster.remove_node(third, allow_graceful=False)
-
-    losing = threading.Thread(target=lose_it, daemon=True)
-    losing.start()
+    losing = begin_to_lose(cluster, third, marker)
     run = on(cluster, lambda unit: partial(stuck_on, third.node_id, marker, unit))
     assert mined(world, tmp_path / "there", run) == mined(world, tmp_path / "here")
     losing.join()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,3 +46,24 @@ def two_nodes(module: str, memory: int, more: int = 1) -> Iterator[Any]:
 def wait_for(there: Callable[[], bool]) -> None:
     while not there():
         time.sleep(0.05)
+
+
+def is_first(marker: Path) -> bool:
+    """Leave the marker; return False if it is there already."""
+    try:
+        marker.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def begin_to_lose(cluster: Any, node: Any, marker: Path) -> threading.Thread:
+    """Start a thread that removes the node once the marker is there."""
+
+    def lose() -> None:
+        wait_for(marker.exists)
+        cluster.remove_node(node, allow_graceful=False)
+
+    losing = threading.Thread(target=lose, daemon=True)
+    losing.start()
+    return losing

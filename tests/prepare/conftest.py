@@ -44,6 +44,10 @@ def write_csv(path: Path, columns: list[str], rows: list[list[object]]) -> Path:
     return path
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 @pytest.fixture
 def photos(tmp_path):
     """Twenty photographs, four of them for dev, two captions each."""

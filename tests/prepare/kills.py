@@ -19,6 +19,7 @@ from pathlib import Path
 from aoq.pipeline import embedding
 from aoq.pipeline.prepare import extraction, prepare
 from tests.chaos import forks
+from tests.prepare.conftest import contents
 
 BLOCK, BATCH = 12, 4
 KILLS = 3
@@ -28,27 +29,37 @@ PRELOADED += ["transformers.models.clip.modeling_clip", "transformers.image_proc
 GONE_SECONDS = 5
 
 
-def main(folder: Path, name: str, *command: str) -> str | None:
+def main(folder: Path, source: str, encoder: str) -> str | None:
     forks.preload()
     for module in PRELOADED:
         importlib.import_module(module)
     extraction.BLOCK_IMAGES = embedding.STORE_ROWS = BLOCK  # the commands' forks have them, too
     embedding.BATCH = BATCH
     prepare._workers = lambda engine: 2  # with one thread: two wait for each other on a busy machine
-    whole = forks.run(("aoq", name, *command, "whole"), folder)
+    extracting = ("--extractor", encoder, "--tokens", "pooled", "--threads", "1", "--batch-size", str(BATCH))
+    encoding = ("--encoder", encoder, "--threads", "1")
+    return _broken(folder, "data", "prepare", *extracting, source) or _broken(
+        folder, "vectors", "embed", *encoding, "data"
+    )
+
+
+def _broken(folder: Path, made: str, *arguments: str) -> str | None:
+    """Run a command undisturbed, and for another output with kills; say what differs."""
+    command, scratch = ("aoq", *arguments), folder / f".{made}.work"
+    whole = forks.run((*command, f"whole-{made}"), folder)
     if whole.code != 0:
         return f"undisturbed, it ends with {whole.code}: {whole.output}"
-    rng, wanted, scratch = random.Random(0), contents(folder / "whole"), folder / ".made.work"
+    rng, wanted = random.Random(0), contents(folder / f"whole-{made}")
     for _ in range(KILLS):
-        if broke := _kill(("aoq", name, *command, "made"), folder, rng.uniform(0.1, 0.9) * whole.seconds):
+        if broke := _kill((*command, made), folder, rng.uniform(0.1, 0.9) * whole.seconds):
             return broke
         if (lost := lost_images(scratch)) > BLOCK + BATCH:
             return f"a kill loses {lost} images"
-    if not (folder / "made").exists():
-        ended = forks.run(("aoq", name, *command, "made"), folder)
+    if not (folder / made).exists():
+        ended = forks.run((*command, made), folder)
         if ended.code != 0 or scratch.exists():
             return f"after the kills it ends with {ended.code}, scratch left: {scratch.exists()}: {ended.output}"
-    if contents(folder / "made") != wanted:
+    if contents(folder / made) != wanted:
         return "after the kills there are other bytes"
     return None
 
@@ -76,10 +87,6 @@ def _alive(group: int) -> list[int]:
         if int(member_of) == group and state not in "ZX":
             found.append(int(stat.parent.name))
     return found
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def lost_images(scratch: Path) -> int:

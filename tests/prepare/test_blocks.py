@@ -19,7 +19,7 @@ from aoq.pipeline.prepare.extraction import Extracting, ImageReader
 from aoq.pipeline.prepare.extractors import open_extractor
 from aoq.pipeline.prepare.listing import list_source
 from aoq.pipeline.search.units import Folder, run_in_process
-from tests.prepare.conftest import CPU, encoded, picture
+from tests.prepare.conftest import CPU, contents, encoded, picture
 from tests.prepare.test_sources import shard
 
 TEXT = "txt", b"text"
@@ -48,10 +48,6 @@ def in_units(tmp_path, monkeypatch):
         return folder
 
     return run
-
-
-def contents(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("run", [run_in_process, last_first])

@@ -8,17 +8,16 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from PIL import Image
 
-from aoq.pipeline.cli import main
-from aoq.pipeline.engine import Engine
 from aoq.pipeline.prepare.extractors import open_encoder
-from aoq.pipeline.stages.plan import MAKERS, plan
+from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.tables.table import read_table
+from tests.cli.conftest import run
 from tests.prepare import tiny
 from tests.prepare.conftest import encoded, picture
 from tests.prepare.test_extractors import normalised
+from tests.stages.conftest import make_stage
 
 EXPERIMENT = """
 dataset = {folder = 'data'}
@@ -27,11 +26,6 @@ model = {name = "scan", embedding_size = 8, word_size = 8}
 mining = {h_captions = 5, h_images = 3}
 second_round = {epochs = 1, batch_size = 8, loss.name = "adapoffquin"}
 """
-
-
-@pytest.fixture
-def run():
-    return lambda *arguments: CliRunner().invoke(main, [*map(str, arguments)])
 
 
 @pytest.fixture
@@ -54,10 +48,10 @@ def expected(clip, photos, data):
     return [torch.nn.functional.normalize(torch.cat(side)).numpy() for side in (images, captions)]
 
 
-def test_embed_gives_the_models_own_unit_vectors(clip, photos, data, tmp_path, run):
+def test_embed_gives_the_models_own_unit_vectors(clip, photos, data, tmp_path):
     command = "embed", data, tmp_path / "vectors", "--encoder", f"transformers:{clip[2]}", "--threads", 1
     shown = run(*command)
-    assert "16 images and 32 captions, 6 numbers each" in shown.stdout, shown.output
+    assert "16 images and 32 captions, 6 numbers each" in shown.stdout
     assert {path.name for path in (tmp_path / "vectors").iterdir()} == {"images.npy", "captions.npy"}
     for name, vectors in zip(("images", "captions"), expected(clip, photos, data), strict=True):
         written = np.load(tmp_path / "vectors" / f"{name}.npy")
@@ -65,8 +59,7 @@ def test_embed_gives_the_models_own_unit_vectors(clip, photos, data, tmp_path, r
         assert written.dtype == np.float32
     (photos.parent / "03.png").write_bytes(encoded(picture(99)))
     shutil.rmtree(tmp_path / "vectors")
-    refused = run(*command)
-    assert refused.exit_code == 1
+    refused = run(*command, code=1)
     assert "03.png: was changed since the folder was prepared" in refused.stderr
 
 
@@ -82,19 +75,14 @@ def planned(data, tmp_path):
     return run
 
 
-def make(chain, *stages):
-    for stage in stages:
-        with chain[stage].building() as build:
-            MAKERS[stage](chain, build, Engine("cpu", threads=1))
-
-
-def test_an_encoder_is_a_teacher(clip, photos, data, planned, tmp_path, run):
+def test_an_encoder_is_a_teacher(clip, photos, data, planned, tmp_path):
     chain = planned(clip[2])
     assert list(chain.stages) == ["dataset", "embeddings", "hard_negatives", "control", "second_round", "evaluation"]
     roots = "--data-root", tmp_path, "--artifact-root", tmp_path / "artifacts"
     estimate = run("estimate", "--experiment", tmp_path / "own.toml", *roots, "--json")
     assert json.loads(estimate.stdout)["shape"]["dimensions"] == 6
-    make(chain, "dataset", "embeddings", "hard_negatives")
+    for stage in ("dataset", "embeddings", "hard_negatives"):
+        make_stage(chain, stage)
     assert "encoder" in chain["embeddings"].manifest()["inputs"]
     table = read_table(chain["hard_negatives"].path / "table")
     assert table.manifest["teacher"]["model"] == f"transformers:{clip[2]}"
@@ -104,7 +92,8 @@ def test_an_encoder_is_a_teacher(clip, photos, data, planned, tmp_path, run):
         others = np.flatnonzero(owner != image)
         np.testing.assert_allclose(np.sort(scores[image, negatives]), np.sort(scores[image, others])[-5:], atol=1e-5)
     part = planned(clip[2], "dataset.train_images=9")
-    make(part, "dataset", "embeddings")
+    for stage in ("dataset", "embeddings"):
+        make_stage(part, stage)
     assert len(np.load(part["embeddings"].path / "images.npy")) == 9
 
 

@@ -32,6 +32,7 @@ from aoq.pipeline.prepare.pieces import Pieces
 from aoq.pipeline.prepare.pixels import decoded_elsewhere, may_be_flipped, open_pixels
 from aoq.pipeline.stages.encoding import Encoding
 from tests.prepare.conftest import TINY, WORDS, picture, save_clip
+from tests.programs import forking
 
 SEEN = Preprocessing(16, 24, (16, 24), (0.5,) * 3, (0.5,) * 3, "bilinear")
 CROPPED = Preprocessing(16, 16, 20, (0.5,) * 3, (0.5,) * 3, "bicubic")
@@ -242,9 +243,8 @@ def _begin(folder, told):
 
 
 def test_none_outlives_a_killed_training(folder):
-    spawning = multiprocessing.get_context("spawn")
-    here, there = spawning.Pipe()
-    training = spawning.Process(target=_begin, args=(folder, there))
+    here, there = forking().Pipe()
+    training = forking().Process(target=_begin, args=(folder, there))
     training.start()
     assert here.poll(60)
     pids = here.recv()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -14,9 +17,8 @@ from aoq.pipeline.config.dataset import Source
 from aoq.pipeline.data.check import examine_folder
 from aoq.pipeline.data.folder import find_splits, open_split
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.prepare import extraction
 from aoq.pipeline.prepare.prepare import prepare_folder
-from tests.prepare.conftest import CPU, encoded, picture, write_csv
+from tests.prepare.conftest import encoded, picture, write_csv
 
 
 def test_a_table_of_paths_becomes_a_dataset_folder(photos, prepared):
@@ -56,27 +58,6 @@ def test_worker_processes_change_nothing(photos, prepared, tmp_path):
     prepare_folder(section, two, tmp_path / "work", Engine("cpu", threads=2), batch=5, report=lambda *_: None)
     for path in one.glob("*.*"):
         assert (two / path.name).read_bytes() == path.read_bytes(), path.name
-
-
-def test_a_killed_run_continues_after_its_last_block(photos, prepared, tmp_path, monkeypatch, means):
-    whole = prepared(photos)
-    monkeypatch.setattr(extraction, "BLOCK_IMAGES", 6)
-
-    class Killed(BaseException):
-        pass
-
-    def report(done, total, text):
-        if done == 9:
-            raise Killed
-
-    section, folder, work = Source(path=str(photos), extractor="means:any"), tmp_path / "again", tmp_path / "work"
-    with pytest.raises(Killed):
-        prepare_folder(section, folder, work, CPU, batch=3, report=report)
-    means.clear()
-    prepare_folder(section, folder, work, CPU, batch=3, report=lambda *_: None)
-    assert sum(means) == 20 - 6 + 1  # one blank image tells the extractor's shape
-    for path in whole.glob("*.*"):
-        assert (folder / path.name).read_bytes() == path.read_bytes(), path.name
 
 
 def test_unreadable_images_are_named_and_can_be_left_out(photos, prepared, means):
@@ -141,3 +122,16 @@ def test_captions_are_one_line_each(tmp_path, prepared):
     rows = [["a.png", " two\nlines\u2028and \x85 more ", "train"], ["b.png", "", "train"], ["b.png", "b", "train"]]
     folder = prepared(write_csv(tmp_path / "t.csv", ["image", "caption", "split"], rows))
     assert open_split(folder, "train").captions == ["two lines and more", "b"]
+
+
+def test_prepare_and_embed_continue_after_kills(clip, tmp_path):
+    """Killed at any instant, the same command again ends at the same bytes; a run can be killed in either split."""
+    rows = []
+    for n in range(60):
+        (tmp_path / f"{n:03}.jpg").write_bytes(encoded(picture(n, 90, 60), "JPEG"))
+        rows += [[f"{n:03}.jpg", f"a photograph of {n} {place}", "dev" if n % 4 == 0 else "train"] for place in "ab"]
+    photos = write_csv(tmp_path / "photos.csv", ["file_name", "caption", "split"], rows)
+    command = [sys.executable, "-m", "tests.prepare.kills", tmp_path, photos, f"transformers:{clip[2]}"]
+    root = Path(__file__).parent.parent.parent
+    ended = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=600, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr

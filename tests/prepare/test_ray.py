@@ -7,24 +7,21 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from aoq.pipeline import embedding, on_ray
-from aoq.pipeline.cli import main
 from aoq.pipeline.config.dataset import Source
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.prepare import blocks, extraction
 from aoq.pipeline.prepare.prepare import prepare_folder
 from aoq.pipeline.prepare.sources.images import ImageFiles
-from tests.prepare.conftest import CPU, encoded, picture
-from tests.two_nodes import two_nodes, wait_for
+from tests.cli.conftest import run
+from tests.prepare.conftest import CPU, contents, encoded, picture
+from tests.two_nodes import begin_to_lose, is_first, two_nodes, wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -58,22 +55,10 @@ def on(cluster, tmp_path):
     return run
 
 
-def contents(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def once(marker: Path):
-    try:
-        marker.touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    return True
-
-
 def dying(marker, reader, job, store):
     from aoq.pipeline.prepare.blocks import extract_block  # a worker's own: here it is this function
 
-    if once(marker):
+    if is_first(marker):
         os.kill(os.getpid(), signal.SIGKILL)
     return extract_block(reader, job, store)
 
@@ -108,36 +93,24 @@ def test_a_node_that_does_not_see_the_photographs_is_named(cluster, on, photos, 
     assert list((tmp_path / "there.work" / "blocks").iterdir()) == []
 
 
-def aoq(*arguments):
-    return CliRunner().invoke(main, [*map(str, arguments)])
-
-
 def test_vectors_are_those_of_one_process(cluster, clip, photos, tmp_path):
-    assert aoq("prepare", photos, tmp_path / "data", "--threads", 1, "--no-thumbnails").exit_code == 0
+    run("prepare", photos, tmp_path / "data", "--threads", 1, "--no-thumbnails")
     command = "embed", tmp_path / "data", "--encoder", f"transformers:{clip[2]}"
     on_ray = "--backend", "ray", "--ray-address", cluster.address
     for name, where in (("here", ("--threads", 1)), ("there", on_ray)):
-        made = aoq(*command, tmp_path / name, *where)
-        assert made.exit_code == 0, made.output
+        run(*command, tmp_path / name, *where)
         assert np.load(tmp_path / name / "captions.npy").shape == (32, 6)
     assert contents(tmp_path / "there") == contents(tmp_path / "here")
     (photos.parent / "03.png").write_bytes(encoded(picture(99)))
-    message = [
-        aoq(*command, tmp_path / "again", *where).stderr.splitlines()[-1] for where in (("--threads", 1), on_ray)
-    ]
+    ended = [run(*command, tmp_path / "again", *where, code=1) for where in (("--threads", 1), on_ray)]
+    message = [one.stderr.splitlines()[-1] for one in ended]
     assert "03.png: was changed since the folder was prepared; prepare the folder again." in message[0]
     assert message[0] == message[1]
 
 
 def test_a_node_that_is_lost_costs_its_block(cluster, on, photos, tmp_path, monkeypatch):
     third, marker = cluster.add_node(num_cpus=1, memory=2_000_000_000), tmp_path / "stuck"
-
-    def lose_it():
-        wait_for(marker.exists)
-        cluster.remove_node(third, allow_graceful=False)
-
-    losing = threading.Thread(target=lose_it, daemon=True)
-    losing.start()
+    losing = begin_to_lose(cluster, third, marker)
     monkeypatch.setattr(blocks, "extract_block", partial(stuck_on, third.node_id, marker))
     there = on(photos, "there")
     losing.join()

@@ -9,38 +9,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from aoq.pipeline.data.folder import changed_files, open_split
-from aoq.pipeline.stages.plan import MAKERS, plan
+from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.stages.splits import open_checked, open_pairs
-from tests.prepare.conftest import CPU, encoded, picture
+from tests.prepare.conftest import encoded, picture
+from tests.stages.conftest import make_stage
 
-EXPERIMENT = """
-[dataset]
-min_count = 1
-
-[dataset.source]
-path = "photos/photos.csv"
-extractor = "means:any"
-
-[model]
-name = "vsepp"
-embedding_size = 4
-word_size = 4
-
-[second_round]
-epochs = 1
-batch_size = 4
-learning_rate = 1e-2
-loss.name = "adapoffquin"
-
-[first_round]
-epochs = 1
-batch_size = 4
-learning_rate = 1e-2
-loss.name = "online"
-
-[mining]
-h_captions = 4
-h_images = 4
+SOURCE = 'source = {path = "photos/photos.csv", extractor = "means:any"}'
+EXPERIMENT = f"""
+dataset = {{min_count = 1, {SOURCE}}}
+model = {{name = "vsepp", embedding_size = 4, word_size = 4}}
+first_round = {{epochs = 1, batch_size = 4, loss.name = "online"}}
+second_round = {{epochs = 1, batch_size = 4, loss.name = "adapoffquin"}}
+mining = {{h_captions = 4, h_images = 4}}
 """
 
 
@@ -59,8 +39,7 @@ def planned(photos, tmp_path):
 
 
 def make(chain, stage):
-    with chain[stage].building() as build:
-        MAKERS[stage](chain, build, CPU)
+    make_stage(chain, stage)
     return chain[stage].opened()
 
 
@@ -79,8 +58,7 @@ def test_stages_of_a_source(planned):
 def test_a_prepared_folder_that_was_damaged_is_not_trained_on(prepared, photos, tmp_path):
     """Neither a number, nor a caption, nor an id of train or dev, nor of the split that is evaluated."""
     folder, experiment = prepared(photos, "folder", split_sizes={"dev": 2, "test": 2}), tmp_path / "experiment.toml"
-    source = EXPERIMENT[EXPERIMENT.index("[dataset.source]") : EXPERIMENT.index("[model]")]
-    experiment.write_text(EXPERIMENT.replace(source, "").replace("[dataset]", f"[dataset]\nfolder = '{folder}'", 1))
+    experiment.write_text(EXPERIMENT.replace(SOURCE, f"folder = '{folder}'"))
 
     def planned():
         return plan(str(experiment), data_root=tmp_path, artifact_root=tmp_path / "artifacts")
