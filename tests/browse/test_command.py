@@ -1,4 +1,4 @@
-"""`aoq browse` as it is typed."""
+"""`aoq browse` as it is typed, and a table's folder with what is given for its rows."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
+from PIL import Image
 
+from aoq.pipeline.browse.source import open_folders
 from aoq.pipeline.cli import main
+from aoq.pipeline.data.folder import open_split
+from aoq.pipeline.search.lists import NegativeLists
+from aoq.pipeline.tables.table import NegativeTable
+from tests.cli.conftest import run
 from tests.programs import browsing
 
 ROOT = Path(__file__).parent.parent.parent
@@ -23,10 +30,9 @@ def places(world, tmp_path):
 
 
 def refused(*arguments):
-    shown = CliRunner().invoke(main, ["browse", *map(str, arguments)])
-    assert shown.exit_code == 1, shown.output
-    assert shown.stderr.startswith("error: ")
-    return shown.stderr
+    shown = run("browse", *arguments, code=1).stderr
+    assert shown.startswith("error: ")
+    return shown
 
 
 def test_without_flask_it_says_what_to_install(world, places, monkeypatch):
@@ -35,9 +41,8 @@ def test_without_flask_it_says_what_to_install(world, places, monkeypatch):
     assert '`pip install "aoq[browse]"`' in said
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_serves_until_it_is_stopped(world, places, tmp_path, number):
-    with browsing(["aoq", "browse", world / "one.toml", *places], ROOT, number) as printed:
+def test_it_serves_until_it_is_stopped(world, places, tmp_path):
+    with browsing(["aoq", "browse", world / "one.toml", *places], ROOT, signal.SIGTERM) as printed:
         assert f"{tmp_path / 'matches.csv'} (0 so far)" in printed[0]
         with urllib.request.urlopen(f"{printed[1]}image/3", timeout=60) as answer:
             assert answer.status == 200
@@ -63,3 +68,90 @@ def test_tables_of_other_data_are_refused(world, places):
     message = refused(name, f"{name}@dataset.train_images=60", *places)
     assert "are of different training data" in message
     assert "give both the same" in message
+
+
+TEXTS = ["a dog", "two cats", "", "a <b>boat</b>", "a dog"]
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Three images, five captions: one of two images, one of none, and an image without captions."""
+    i2t = NegativeLists(
+        np.array([[4, 3], [4, 0], [0, 1]], np.int32),
+        np.array([[0.9, 0.2], [0.4, 0.3], [0.5, 0.4]], np.float32),
+        np.array([0.5, 0.6, np.nan], np.float32),
+    )
+    t2i = NegativeLists(
+        np.array([[1], [2], [2], [0], [0]], np.int32),
+        np.array([[0.3], [0.4], [0.1], [0.2], [0.9]], np.float32),
+        np.array([0.7, 0.6, 0.5, np.nan, np.nan], np.float32),
+    )
+    pairs = np.array([[0, 0], [0, 1], [1, 1], [0, 2]], np.int32)
+    ids = {"images": ["a", "b", "c"]}
+    NegativeTable(i2t, t2i, {}, pairs, ids).save(tmp_path / "mined")
+    return tmp_path / "mined"
+
+
+def test_a_bare_table_has_its_ids_and_row_numbers(table, pages_of):
+    browse = pages_of(open_folders([table]))
+    page = browse.text("/image/0")
+    assert "caption 4" in page
+    assert ">caption 0</a>" in page  # its own
+    assert "▲" in page
+    for address in ("/", "/image/2", "/caption/0", "/caption/1", "/caption/3", "/caption/4/listed", "/suspects"):
+        page = browse.text(address)
+        assert 'href="/image/-1' not in page
+        assert "image -1" not in page
+    assert "of no image" in browse.text("/caption/3")
+    for image in ("a", "b"):
+        assert f"image <bdi>{image}</bdi>" in browse.text("/caption/1")  # of two images
+    assert browse.mark(0, 1).status_code == 400  # its own
+    assert browse.mark(1, 1).status_code == 400
+    assert browse.mark(2, 1).status_code == 303
+
+
+def test_texts_ids_and_pictures_are_given(table, pages_of, tmp_path):
+    (tmp_path / "photos").mkdir()
+    Image.new("RGB", (40, 30), "red").save(tmp_path / "photos" / "x.png")
+    (tmp_path / "photos" / "y").write_bytes(b"no picture")
+    ids = ["x", "y", "../z"]
+    source = open_folders([table], texts=TEXTS, image_ids=ids, image_root=tmp_path / "photos")
+    browse = pages_of(source)
+    assert "a dog" in browse.text("/image/0")
+    assert "2 captions have" in browse.text("/search?q=dog")
+    key = source.train.key
+    assert [browse.get(f"/picture/{key}/{row}").mimetype for row in range(3)] == ["image/jpeg", *["image/svg+xml"] * 2]
+
+
+def test_a_dataset_folder_says_all(world, folders, source, pages_of):
+    opened = open_folders(folders, open_split(world / "one", "train"), data=world / "one")
+    browse = pages_of(opened)
+    assert len(opened.tables) == 2
+    assert source.train.split.captions[35] in browse.text("/image/7?table=0&beside=1")
+    assert browse.get(f"/picture/{opened.train.key}/0").mimetype == "image/jpeg"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--texts", "TEXTS"], "2 texts are given for a table of 5"),
+        (["--data", "nowhere", "--texts", "TEXTS"], "--data has captions and image ids; leave out --texts"),
+        (["--image-root", "nowhere"], "nowhere is no folder; give --image-root"),
+    ],
+)
+def test_what_does_not_fit_is_refused(table, tmp_path, options, message):
+    (tmp_path / "texts.txt").write_text("one\ntwo\n")
+    given = [str(tmp_path / "texts.txt") if option == "TEXTS" else option for option in options]
+    shown = CliRunner().invoke(main, ["browse", str(table), *given, "--matches", str(tmp_path / "m.csv")])
+    assert shown.exit_code in (1, 2)
+    assert message in shown.stderr
+
+
+def test_one_set_is_refused(tmp_path):
+    lists = NegativeLists(
+        np.array([[2], [2], [0]], np.int32), np.full((3, 1), 0.5, np.float32), np.full(3, np.nan, np.float32)
+    )
+    pairs = np.array([[0, 1], [1, 0]], np.int32)
+    NegativeTable(lists, lists, {"sides": ["items"]}, pairs).save(tmp_path / "set")
+    with pytest.raises(ValueError, match="of one set has no two sides to browse"):
+        open_folders([tmp_path / "set"])

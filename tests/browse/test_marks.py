@@ -12,11 +12,7 @@ import pytest
 from sklearn.metrics import cohen_kappa_score
 
 from aoq.pipeline.browse.marks import Marks, agreement_on
-from aoq.pipeline.config.screen import Screen
-from aoq.pipeline.tables.screens.judge import judge
 from aoq.pipeline.tables.screens.judgements import read_judgements, read_matches
-from aoq.pipeline.tables.screens.knowledge import Knowledge
-from aoq.pipeline.tables.screens.view import bit
 
 SUFFIXES = ("csv", "parquet", "json")
 
@@ -116,18 +112,3 @@ def test_markers_that_share_pairs_are_compared(browse):
         bob.say(*pair, theirs, "/")
     bob.say(3, 60, True, "/")
     assert "<td>ann, bob</td><td>3</td><td>66.7</td><td>0.40</td>" in browse.text("/agreement")
-
-
-def test_a_screen_flags_exactly_what_was_marked(source, browse):
-    table = source.tables[0].lists
-    pairs = {(7, int(table.i2t.negative_ids[7, 2])), (int(table.t2i.negative_ids[9, 1]), 9), (0, 349)}
-    for image, caption in pairs:
-        assert browse.mark(image, caption).status_code == 303
-    file = browse.marks.known.path
-    view = judge(table, Screen(positives=str(file)), Knowledge(matches=read_matches(file, 70, 350)))
-    for direction in ("i2t", "t2i"):
-        anchors, places = np.nonzero(view[direction].flags & bit("positives"))
-        flagged = zip(anchors.tolist(), table[direction].negative_ids[anchors, places].tolist(), strict=True)
-        listed = {(a, int(n)) for a, row in enumerate(table[direction].negative_ids) for n in row}
-        wanted = pairs if direction == "i2t" else {(caption, image) for image, caption in pairs}
-        assert set(flagged) == wanted & listed

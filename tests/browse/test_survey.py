@@ -1,12 +1,15 @@
-"""The survey finds what is worth looking at, compared with loops over the whole table."""
+"""The survey and the search for captions find what they say, compared with loops over the whole table."""
 
 from __future__ import annotations
 
 import html
+import re
+import unicodedata
 
 import numpy as np
 import pytest
 
+from aoq.pipeline.browse.source import CaptionSearch
 from aoq.pipeline.browse.survey import MOST_SUSPECTS
 
 
@@ -61,3 +64,47 @@ def test_the_start_shows_them(browse, source):
     assert f"{total - 1} of them not marked yet" in browse.text("/?table=1")
     assert f"p{image}-{caption}" not in browse.text("/suspects?table=1")
     assert f"p{image}-{caption}" in browse.text("/suspects?table=1&show=marked")
+
+
+CAPTIONS = [
+    "Two DOGS run on the beach.",
+    "A woman runs; a man stands.",
+    "Ein Hund läuft über die Straße",
+    "Cafe\u0301 at night (closed)",
+    "一只狗在草地上跑",
+    "a dog 🐕‍🦺 and a [dog] a.b",
+    "כלב רץ",
+]
+
+
+@pytest.mark.parametrize(
+    ("query", "rows"),
+    [
+        ("dog", [0, 5]),
+        ("RUN dogs", [0]),
+        ("run man", [1]),
+        ("STRASSE", [2]),
+        ("café", [3]),
+        ("狗", [4]),
+        ("🐕", [5]),
+        ("[dog]", [5]),
+        ("a.b", [5]),
+        (".*", []),
+        ("כלב", [6]),
+        ("", []),
+    ],
+)
+def test_words_are_found_in_any_order_and_case(query, rows):
+    assert list(CaptionSearch(CAPTIONS).rows(query)) == rows
+
+
+def test_it_finds_what_words_that_start_with_it_say():
+    captions = [f"{one} {two}" for one in ("red", "blue", "bluish", "a") for two in ("Cat", "cats", "scat", "RED")]
+    search = CaptionSearch(captions)
+    for query in ("cat", "red", "blu cat", "red cat", "a"):
+        expected = []
+        for row, caption in enumerate(captions):
+            words = re.findall(r"\w+", unicodedata.normalize("NFKC", caption).casefold())
+            if all(any(word.startswith(asked) for word in words) for asked in query.split()):
+                expected.append(row)
+        assert list(search.rows(query)) == expected

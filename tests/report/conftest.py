@@ -96,3 +96,9 @@ def planned(names, places):
 @pytest.fixture(scope="session")
 def page(planned):
     return render_report(planned)
+
+
+@pytest.fixture
+def unplotted(monkeypatch):
+    """Leave plots out, which take most of a page's time."""
+    monkeypatch.setattr("aoq.pipeline.report.plots._svg", lambda title, figure: f'<svg aria-label="{title}"></svg>')

@@ -32,11 +32,3 @@ def test_a_loss_that_falls_by_much_has_a_logarithmic_axis_with_plain_numbers():
         plot = curves("loss", lines, {"run": "#000"}, "steps", "loss", is_loss=is_loss)
         assert (">100</text>" in plot) == is_loss
         assert "math" not in plot
-
-
-def test_a_long_label_is_broken_beside_its_axis():
-    plot = curves(
-        "a", {"run": ([1.0, 2.0], [3.0, 4.0])}, {"run": "#000"}, "x", "negatives harder than the hardest in a batch"
-    )
-    assert ">negatives harder than the hardest in" in plot
-    assert ">a batch<" in plot

@@ -10,10 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import tasks
-from aoq.pipeline.cli import main
 from aoq.pipeline.console import is_hidden
 from aoq.pipeline.evaluation.significance import Comparison, rsum_intervals
 from aoq.pipeline.report.collect import collect_runs, run_labels
@@ -22,6 +20,7 @@ from aoq.pipeline.report.plots import curves
 from aoq.pipeline.report.verdict import verdicts
 from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.stages.report import control_of, plan_report, render_report
+from tests.cli.conftest import run as aoq
 from tests.report.conftest import SECTIONS
 
 HOSTILE = '<script>alert("x")</script> & "two" dogs <b>'
@@ -87,14 +86,14 @@ def test_a_control_is_the_baseline_wherever_it_stands(places, names, monkeypatch
                 assert run.baseline == (first if run.name == names[1] else None)
 
 
-def test_runs_that_are_not_evaluated_show_their_recalls_on_dev(places, names, monkeypatch):
+def test_runs_that_are_not_evaluated_show_their_recalls_on_dev(places, names, monkeypatch, unplotted):
     monkeypatch.setattr("aoq.pipeline.report.collect._score", lambda chain, split: None)
     planned = plan_report(names[0], **places)
     rsum = planned.members[0].chain["second_round"].manifest()["metrics"]["rsum"]
     assert f"<td>{rsum:.1f}<small>" in render_report(planned)
 
 
-def test_another_models_control_is_no_baseline(places, names, monkeypatch):
+def test_another_models_control_is_no_baseline(places, names, monkeypatch, unplotted):
     """The own control is trained and not evaluated: the page shows the gain on dev, and nothing is green."""
     online = f'{names[1]}@second_round.loss.name="online"'
     planned = plan_report(f"{names[0]}; {online}", **places)
@@ -125,7 +124,7 @@ def test_runs_are_named_as_their_folders_and_controls_after_them(places, names, 
     assert list(run_labels(named).values()) == expected
 
 
-def test_the_verdict_comes_first_and_a_gain_beyond_its_interval_is_green(planned, monkeypatch):
+def test_the_verdict_comes_first_and_a_gain_beyond_its_interval_is_green(planned, monkeypatch, unplotted):
     wordings = {(0.1, 5.0): "is better than", (-0.1, 5.0): "is not distinguishable from"}
     for interval, words in wordings.items():
         found = Comparison(2.5, interval, 0.03)
@@ -142,7 +141,7 @@ def test_the_verdict_comes_first_and_a_gain_beyond_its_interval_is_green(planned
 
 
 @pytest.mark.parametrize("seeds", [2, 3])
-def test_seeds_are_judged_together(planned, monkeypatch, seeds):
+def test_seeds_are_judged_together(planned, monkeypatch, unplotted, seeds):
     """The mean of equal seeds, and the interval over three or more; the runs are of one training, called seeds."""
     first, other = collect_runs([(member.asked, member.chain) for member in planned.members[:2]])
     runs = []
@@ -165,7 +164,7 @@ def _seeded(chain, seed):
     return replace(chain, experiment=chain.experiment.model_copy(update={"seed": seed}))
 
 
-def test_a_run_alone_is_not_compared_and_figures_logged_once_have_no_curve(places, names):
+def test_a_run_alone_is_not_compared_and_figures_logged_once_have_no_curve(places, names, unplotted):
     """The student trains for one short epoch, so each figure is logged once."""
     page = render_report(plan_report(names[0], **places))
     assert 'aria-label="dev rsum"' not in page
@@ -196,7 +195,7 @@ def test_right_answers_beyond_the_pairs_are_those_of_the_evaluations(page, plann
 
 
 def test_the_terminal_says_the_same(planned, options, names):
-    shown = CliRunner().invoke(main, ["results", names[0], *options]).output
+    shown = aoq("results", names[0], *options).output
     found = planned.members[0].artifact.manifest()
     for name, metrics, metric in (
         ("relevance i2t", found["relevance"]["relevance"]["i2t"], "map_r"),
@@ -213,7 +212,7 @@ def test_the_terminal_says_the_same(planned, options, names):
         (0.5, "some are false negatives", "the teacher is weak"),
     ],
 )
-def test_a_table_above_most_positives_is_a_weak_teachers(planned, monkeypatch, share, said, unsaid):
+def test_a_table_above_most_positives_is_a_weak_teachers(planned, monkeypatch, unplotted, share, said, unsaid):
     monkeypatch.setattr("aoq.pipeline.tables.statistics.share_above_positive", lambda lists: share)
     page = render_report(planned)
     assert page.count(said) == 2
@@ -240,18 +239,16 @@ def test_every_part_is_there(page):
     assert {f"term-{[*GLOSSARY].index(word)}" for word in ("▲", "PMRP", "rsum", "95 % interval")} <= terms <= {*ids}
 
 
-def test_the_same_runs_make_the_same_page_which_is_small_enough_to_mail(page, planned):
-    assert render_report(planned) == page
+def test_a_page_is_small_enough_to_mail(page):
     assert len(page) < 2_000_000
     steps = np.arange(100_000, dtype=float)
     drawn = curves("loss", {"run": (steps.tolist(), np.sin(steps).tolist())}, {"run": "#000"}, "steps", "loss")
     assert len(drawn) < 30_000
 
 
-def test_the_command_writes_it_and_says_what_is_missing(options, names, page, tmp_path):
+def test_the_command_writes_the_same_page_and_says_what_is_missing(options, names, page, tmp_path):
     file = tmp_path / "page.html"
-    made = CliRunner().invoke(main, ["report", *names, "-o", str(file), *options])
-    assert made.exit_code == 0, made.output
+    made = aoq("report", *names, "-o", file, *options)
     written = file.read_text(encoding="utf-8")
     commands = re.findall("<code>(aoq evaluate .*?)</code>", written)
     assert len(commands) > len(names)
@@ -260,8 +257,7 @@ def test_the_command_writes_it_and_says_what_is_missing(options, names, page, tm
     assert "not evaluated yet: student@seed=7, student@second_round.loss.name=online, " in made.stderr
     (name,) = [name for name in names if name.endswith("@seed=7")]
     assert f"aoq evaluate {name} {' '.join(options)}" in made.stderr
-    refused = CliRunner().invoke(main, ["report", names[0], "-o", str(tmp_path / "no" / "page.html"), *options])
-    assert refused.exit_code == 1
+    refused = aoq("report", names[0], "-o", tmp_path / "no" / "page.html", *options, code=1)
     assert "does not exist; make it" in refused.stderr
 
 
@@ -271,8 +267,7 @@ def test_what_draws_it_is_missed_before_anything_is_trained(root, names, tmp_pat
     places = {"data_root": str(root), "artifact_root": str(tmp_path / "artifacts")}
     with pytest.raises(ImportError, match=rf'a report needs {package} .*`pip install "aoq\[report\]"`'):
         tasks.Report(runs=";".join(names), **places)
-    refused = CliRunner().invoke(main, ["report", *names, "-o", str(tmp_path / "page.html")])
-    assert refused.exit_code == 1
+    refused = aoq("report", *names, "-o", tmp_path / "page.html", code=1)
     assert f"a report needs {package} " in refused.stderr
     assert not list(tmp_path.iterdir())
 
