@@ -60,11 +60,8 @@ def test_a_file_is_hashed_once_until_it_changes(tmp_path, monkeypatch):
     assert len(hashed) == 1
     flip(file)
     assert known_sha256(file) == file_sha256(file)
-
-
-def test_a_file_that_just_changed_is_not_remembered(tmp_path):
-    (file := tmp_path / "file").write_bytes(b"0")
-    for content in (b"1", b"2", b"3"):
+    monkeypatch.undo()
+    for content in (b"1", b"2", b"3"):  # a file that just changed is not remembered
         file.write_bytes(content)
         assert known_sha256(file) == file_sha256(file)
 
@@ -146,16 +143,13 @@ def test_work_goes_on_from_what_it_was_begun_on(table, student):
     assert student.exists()
 
 
-def test_a_damaged_memory_of_what_was_read_costs_the_work_alone(table, student):
+def test_a_damaged_memory_of_what_was_read_costs_the_work_alone_and_a_stage_may_clear_it(table, student):
     student.work.mkdir(parents=True)
     (student.work / INPUTS).write_text("[1")
     with pytest.raises(ValueError, match="run again"), student.building():
         pass
     assert not student.work.exists()
-
-
-def test_a_stage_that_clears_its_work_may_read_others_than_before(table, student):
-    student.work.mkdir(parents=True)
+    student.work.mkdir()
     (student.work / INPUTS).write_text(json.dumps({"inputs": {f"table/{table.key}": "another"}}))
     with student.building() as work:
         work.clear()
@@ -174,14 +168,7 @@ def test_a_users_file_is_the_one_that_was_planned(tmp_path, student):
         planned_file(tmp_path, "weights", sha256)
 
 
-DEEP = "[" * 100_000
-
-
-@pytest.mark.parametrize(
-    "content",
-    [*(text.encode() for text in ("", "[]", "{}", DEEP, '{"files": 1e999}', "1" * 5000)), b'\xff{"a": 1}'],
-    ids=repr,
-)
+@pytest.mark.parametrize("content", [b"", b"{}", b"[" * 100_000, b'{"files": 1e999}', b'\xff{"a": 1}'])
 def test_what_is_no_manifest_ends_in_a_sentence(table, content):
     table.manifest_path.write_bytes(content)
     with pytest.raises(ValueError, match=rf"{table.manifest_path} is damaged or not .*; delete {table.path} and run"):
@@ -202,20 +189,12 @@ def hostile(*place, to):
     "change",
     [
         hostile("finished", to="\x1b[31m"),
-        hostile("seconds", to="1"),
-        hostile("seconds", to=10**400),
         hostile("files", "lists", "bytes", to=10**30),
-        hostile("files", "lists", "bytes", to=-1),
         hostile("files", to=[]),
         hostile("files", "../../passwd", to={"bytes": 1, "sha256": ""}),
-        hostile("files", "/etc/passwd", to={"bytes": 1, "sha256": ""}),
-        hostile("recipe", to={}),
         hostile("recipe", "ingredients", to={"other": 1}),
-        hostile("recipe", "upstream", to=[["a"]]),
         hostile("key", to="another"),
-        hostile("inputs", to=None),
         hostile("metrics", to={"rsum": "high"}),
-        hostile("vocabulary_size", to=2.5),
     ],
 )
 def test_hostile_values_end_in_a_sentence_though_they_are_sealed(table, change):

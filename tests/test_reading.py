@@ -88,9 +88,7 @@ def test_kinds_that_fit_are_cast(tmp_path):
     [
         ({"row": pa.array([2**32, 1])}, r"not in range"),
         ({"row": pa.array([0.0, 1.0])}, r"column 'row' is of double, and int32 is needed"),
-        ({"row": pa.array([True, False])}, r"column 'row' is of bool"),
         ({"row": pa.array([0, None])}, r"1 values of column 'row' are empty"),
-        ({"ids": lists([1, 2**31, 3, 4], pa.int64())}, r"not in range"),
         ({"ids": lists([1, None, 3, 4], pa.int64())}, r"1 values of column 'ids' are empty"),
         ({"ids": pa.array([[1], [2, 3]])}, r"column 'ids' is of list<.*>, and list<.*> is needed"),
         ({"scores": lists([1.0, 2.0, 3.0, 4.0], pa.float64())}, r"column 'scores' is of fixed_size_list<.*double>"),
@@ -108,13 +106,3 @@ def test_lacking_and_doubled_columns_are_refused(tmp_path):
         pq.write_table(other, tmp_path / "t.parquet")
         with pytest.raises(ValueError, match=r"'ids' must be one of them"):
             read(tmp_path / "t.parquet")
-
-
-def test_a_flipped_byte_of_a_page_is_refused(tmp_path):
-    path = tmp_path / "t.parquet"
-    pq.write_table(table(), path, compression="none", use_dictionary=False, write_page_checksum=True)
-    content = bytearray(path.read_bytes())
-    content[content.index((3).to_bytes(8, "little") + (4).to_bytes(8, "little"))] = 5
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match="is damaged"):
-        read(path)

@@ -1,4 +1,7 @@
-"""Settings, experiments and studies are looked for in the current directory, then among those that aoq brings."""
+"""Settings, experiments and studies are looked for in the current directory, then among those that aoq brings.
+
+And rows that threads share are each taken once.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,19 @@ import importlib
 import itertools
 import logging
 import os
-import subprocess
-import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from luigi.configuration import LuigiConfigParser
 
-from aoq.pipeline import console, settings
+from aoq.pipeline import console, engine, settings
 from aoq.pipeline.config.load import load_experiment, names_in
 from aoq.pipeline.config.study import STUDIES, load_study
 from aoq.pipeline.console import is_hidden
-from aoq.pipeline.engine import Engine
+from aoq.pipeline.engine import Engine, in_parallel
 from aoq.pipeline.settings import configured_path, read_shipped_settings, runs_root
+from tests.programs import Program
 
 
 @pytest.fixture
@@ -34,7 +37,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_own_experiments_go_before_shipped_ones(folder):
+def test_own_experiments_and_studies_stand_beside_shipped_ones_and_go_before_them(folder):
     assert load_experiment("mine").ensemble == load_experiment("f8k_vsepp").ensemble
     assert load_experiment("mine").ensemble.members == ("demo", "f30k_vsrn")
     assert load_experiment("f8k_vsrn").model.name == "vsrn"
@@ -43,9 +46,6 @@ def test_own_experiments_go_before_shipped_ones(folder):
     assert names == sorted(set(names))
     with pytest.raises(ValueError, match=r"unknown experiment 'mein'; did you mean 'mine'"):
         load_experiment("mein")
-
-
-def test_own_studies_stand_beside_shipped_ones(folder):
     assert load_study("mine").seeds == (7,)
     assert load_study("demo").seeds
     assert {"mine", "demo"} <= set(names_in(STUDIES))
@@ -84,15 +84,14 @@ def test_shipped_settings_fill_what_no_other_file_has_set(monkeypatch):
 )
 def test_an_own_luigi_cfg_that_is_broken_is_one_sentence(tmp_path, text, message):
     (tmp_path / "luigi.cfg").write_bytes(text)
-    command = [sys.executable, "-c", "from aoq.pipeline.cli import main; main()", "status", "demo"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    ended = Program(["aoq", "status", "demo"], tmp_path).wait()
     assert ended.returncode == 1
     assert message in ended.stderr
     assert ended.stderr.startswith("error: ")
     assert "Traceback" not in ended.stderr
 
 
-def test_an_own_luigi_cfg_that_may_not_be_read_is_named(folder, monkeypatch):
+def test_an_own_luigi_cfg_that_cannot_be_read_is_named(folder, monkeypatch):
     (folder / "luigi.cfg").touch()
 
     def forbidden(path, mode):  # root may read anything
@@ -101,9 +100,9 @@ def test_an_own_luigi_cfg_that_may_not_be_read_is_named(folder, monkeypatch):
     monkeypatch.setattr(Path, "open", forbidden)
     with pytest.raises(PermissionError, match=r"luigi\.cfg may not be read \(permission denied\)"):
         read_shipped_settings()
-
-
-def test_an_own_luigi_cfg_that_is_a_folder_is_named(folder):
+    monkeypatch.undo()
+    monkeypatch.chdir(folder)
+    (folder / "luigi.cfg").unlink()
     (folder / "luigi.cfg").mkdir()
     with pytest.raises(ValueError, match=r"luigi.cfg is damaged or not a luigi.cfg \(it is a folder\)"):
         read_shipped_settings()
@@ -127,3 +126,23 @@ def test_log_lines_show_what_a_terminal_would_obey():
         shown = console._OneLine().format(record)
         assert "\\u202e" in shown if isinstance(error, ValueError) else r"task \x1b[31m\x00" in shown
         assert not any(map(is_hidden, shown))
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_what_any_thread_raises_is_raised(monkeypatch, number):
+    monkeypatch.setattr(engine, "thread_count", lambda: number)
+
+    def fail(start, stop):
+        if stop == 3:
+            raise MemoryError("a part")
+
+    with pytest.raises(MemoryError, match="a part"):
+        in_parallel(fail, 3, parts=3)
+
+
+@pytest.mark.parametrize(("count", "number"), [(0, 2), (1, 3), (100, 1), (100, 3)])
+def test_every_row_is_taken_once(monkeypatch, count, number):
+    monkeypatch.setattr(engine, "thread_count", lambda: number)
+    taken = np.zeros(count, int)
+    in_parallel(lambda start, stop: np.add.at(taken, slice(start, stop), 1), count)
+    assert (taken == 1).all()

@@ -1,10 +1,14 @@
-"""The house as CONTRIBUTING.md draws it: no circle of imports, no deep folders, one way to import."""
+"""The house as CONTRIBUTING.md draws it: imports point one way, and what is loaded before a fork is light."""
 
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCES = {
@@ -74,3 +78,77 @@ def test_no_folder_lies_deep():
     for path in (ROOT / "pipeline").rglob("*.py"):
         depth = len(path.relative_to(ROOT / "pipeline").parts) - 1
         assert depth <= 2, f"{path} lies {depth} folders below pipeline/"
+
+
+FIRST = ("artifact", "build", "files", "engine", "console", "extras", "reading", "columns")
+ROWS = [
+    [f"aoq.pipeline.{name}" for name in FIRST],
+    ["aoq.models"],
+    ["aoq.pipeline.losses"],
+    ["aoq.pipeline.search"],
+    ["aoq.pipeline.vector_files"],
+    ["aoq.pipeline.vectors"],
+    ["aoq.pipeline.on_ray"],
+    ["aoq.pipeline.config"],
+    ["aoq.pipeline.data", "aoq.pipeline.official"],
+    ["aoq.pipeline.prepare"],
+    ["aoq.pipeline.embedding"],
+    ["aoq.pipeline.tables"],
+    ["aoq.pipeline.batches"],
+    ["aoq.pipeline.mining"],
+    ["aoq.pipeline.evaluation"],
+    ["aoq.pipeline.training"],
+    ["aoq.pipeline.stages.chain", "aoq.pipeline.stages.splits"],
+    ["aoq.pipeline.report"],
+    ["aoq.pipeline.stages"],
+    ["aoq.pipeline.browse"],
+    ["aoq.pipeline.settings"],
+    ["aoq.tasks", "aoq.pipeline.cli"],
+]
+
+
+def row_of(module):
+    for number, row in enumerate(ROWS):
+        if any(module == name or module.startswith(f"{name}.") for name in row):
+            return number
+    return None
+
+
+def imports_of(module):
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+
+
+def test_no_module_imports_one_below_it():
+    for module in SOURCES:
+        own = row_of(module)
+        assert own is not None or module == "aoq.pipeline", f"{module} has no row in the map"
+        for imported in imports_of(module):
+            row = row_of(imported)
+            assert row is None or own is None or row <= own, f"{module} imports {imported}, which is below it"
+
+
+def test_models_import_torch_only():
+    allowed = {"__future__", "abc", "collections", "dataclasses", "functools", "math", "re", "typing"}
+    allowed |= {"annotated_types", "importlib", "jaxtyping", "torch"}
+    for module in (module for module, path in SOURCES.items() if path.parent == ROOT / "models"):
+        found = {name.split(".")[0] for name in imports_of(module) if not name.startswith("aoq.models")}
+        assert found <= allowed, f"{module}: {found - allowed}"
+
+
+@pytest.mark.parametrize(
+    "start", ["import tasks", "from aoq.pipeline.cli import main; main.make_context('aoq', ['list'])"]
+)
+def test_scheduling_imports_neither_torch_nor_faiss_and_lets_threads_sleep(start):
+    """Luigi forks after importing tasks; a parent that has computed with either would hang its children.
+
+    OpenMP reads the variable when torch is imported, and threads that spin slow down all other work.
+    """
+    code = (
+        f"{start}; import os, sys; print(os.environ.get('OMP_WAIT_POLICY'), *{{'torch', 'faiss'}} & {{*sys.modules}})"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert shown.stdout == "passive\n"

@@ -10,15 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
-from aoq.pipeline.cli import main
 from aoq.pipeline.data.annotations import ANNOTATION_COLUMNS as ANNOTATIONS
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.data.folder import OPTIONAL, REQUIRED, open_split
 from aoq.pipeline.data.noise import CLEAN_PAIR_COLUMNS as CLEAN_PAIRS
 from aoq.pipeline.prepare.photographs import PACKED
 from aoq.pipeline.tables.files import LISTS, About
+from tests.cli.conftest import run
 
 PAGES = Path(__file__).parent.parent.parent / "docs" / "formats"
 DATASET, TABLE = ((PAGES / f"{name}.md").read_text(encoding="utf-8") for name in ("dataset", "table"))
@@ -59,9 +58,7 @@ def folder(tmp_path_factory):
         "batches table epochs --batch-size 4",
         "mine images.npy set --unpaired --h-captions 6 --image-ids images.txt",
     ):
-        words = (str(root / word) if word in OUTPUTS or "." in word else word for word in command.split())
-        done = CliRunner().invoke(main, list(words))
-        assert done.exit_code == 0, done.output
+        run(*(root / word if word in OUTPUTS or "." in word else word for word in command.split()))
     return root
 
 
@@ -86,11 +83,8 @@ def test_each_column_of_a_table_is_described_with_its_type(folder, file, title):
     assert f"`{Path(file).name}`" in TABLE
 
 
-def test_every_described_column_of_the_lists_exists():
+def test_each_file_of_a_table_is_named_and_every_described_column_of_the_lists_exists(folder):
     assert section(TABLE, "The lists").keys() == set(LISTS.names)
-
-
-def test_each_file_of_a_table_is_named(folder):
     for name in ("table", "set", "view"):
         for path in (folder / name).iterdir():
             assert f"`{path.name}`" in TABLE, path.name

@@ -87,6 +87,7 @@ def test_vectors_are_mined_and_screened(here, monkeypatch, capsys):
     assert texts[caption] not in negatives
 
 
+@pytest.mark.slow
 def test_photographs_become_a_student_and_a_study(here):
     """Both tutorials, since the second continues the first."""
     names = [(name, " ".join(name)) for name in photograph(here, 40)]  # a word per letter, so that each is frequent
@@ -138,6 +139,7 @@ def test_two_rounds_on_flickr30k(here):
     assert load_experiment("f30k_scan").evaluation.split == "test"
 
 
+@pytest.mark.slow
 def test_a_data_set_to_negatives(here, tmp_path_factory):
     save_data_set(here / "flickr", 40)
     clip = tmp_path_factory.mktemp("clip")

@@ -17,10 +17,9 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from aoq.pipeline.cli import main
 from aoq.pipeline.tables.table import read_table
+from tests.cli.conftest import run
 
 IMAGES, EACH = 15, 2
 DEPTHS = {"i2t": 6, "t2i": 4}
@@ -65,11 +64,6 @@ def world(tmp_path_factory):
         run("mine", "images.npy", "captions.npy", "table", "--per-image", EACH, "--normalise", *depths)
     table = read_table(folder / "table")
     return SimpleNamespace(folder=folder, table=table, captions=captions, described=described, ids=ids)
-
-
-def run(*arguments):
-    ended = CliRunner().invoke(main, [str(argument) for argument in arguments], catch_exceptions=False)
-    assert ended.exit_code == 0, ended.output
 
 
 @pytest.fixture

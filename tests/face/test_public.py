@@ -18,7 +18,7 @@ import aoq
 LISTED = Path(__file__).parent / "public.txt"
 HEAVY = {"faiss", "flask", "jinja2", "luigi", "matplotlib", "nltk", "numba", "pandas", "PIL", "pyarrow", "pydantic"}
 HEAVY |= {"ray", "rich", "scipy", "sklearn", "tensorboard", "torch"}
-TABLES = {"torch", "numba", "scipy", "pyarrow", "pydantic"}
+TABLES = {"torch", "numba", "scipy", "pyarrow", "pydantic"}  # numba loads scipy if it is installed
 
 
 def signatures() -> str:
@@ -63,22 +63,16 @@ def test_every_public_name_is_documented(name):
     assert inspect.getdoc(getattr(aoq, name)), f"aoq.{name} has no docstring"
 
 
-def loaded_by(code: str) -> set[str]:
-    shown = f"import sys; {code}; print(*{{name.partition('.')[0] for name in sys.modules}})"
-    return set(subprocess.check_output([sys.executable, "-c", shown], text=True).split())
-
-
-@pytest.mark.parametrize(
-    ("code", "allowed"),
-    [
-        ("import aoq; dir(aoq), aoq.__version__", set()),
-        ("import aoq; aoq.adap_off_quin, aoq.Similarities, aoq.build_model, aoq.recalls", {"torch"}),
-        # numba loads scipy if it is installed
-        *((f"import aoq; aoq.{name}", TABLES) for name in ("hard_negatives", "BatchSampler")),
-    ],
-)
-def test_what_is_not_used_is_not_loaded(code, allowed):
-    assert loaded_by(code) & HEAVY <= allowed
+def test_what_is_not_used_is_not_loaded():
+    steps = {
+        "import aoq, sys; dir(aoq), aoq.__version__": set(),
+        "aoq.adap_off_quin, aoq.Similarities, aoq.build_model, aoq.recalls": {"torch"},
+        "aoq.hard_negatives, aoq.BatchSampler": TABLES,
+    }
+    code = "\n".join(f"{step}; print(*{{name.partition('.')[0] for name in sys.modules}})" for step in steps)
+    shown = subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()
+    for line, allowed in zip(shown, steps.values(), strict=True):
+        assert set(line.split()) & HEAVY <= allowed
 
 
 def test_an_unknown_name_is_told_which_there_are():

@@ -7,8 +7,8 @@ import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -30,7 +30,6 @@ class Environment:
     """A virtual environment; `run` starts one of its programs as a user would, with no word about this checkout."""
 
     folder: Path
-    variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def python(self) -> Path:

@@ -165,17 +165,6 @@ def test_triples_bring_companions(colpali, data, world, tmp_path):
         assert documents == pairs[:, 0].tolist()
 
 
-def test_a_row_says_whose_it_is(data, world):
-    made = data(num_negatives=3, seed=2)
-    made.set_epoch(4)
-    rotation = aoq.Rotation(world.table, "t2i", k=3, seed=2)
-    for row, (image, caption) in enumerate(made.true_pairs.tolist()):
-        found = made[row]
-        assert (found["query"], [colour(one) for one in found["pos_target"]]) == (world.captions[caption], [image])
-        assert [colour(one) for one in found["neg_target"]] == rotation.negatives([caption], 4)[0].tolist()
-    assert data(num_negatives=0)[0]["neg_target"] is None
-
-
 def test_rows_are_found_by_id(colpali, world, pages):
     """Queries and documents in another order than the table."""
     captions = [f"c{row}" for row in range(30)]
@@ -188,11 +177,6 @@ def test_rows_are_found_by_id(colpali, world, pages):
         found = made[row]
         assert (found["query"], [colour(one) for one in found["pos_target"]]) == (world.captions[caption], [image])
         assert [colour(one) for one in found["neg_target"]] == made.data[row]["negative_ids"].tolist()
-    with pytest.raises(ValueError, match="the images are named by ids, and the table keeps none of them"):
-        colpali.TableDataset(world.table, world.captions, corpus)
-    short = colpali.Corpus(pages[:1], {world.ids[0]: 0})
-    with pytest.raises(ValueError, match="14 of the table's images are not among the ids, the first is 'photo_1'"):
-        colpali.TableDataset(table, world.captions, short)
 
 
 @pytest.mark.parametrize("batches", ["random", "mined"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -147,17 +146,6 @@ def test_teachers_score_pairs_by_the_rows_of_the_table(model, data, world, teach
     assert found.item() == pytest.approx(expected, rel=1e-4)
     with pytest.raises(ValueError, match="have no rows of captions"):
         loss(features, labels[:, :-1])
-
-
-def test_a_model_learns_from_teachers_in_mini_batches_too(model, data, world, teachers, tmp_path):
-    seen = []
-    for size in (None, 7):
-        student = deepcopy(model)
-        loss = DistilledLoss(OfflineInfoNCELoss(student, mini_batch_size=size), world.table, teachers, weight=2.0)
-        given = {"per_device_train_batch_size": 30, "learning_rate": 1e-3, "steps": 8}
-        seen.append(trained(student, data(negatives="offline", caption_rows=True), loss, tmp_path, **given))
-    assert seen[0][7]["distillation_loss"] < 0.8 * seen[0][0]["distillation_loss"]
-    assert [one["loss"] for one in seen[1][:8]] == pytest.approx([one["loss"] for one in seen[0][:8]], rel=1e-2)
 
 
 def test_three_steps_see_pictures_and_log_the_terms(model, data, tmp_path):
