@@ -136,13 +136,7 @@ def batches_of(arm: Arm, table: aoq.NegativeTable, data: Data, batch_size: int, 
 @click.option("--seeds", default=3, show_default=True)
 @click.option("--batch-size", "batch_sizes", multiple=True, type=int, default=(64, 128), show_default=True)
 def main(
-    folder: Path,
-    token_vectors: Path,
-    tokenizer: Path,
-    size: int,
-    epochs: int,
-    seeds: int,
-    batch_sizes: tuple[int, ...],
+    folder: Path, token_vectors: Path, tokenizer: Path, size: int, epochs: int, seeds: int, batch_sizes: tuple[int, ...]
 ) -> None:
     """Train every arm and print its gain."""
     words = Tokenizer.from_file(str(tokenizer))

@@ -91,11 +91,7 @@ def own_image(caption: int) -> list[int]:
     return [caption // EACH]
 
 
-RIVALS: dict[str, Evaluate] = {
-    "official": official,
-    "torchmetrics": with_torchmetrics,
-    "ir_measures": with_ir_measures,
-}
+RIVALS: dict[str, Evaluate] = {"official": official, "torchmetrics": with_torchmetrics, "ir_measures": with_ir_measures}
 
 
 def recalls_of(metrics: dict[str, float]) -> list[float]:

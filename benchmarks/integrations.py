@@ -35,24 +35,13 @@ import torch
 from PIL import Image
 from rich.console import Console
 from rich.table import Table
-from sentence_transformers import (
-    SentenceTransformer,
-    SentenceTransformerTrainer,
-    SentenceTransformerTrainingArguments,
-)
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer.losses import (
     CachedMultipleNegativesRankingLoss,
     MultipleNegativesRankingLoss,
 )
 from sentence_transformers.util import mine_hard_negatives
-from transformers import (
-    CLIPConfig,
-    CLIPImageProcessor,
-    CLIPModel,
-    CLIPProcessor,
-    CLIPTokenizerFast,
-    TrainerCallback,
-)
+from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPProcessor, CLIPTokenizerFast, TrainerCallback
 from transformers.utils import logging
 
 import aoq
@@ -115,10 +104,7 @@ def theirs(items: int, loss: Any, **options: Any) -> list[Arm]:
 
 
 GROUPS: list[list[Arm]] = [
-    [
-        *theirs(6, MultipleNegativesRankingLoss),
-        Arm("OfflineQuintupletLoss", 6, OfflineQuintupletLoss, ours()),
-    ],
+    [*theirs(6, MultipleNegativesRankingLoss), Arm("OfflineQuintupletLoss", 6, OfflineQuintupletLoss, ours())],
     [
         *theirs(6, CachedMultipleNegativesRankingLoss, mini_batch_size=MINI_BATCH),
         Arm(

@@ -170,10 +170,7 @@ def prepare_sentence_transformers(use_faiss: bool) -> Work:
             return (torch.as_tensor(one) * torch.as_tensor(other)).sum(-1)
 
     def work(images: np.ndarray, captions: np.ndarray, h_captions: int, h_images: int) -> dict[str, Any]:
-        pairs = {
-            "i": [f"i {n // EACH}" for n in range(len(captions))],
-            "c": [f"c {n}" for n in range(len(captions))],
-        }
+        pairs = {"i": [f"i {n // EACH}" for n in range(len(captions))], "c": [f"c {n}" for n in range(len(captions))]}
         for anchor, positive, h in (("i", "c", h_captions), ("c", "i", h_images)):
             mine_hard_negatives(
                 Dataset.from_dict({"anchor": pairs[anchor], "positive": pairs[positive]}),

@@ -25,8 +25,7 @@ from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.files import digest
 from aoq.pipeline.search.problem import DIRECTIONS, OPPOSITE, Direction
 from aoq.pipeline.stages.chain import Chain, check_same_data, run_name, same_queries, table_owner
-from aoq.pipeline.stages.evaluation import open_evaluated
-from aoq.pipeline.stages.splits import open_train_split
+from aoq.pipeline.stages.splits import open_evaluated, open_train_split
 from aoq.pipeline.tables.contents import ShownRows, TableRows
 from aoq.pipeline.tables.exchange.outgoing import find_pictures
 from aoq.pipeline.tables.inspection import inspect_anchor

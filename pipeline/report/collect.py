@@ -18,8 +18,7 @@ from aoq.pipeline.evaluation.retrieval import Ranks, cross_retrieval_ranks, rank
 from aoq.pipeline.evaluation.significance import Comparison, Interval, compare_runs, metric_intervals
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.stages.chain import Chain, Member, run_name, same_queries, teacher_of, trains_as_control
-from aoq.pipeline.stages.evaluation import evaluated_ranks, open_evaluated
-from aoq.pipeline.stages.splits import open_checked
+from aoq.pipeline.stages.splits import evaluated_ranks, open_checked, open_evaluated
 
 SEED = 0
 """Seed of the bootstraps, so that a report of the same runs is reproducible."""

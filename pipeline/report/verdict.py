@@ -15,8 +15,7 @@ from aoq.pipeline.evaluation.retrieval import Ranks
 from aoq.pipeline.evaluation.significance import Interval, compare_runs, rsum_intervals, verdict
 from aoq.pipeline.report.collect import SEED, ReportedRun, read_dev_ranks, seeds_of
 from aoq.pipeline.stages.chain import Chain, same_queries
-from aoq.pipeline.stages.evaluation import evaluated_ranks, open_evaluated
-from aoq.pipeline.stages.splits import open_checked
+from aoq.pipeline.stages.splits import evaluated_ranks, open_checked, open_evaluated
 from aoq.pipeline.training.metrics import read_metrics, training_seconds
 
 SHORTEST = 20.0

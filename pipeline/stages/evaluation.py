@@ -14,7 +14,6 @@ from aoq.pipeline.data.annotations import annotation_files
 from aoq.pipeline.data.folder import Split, split_fingerprint
 from aoq.pipeline.data.phrases import annotation_path, find_phrases
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.evaluation.retrieval import Ranks, Similarity, folded_ranks, open_similarity
 from aoq.pipeline.files import file_sha256
 from aoq.pipeline.prepare.photographs import photographs_fingerprint
 from aoq.pipeline.stages.chain import Chain
@@ -51,19 +50,6 @@ def _annotations(chain: Chain) -> dict[str, Path]:
     split, files = chain.experiment.evaluation.split, annotation_files(chain.folder, chain.experiment.evaluation.split)
     phrases = annotation_path(chain.folder, split) if not chain.members and chain.experiment.model.attends else None
     return files if phrases is None else {**files, "phrases": phrases}
-
-
-def open_evaluated(chain: Chain) -> tuple[Split, Similarity]:
-    """Open the evaluation's split and its similarities, which stay on disk."""
-    split = open_checked(chain, chain.experiment.evaluation.split)
-    path = chain["evaluation"].opened() / "similarity.npy"
-    return split, open_similarity(path, split.image_count, split.caption_count)
-
-
-def evaluated_ranks(chain: Chain) -> Ranks:
-    """Rank the evaluation's candidates, in its folds."""
-    split, similarity = open_evaluated(chain)
-    return folded_ranks(similarity, split.image_of, split.identity, folds=chain.experiment.evaluation.folds)
 
 
 def make_evaluation(chain: Chain, build: Build, engine: Engine) -> None:

@@ -21,6 +21,7 @@ from aoq.pipeline.data.folder import (
     split_paths,
 )
 from aoq.pipeline.engine import Verify
+from aoq.pipeline.evaluation.retrieval import Ranks, Similarity, folded_ranks, open_similarity
 from aoq.pipeline.files import known_sha256
 from aoq.pipeline.prepare.photographs import photographs_fingerprint
 from aoq.pipeline.stages.chain import Chain
@@ -58,6 +59,19 @@ def open_train_split(chain: Chain, verify: Verify = "sampled") -> Split:
     """Open the training split as training sees it: with the pairing of [dataset.noise], if any."""
     split, noise = open_true_train_split(chain, verify), chain["dataset"].opened() / NOISE
     return replace(split, image_of=read_pairing(noise, split.caption_count)) if noise.is_file() else split
+
+
+def open_evaluated(chain: Chain) -> tuple[Split, Similarity]:
+    """Open the evaluation's split and its similarities, which stay on disk."""
+    split = open_checked(chain, chain.experiment.evaluation.split)
+    path = chain["evaluation"].opened() / "similarity.npy"
+    return split, open_similarity(path, split.image_count, split.caption_count)
+
+
+def evaluated_ranks(chain: Chain) -> Ranks:
+    """Rank the evaluation's candidates, in its folds."""
+    split, similarity = open_evaluated(chain)
+    return folded_ranks(similarity, split.image_of, split.identity, folds=chain.experiment.evaluation.folds)
 
 
 def fingerprint(chain: Chain) -> str:

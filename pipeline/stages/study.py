@@ -24,8 +24,8 @@ from aoq.pipeline.engine import Engine
 from aoq.pipeline.evaluation.retrieval import Ranks
 from aoq.pipeline.evaluation.significance import Interval, rsum_intervals
 from aoq.pipeline.stages.chain import Cell, same_queries
-from aoq.pipeline.stages.evaluation import evaluated_ranks, open_evaluated
 from aoq.pipeline.stages.plan import plan
+from aoq.pipeline.stages.splits import evaluated_ranks, open_evaluated
 
 logger = logging.getLogger(__name__)
 

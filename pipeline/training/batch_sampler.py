@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from operator import index
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Int64
@@ -65,17 +65,17 @@ class BatchSampler:
         self,
         table: NegativeTable | ScreenedTable,
         *,
-        batch_size: int,
+        batch_size: SupportsIndex,
         image_of: Int[np.ndarray, " captions"] | Int[Tensor, " captions"] | None = None,
-        seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
+        seed: SupportsIndex = 0,
+        rank: SupportsIndex = 0,
+        world_size: SupportsIndex = 1,
         companions: str | None = None,
         drop_last: bool = False,
         h_captions: int | None = None,
         h_images: int | None = None,
-        i2t_weights: Float[np.ndarray, "images h"] | None = None,
-        t2i_weights: Float[np.ndarray, "anchors g"] | None = None,
+        i2t_weights: Float[np.ndarray, "images h"] | Float[Tensor, "images h"] | None = None,
+        t2i_weights: Float[np.ndarray, "anchors g"] | Float[Tensor, "anchors g"] | None = None,
         strategy: str = "uniform",
         resample: bool = True,
         windows: Sequence[Sequence[float]] = WHOLE_LISTS,
@@ -141,7 +141,9 @@ class BatchSampler:
         """Pairs that are anchors, rows (image, caption)."""
         return self._sampler.pairs
 
-    def draw_each(self, pairs: Int[np.ndarray, " some"], epoch: int) -> Int64[np.ndarray, "groups some 2"]:
+    def draw_each(
+        self, pairs: Int[np.ndarray, " some"] | Int[Tensor, " some"], epoch: int
+    ) -> Int64[np.ndarray, "groups some 2"]:
         """Draw for some of the pairs, each as a function of (seed, epoch, pair) alone.
 
         The groups are anchors, offline negatives and, unless companions are omitted, companions.
@@ -181,7 +183,7 @@ class BatchSampler:
         size = groups.shape[1] // self._world_size
         return groups[:, self._rank * size :][:, :size].reshape(-1, 2).astype(np.int64)
 
-    def is_positive(self, batch: Int64[np.ndarray, "rows 2"]) -> Bool[np.ndarray, "rows rows"]:
+    def is_positive(self, batch: Int[np.ndarray, "rows 2"] | Int[Tensor, "rows 2"]) -> Bool[np.ndarray, "rows rows"]:
         """Mark where the image of one row and the caption of another are a true pair.
 
         If each caption has one image, `aoq.positive_pairs` does the same.
@@ -189,13 +191,13 @@ class BatchSampler:
         rows = host_array(batch, "batch")
         return self._sampler.are_pairs(rows[:, :1], rows[None, :, 1])
 
-    def set_epoch(self, epoch: int) -> None:
+    def set_epoch(self, epoch: SupportsIndex) -> None:
         """Iterate over this epoch next: from its start, or from the position that `load_state_dict` set."""
         epoch = index(epoch)
         if self._has_begun or epoch != self._epoch:
             self._epoch, self._step, self._has_begun = epoch, 0, False
 
-    def state_dict(self, step: int | None = None) -> dict[str, Any]:
+    def state_dict(self, step: SupportsIndex | None = None) -> dict[str, Any]:
         """Return the position to continue from: after the batches handed out, or after the first `step` of this epoch.
 
         With workers a DataLoader asks for batches ahead of the training: then say after how many the training stopped.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Float64, Int32, Int64
+from torch import Tensor
 
 from aoq.pipeline.config.screen import Suspected
 from aoq.pipeline.config.tables import Sampling
@@ -94,7 +95,7 @@ def drawable(
     h: int | None = None,
     after: int = 0,
     option: str = "",
-    weights: Float[np.ndarray, "anchors h"] | None = None,
+    weights: Float[np.ndarray, "anchors h"] | Float[Tensor, "anchors h"] | None = None,
     judged: Judged | None = None,
     suspected: Suspected = "drop",
     gaps: tuple[float, float] | None = None,
@@ -136,7 +137,7 @@ def drawable_of(
     *,
     h: int | None,
     option: str = "",
-    weights: Float[np.ndarray, "anchors h"] | None = None,
+    weights: Float[np.ndarray, "anchors h"] | Float[Tensor, "anchors h"] | None = None,
 ) -> Drawable:
     """Take the lists of a table but what its screen flags, unless all of a list are flagged; `option` names `h`."""
     parts = parts_of(table)

@@ -179,13 +179,13 @@ def test_heads_and_weights_say_what_is_drawn(table, make):
 
 def test_rows_and_numbers_of_any_kind_are_taken(make):
     one = make(seed=2, i2t_weights=torch.ones(IMAGES, 8))
-    other = make(seed=np.int64(2), batch_size=torch.tensor(10), i2t_weights=np.ones((IMAGES, 8)).tolist())
+    other = make(seed=np.int64(2), batch_size=torch.tensor(10), i2t_weights=np.ones((IMAGES, 8)))
     for sampler in (one, other):
         sampler.set_epoch(np.int64(3))
     assert json.dumps(one.state_dict(np.int64(1))) == json.dumps(other.state_dict(1))
     rows = torch.from_numpy(next(iter(one)))[:10]
     assert torch.equal(rows, torch.from_numpy(next(iter(other)))[:10])
-    np.testing.assert_array_equal(one.draw_each([4, 7], 1), other.draw_each(torch.tensor([4, 7]), 1))
+    np.testing.assert_array_equal(one.draw_each(np.array([4, 7]), 1), other.draw_each(torch.tensor([4, 7]), 1))
     is_positive = Similarities(torch.zeros(10, 10), one.is_positive(rows)).is_positive
     assert torch.equal(is_positive, positive_pairs(rows[:, 0].numpy(), mask_positives=True))
 
