@@ -17,7 +17,8 @@ from aoq.pipeline.cli.options import EXPERIMENT, STAGE, as_json, override, roots
 from aoq.pipeline.cli.output import counted, decimal, echo, echo_json, echo_next, say, show_rows, styled, to_make
 from aoq.pipeline.config.load import names_in
 from aoq.pipeline.files import known_sha256
-from aoq.pipeline.stages.chain import Chain
+from aoq.pipeline.settings import configured_path, runs_root
+from aoq.pipeline.stages.chain import Chain, run_name
 from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.tables.card import describe_guarantee
 
@@ -31,7 +32,9 @@ def takes_chains(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_chains(experiment: str | None, override: str, data_root: Path, artifact_root: Path, **options: Any) -> Any:
         plan_below = partial(plan, data_root=data_root, artifact_root=artifact_root)
         if experiment is None:
-            return command([*_with_artefacts(plan_below)], **options)
+            chains = [*_with_artefacts(plan_below)]
+            _name_others(chains, "" if artifact_root == configured_path("artifact_root") else str(artifact_root))
+            return command(chains, **options)
         if table_folder(experiment) is not None and experiment not in names_in():
             asking = f"`aoq {click.get_current_context().info_name}` needs the experiment that they belong to"
             raise ValueError(f"{experiment} is a table's folder, which has no data and no model; {asking}.")
@@ -47,6 +50,14 @@ def _with_artefacts(plan: Callable[[str], Chain]) -> Iterator[Chain]:
             chain = plan(name)
             if any(artifact.exists() for artifact in chain.stages.values()):
                 yield chain
+
+
+def _name_others(chains: Sequence[Chain], root: str) -> None:
+    """Name the runs that are left out: of files elsewhere, or with changes."""
+    there = {path.parent.name for path in runs_root(root).glob("*/dataset")}
+    if others := sorted(there - {run_name(chain.asked) for chain in chains}):
+        more = f" and {len(others) - 5} more" if len(others) > 5 else ""
+        echo(f"left out: {', '.join(others[:5])}{more}; give each as EXPERIMENT, with its changes after @", err=True)
 
 
 def _is_of_all() -> bool:

@@ -154,3 +154,5 @@ def test_without_an_experiment_all_are_looked_at(aoq, tmp_path, monkeypatch):
     monkeypatch.setattr("aoq.pipeline.cli.artifacts.names_in", lambda: ["demo", "other", "tiny"])
     assert set(json.loads(aoq("status", "--json").stdout)) == {"tiny"}
     assert aoq("verify").stdout.endswith("5 artefacts are whole.\n")
+    (tmp_path / "configs" / "tiny.toml").rename(tmp_path / "configs" / "third.toml")
+    assert "left out: tiny; give" in aoq("status").stderr
