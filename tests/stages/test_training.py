@@ -171,11 +171,10 @@ def test_fine_tuning_goes_on_from_trained_weights(make, start, stage, epochs):
 def test_both_rounds_train_on_logits_and_any_model_can(make, taught_by, loss):
     own = OWN.replace("epochs = 1", "epochs = 2").replace("online", "infonce")
     more = NCE.replace("infonce", loss)
-    more = {"second_round": more, "more": FEW}
-    teacher = make("own", "mining", "control", "second_round", "evaluation", teacher=own, **more)
+    teacher = make("own", "mining", "control", "second_round", "evaluation", teacher=own, second_round=more)
     chains, rounds = [teacher], ["dataset", "control", "second_round"]
     if loss == "infonce":
-        chains.append(make("scan", *rounds, model="scan", teacher=taught_by("own"), **more))
+        chains.append(make("scan", *rounds, model="scan", teacher=taught_by("own"), second_round=more))
     for chain in chains:
         control, found = (chain[stage].manifest() for stage in ("control", "second_round"))
         assert len(found["learnt_by_epoch"]) == len(control["learnt_by_epoch"]) == 2
