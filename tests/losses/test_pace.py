@@ -96,7 +96,8 @@ def test_the_level_is_the_highest_that_the_batch_can_bear(seed, size, gap, sprea
         first = next(whole for whole in range(TOP + 1) if whole not in bearable)
         if first:
             below, above = cost(first - 1), cost(first)
-            assert level == pytest.approx(first - 1 + (BEARABLE - below) / (above - below), abs=1e-4)
+            rounding = 3e-7 / (above - below)  # of float32, on which a flat cost puts much weight
+            assert level == pytest.approx(first - 1 + (BEARABLE - below) / (above - below), abs=1e-4 + rounding)
 
 
 def test_a_pace_follows_slowly_and_comes_back():
