@@ -168,20 +168,35 @@ def test_an_interrupted_training_of_adapters_ends_at_the_same_weights(make, monk
     assert again == weights
 
 
+def test_a_model_of_fragments_trains_on_patches_and_pieces(make, vit, bert, tmp_path):
+    """SCAN trains on the dual encoder's table, with attention from words to patches."""
+    make(*MINED)
+    text = (tmp_path / "dual.toml").read_text()
+    text = text[: text.index("[first_round]")] + text[text.index("[second_round]") :]
+    for line in ('image_pooling = "cls"\n', 'text_pooling = "mean"\n'):
+        text = text.replace(line, "")
+    constraints = "[second_round.constraints]\nccr = {weight = 0.1, margin = 0.1}\n"
+    scan = tmp_path / "scan.toml"
+    scan.write_text(f'teacher = "{tmp_path}/dual.toml"\n{text.replace("dual_encoder", "scan")}\n{constraints}')
+    chain = plan(str(scan), data_root=tmp_path, artifact_root=tmp_path / "artifacts")
+    for stage in ("second_round", "evaluation"):
+        make_stage(chain, stage)
+    assert chain["evaluation"].manifest()["metrics"]["rsum"] > 0
+
+
 @pytest.mark.parametrize(
     "engine", [{"workers": 2}, pytest.param({"workers": 2, "processes": 2}, marks=pytest.mark.slow)]
 )
 def test_weights_do_not_depend_on_who_decodes(make, engine):
     """Its own thread, or two other processes; each of two that train together has two."""
     chain, manifests = make("world", "dataset"), []
-    for options in ({"workers": 0}, engine):
+    for options in (engine | {"workers": 0}, engine):
         make_stage(chain, "first_round", replace(ENGINE, **options))
         manifests.append(chain["first_round"].manifest())
         chain["first_round"].path.rename(chain["first_round"].path.with_name(f"made {len(manifests)}"))
     alone, other = manifests
     assert other["processes"] == engine.get("processes", 1)
-    assert other["learnt_by_epoch"][0] == pytest.approx(alone["learnt_by_epoch"][0], rel=1e-3)
-    assert "processes" in engine or other["final_weights_sha256"] == alone["final_weights_sha256"]
+    assert other["final_weights_sha256"] == alone["final_weights_sha256"]
     assert not multiprocessing.active_children()
 
 
