@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from aoq.models import MODELS
+
 ROOT = Path(__file__).parent.parent
 SOURCES = {
     ".".join(("aoq", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): path
@@ -152,3 +154,9 @@ def test_scheduling_imports_neither_torch_nor_faiss_and_lets_threads_sleep(start
     )
     shown = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert shown.stdout == "passive\n"
+
+
+def test_only_a_named_models_file_is_imported():
+    code = "import sys; from aoq.models import MODELS; MODELS['vsepp']; print(*sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert {name for name in MODELS if MODELS.place(name)[0] in shown.split()} == {"vsepp"}
