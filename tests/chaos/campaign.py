@@ -39,9 +39,9 @@ class Kind:
 
 
 def kinds() -> dict[str, Kind]:
-    from tests.chaos import arguments, damages, inputs, interruptions, requests
+    from tests.chaos import arguments, cluster, damages, inputs, interruptions, requests
 
-    modules = (interruptions, damages, inputs, arguments, requests)
+    modules = (interruptions, damages, inputs, arguments, requests, cluster)
     return {kind.name: kind for module in modules for kind in module.KINDS}
 
 

@@ -34,7 +34,7 @@ from tests.chaos.reference import (
 )
 from tests.chaos.rules import Command, failed, hold, nothing_left, refused_well, right_search, right_table
 
-NPY = (m.any_bytes, m.npy_header, m.npy_header, m.npy_values, m.npy_values, m.npy_pickled)
+NPY = (m.any_bytes, m.npy_header, m.npy_header, m.npy_values, m.npy_values, m.npy_pickled, m.npy_as_zip)
 PARQUET = (m.any_bytes, m.parquet_columns, m.parquet_columns)
 TEXT = (m.any_bytes, m.lines, m.lines)
 JSON = (m.any_bytes, m.json_values, m.json_values)

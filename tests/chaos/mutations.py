@@ -6,6 +6,7 @@ a case is repeated by its number.
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 import random
@@ -177,6 +178,14 @@ def _safetensors(file: Path) -> tuple[Any, bytes]:
     content = file.read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
     return json.loads(content[8 : 8 + length]), content[8 + length :]
+
+
+def npy_as_zip(file: Path, rng: random.Random) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("arr_0.npy", file.read_bytes()[: rng.choice((10, 200, None))])
+    content = buffer.getvalue()
+    file.write_bytes(content[: rng.choice((None, len(content) // 2))])
 
 
 TENSOR_LIES: dict[str, tuple[Any, ...]] = {

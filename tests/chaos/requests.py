@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlencode
 
 from PIL import Image
 
@@ -57,6 +58,10 @@ HEADERS = (
     *("Connection: upgrade", "Content-Type: multipart/form-data; boundary="),
     "Content-Type: application/x-www-form-urlencoded; charset=utf-7",
 )
+BACKS = (
+    *("\t//evil.example", "\n//evil.example", "/\\evil.example", "//evil.example", "/\t/evil.example"),
+    *("https://evil.example", "/x\r\nSet-Cookie: a=1"),
+)
 BODIES = (
     *(b"", b"token=x&image=0&caption=0", b"a=" + b"b" * 100_000, b"%", b"\x00\xff", b"token=%ff&back=%09//evil"),
     b"&" * 5000,
@@ -68,18 +73,24 @@ def hostile_requests(reference: Reference, folder: Path, rng: random.Random) -> 
     pictures = _put_pictures(place, rng)
     before = {str(path.relative_to(place)) for path in place.rglob("*")}
     server = forks.start(("aoq", "browse", "./tiny.toml", "--port", "0"), place)
+    slow: list[socket.socket] = []
     try:
         port = _port(server)
         start = _get(port, "/").decode()
         album = re.findall(r"/picture/(train-\w+)/", start)[0]
         peak = _peak(server.process)
+        slow += [_connect(port) for _ in range(6)]
+        for connection in slow:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost:")  # and nothing more, or a byte now and then
         paths = [f"/picture/{album}/{row}" for row in range(pictures)]
         for number in range(REQUESTS + pictures):
             request = _request(rng, port)
             if number >= REQUESTS:
                 request = f"GET {paths[number - REQUESTS]} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode()
+            _drip(slow[:3])
             hold(_wrong_answer(_ask(port, request)), ascii(request[:200].decode("latin-1")))
         hold(_all_at_once(port, rng.choices([*paths, "/", "/image/0", "/caption/1"], k=CLIENTS)))
+        hold(_hostile_mark(port, rng) or _hostile_token(port, rng, place))
         started = time.monotonic()
         good, seconds = _get(port, "/"), time.monotonic() - started
         hold(f"the start page gives {good[:60]!r}" if good != start.encode() else None, "after it all")
@@ -87,6 +98,8 @@ def hostile_requests(reference: Reference, folder: Path, rng: random.Random) -> 
         grown = _peak(server.process) - peak
         hold(f"the server's memory grew by {grown >> 20} MB" if grown > MOST_GROWN else None)
     finally:
+        for connection in slow:
+            connection.close()
         server.kill()
         ended = server.wait(seconds=10)
     new = {str(path.relative_to(place)) for path in place.rglob("*")} - before - {"matches.csv", ".matches.csv.lock"}
@@ -108,6 +121,13 @@ def _wrong_answer(answer: bytes) -> str | None:
     return None
 
 
+def _drip(connections: list[socket.socket]) -> None:
+    """A byte more from each; the server may have let go of them."""
+    for connection in connections:
+        with suppress(OSError):
+            connection.sendall(b"x")
+
+
 def _all_at_once(port: int, paths: list[str]) -> str | None:
     """Every path asked for at the same time, each by a client of its own."""
     started = time.monotonic()
@@ -118,6 +138,37 @@ def _all_at_once(port: int, paths: list[str]) -> str | None:
             return f"of {len(paths)} requests at once, {path} is answered {answer[:60]!r}"
     taken = time.monotonic() - started
     return f"{len(paths)} requests at once take {taken:.0f} s" if taken > 30 else None
+
+
+def _hostile_mark(port: int, rng: random.Random) -> str | None:
+    """Mark a pair with the page's own token, and ask to be led elsewhere."""
+    back = rng.choice(BACKS)
+    answer = _mark(port, {"token": _token(port), "back": back})
+    if answer[0] != b"400":
+        return f"a mark with back={back!r} is answered {answer}"
+    return None
+
+
+def _hostile_token(port: int, rng: random.Random, place: Path) -> str | None:
+    """Mark a pair with another token than the page's."""
+    token = _token(port)
+    other = rng.choice(["", token[:-1], token + "x", token.swapcase(), "\x00", "\u0661" * 43, "x" * 50_000, "*", "%s"])
+    answer = _mark(port, {"token": other, "back": "/"})
+    if answer[0] != b"403":
+        return f"a mark with the token {other[:60]!a} is answered {answer}"
+    return "a mark that was refused is written" if (place / "matches.csv").exists() else None
+
+
+def _token(port: int) -> str:
+    return re.findall(r'name="token" value="([^"]+)"', _get(port, "/image/0").decode())[0]
+
+
+def _mark(port: int, form: dict[str, str]) -> tuple[bytes, bytes]:
+    """The status of the answer, and the head."""
+    body = urlencode({"image": 0, "caption": 9, "match": "yes", **form})
+    lines = ["POST /mark HTTP/1.0", f"Host: 127.0.0.1:{port}", "Content-Type: application/x-www-form-urlencoded"]
+    head = _ask(port, "\r\n".join([*lines, f"Content-Length: {len(body)}", "", body]).encode()).split(b"\r\n\r\n")[0]
+    return [*head.split(), b"", b""][1], head[:300]
 
 
 def _peak(process: int) -> int:
@@ -143,10 +194,14 @@ def _get(port: int, path: str) -> bytes:
     return _ask(port, _plain(port, path)).partition(b"\r\n\r\n")[2]
 
 
+def _connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=20)
+
+
 def _ask(port: int, request: bytes) -> bytes:
     """The whole answer, or what comes of it in 20 seconds; it may come, and all end, before the request is sent."""
     answer = b""
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+    with _connect(port) as connection:
         with suppress(OSError):
             connection.sendall(request)
             connection.shutdown(socket.SHUT_WR)
@@ -177,7 +232,13 @@ def _put_pictures(place: Path, rng: random.Random) -> int:
     (thumbs / next(names)).symlink_to("/dev/zero")
     (thumbs / next(names)).mkdir()
     os.mkfifo(thumbs / next(names))
-    contents = [bomb(13_000), bomb(7_000), rng.randbytes(500), b"", b"GIF89a\xff\xff\xff\xff\xf7\x00\x00" + bytes(900)]
+    contents = [
+        bomb(13_000),
+        bomb(7_000),
+        rng.randbytes(500),
+        b"",
+        b"GIF89a\xff\xff\xff\xff\xf7\x00\x00" + bytes(900),
+    ]
     contents += [_picture(form, rng) for form in PICTURES for _ in range(3)]
     for content in contents:
         (thumbs / next(names)).write_bytes(content)

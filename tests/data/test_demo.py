@@ -154,3 +154,9 @@ def test_claims_are_held_against_scenes(caption, true):
 def test_other_sentences_are_refused(caption, message):
     with pytest.raises(ValueError, match=f"is no caption of the generated world.*{message}"):
         is_true(caption, SCENES)
+
+
+@pytest.mark.parametrize("sizes", [{"regions": 4}, {"images": 0}, {"dev_images": 0}])
+def test_impossible_sizes_are_refused(tmp_path: Path, sizes: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="5 regions or more and images in both"):
+        write_demo_world(tmp_path, **({"images": 5, "dev_images": 5, "seed": 0} | sizes))

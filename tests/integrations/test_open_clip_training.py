@@ -19,6 +19,7 @@ import torch
 from torch.nn import functional as F
 
 from aoq.integrations.open_clip import (
+    DistilledLoss,
     OfflineClipLoss,
     OfflineQuintupletLoss,
     OfflineSigLipLoss,
@@ -117,6 +118,22 @@ def test_accumulated_batches_are_one(made, demo, kind, negatives):
     for name, weights in whole.items():
         if name != "logit_scale":  # of which the loop adds up the whole gradient once a part, with any loss
             torch.testing.assert_close(in_parts[name], weights, rtol=1e-4, atol=1e-6)
+
+
+def test_cached_teachers_teach_beside_open_clips_loss(made, demo, open_clip):
+    images, texts = next(iter(made.data.loader(12, negatives=None).dataloader))
+    rng = np.random.default_rng(0)
+    teachers = [(rng.normal(size=(24, 8)), rng.normal(size=(48, 8)))]
+    loss = DistilledLoss(open_clip.ClipLoss(), demo.table, teachers, weight=1.0)
+
+    def terms():
+        with torch.no_grad():
+            return loss(**made.model(images, texts), output_dict=True)
+
+    before = terms()
+    made.model.load_state_dict(trained(made, [(images, texts)] * 10, loss))
+    assert before.keys() == {"contrastive_loss", "distillation_loss"}
+    assert terms()["distillation_loss"] < 0.9 * before["distillation_loss"]
 
 
 def test_in_bfloat16_similarities_stay_float32(made, demo):
