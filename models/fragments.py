@@ -104,12 +104,8 @@ class FragmentModel(MatchingModel):
         a = softmax over the context of temperature * x, where x are the products, clipped (LeakyReLU 0.1) or not and
         normalised along the queries: SCAN's `raw_feature_norm`.
         """
-        products, query, context, how = (
-            block.products,
-            QUERY_AXIS[direction],
-            CONTEXT_AXIS[direction],
-            self.normalisation,
-        )
+        query, context = QUERY_AXIS[direction], CONTEXT_AXIS[direction]
+        products, how = block.products, self.normalisation
         slope = SLOPE if how.startswith("clipped") else 1.0
         if how == "softmax":
             products = masked_softmax(products, block.mask(query), query)
