@@ -129,7 +129,11 @@ JUDGED = ("aoq", "screen", "table", "out", "--judgements")
 CHECK, STATUS = ("aoq", "data", "check", "data"), ("aoq", "status", "./tiny.toml")
 RESULTS, REPORT = ("aoq", "results", "./tiny.toml"), ("aoq", "report", "./tiny.toml")
 OF_STUDY = ("aoq", "results", "--study", "./study.toml")
-PREPARE = ("aoq", "prepare", "photos/photos.csv", "out", *PREPARED)
+PREPARE = {
+    name: ("aoq", "prepare", name, "out", *PREPARED)
+    for name in ("photos/photos.csv", "photos/photos.tsv", "photos/photos.jsonl", "photos.tar")
+}
+SOURCES = dict(zip(PREPARE, ((m.csv_cells, *TEXT[:2]), TEXT, (*TEXT, m.json_line), BYTES), strict=True))
 IMPORT = ("aoq", "import-checkpoint")
 DATA = ("data/train_ims.npy", "data/train_pairs.npy", "data/dev_ims.npy")
 TEXTS_OF_DATA = ("data/train_caps.txt", "data/train_ids.txt", "data/dev_caps.txt")
@@ -161,9 +165,9 @@ FILES = {
         Target((*JUDGED, "judged.csv"), ("judged.csv",), CSV),
     ],
     ("sources", 150): [
-        Target(PREPARE, ("photos/photos.csv",), (m.csv_cells, *TEXT[:2]), keeps=(".out.work",)),
+        *(Target(PREPARE[name], (name,), how, keeps=(".out.work",)) for name, how in SOURCES.items()),
         Target(MADE["prepare"], ("photos.parquet",), BYTES, keeps=(".out.work",)),
-        Target((*PREPARE, "--skip-broken"), ("photos/3.png",), BYTES),
+        *(Target((*command, "--skip-broken"), ("photos/3.png",), BYTES) for command in PREPARE.values()),
     ],
     ("trec", 300): [
         Target(RUN, ("trec_rows/i2t.trec", "trec_rows/t2i.trec"), TEXT, right_table),

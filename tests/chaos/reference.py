@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -265,6 +266,15 @@ def _write_files(files: Path) -> None:
         lines.append(f"{row}.png,a picture of row {row},{'train' if row % 4 else 'dev'}")
     (files / "photos" / "photos.csv").write_text("\n".join(lines) + "\n")
     columns = pyarrow.csv.read_csv(files / "photos" / "photos.csv").to_pydict()
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    (files / "photos" / "photos.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (files / "photos" / "photos.tsv").write_text("\n".join(line.replace(",", "\t") for line in lines) + "\n")
+    with tarfile.open(files / "photos.tar", "w") as shard:
+        for row in rows:
+            (files / "caption.txt").write_text(row["caption"])
+            shard.add(files / "photos" / row["image"], row["image"])
+            shard.add(files / "caption.txt", row["image"].replace("png", "txt"))
+    (files / "caption.txt").unlink()
     columns["image"] = [(files / "photos" / name).read_bytes() for name in columns["image"]]  # whose paths are nowhere
     pq.write_table(pa.table(columns), files / "photos.parquet")
     data = files / "data"

@@ -173,6 +173,17 @@ def test_of_a_view_only_suspects_that_nobody_has_judged(folder, tmp_path):
     assert read(tmp_path / "rest.csv") == rows[half:]
 
 
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_spreadsheets_compute_no_caption(folder, tmp_path, suffix):
+    (tmp_path / "texts.txt").write_text(
+        "".join(f"{'=+-@'[row % 4]}cmd\n" for row in range(len(read_table(folder).t2i)))
+    )
+    run("to-judge", folder, tmp_path / f"pairs{suffix}", "--texts", tmp_path / "texts.txt")
+    before = "'" if suffix in (".csv", ".tsv") else ""
+    for row in read(tmp_path / f"pairs{suffix}"):
+        assert row["caption"] == f"{before}{'=+-@'[pair(row)[1] % 4]}cmd"
+
+
 def asked(table, *options):
     """The pairs by row, and what they are called."""
     file = Path(f"pairs{len(options)}.jsonl")

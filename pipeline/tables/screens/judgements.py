@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 from jaxtyping import Float32, Int64
@@ -24,6 +25,8 @@ from aoq.pipeline.tables.screens.view import View, bit
 _ROWS = pa.schema([(name, pa.int64()) for name in PAIRS.names])
 _PART_ROWS = 2**16
 """Rows whose texts are in memory at a time."""
+_FORMULA = r"^[=+@\t\r-]"
+"""Start of a cell that spreadsheets compute; with an apostrophe before it, they show it as text."""
 _REMEDY = f"it needs rows, whole numbers, in the columns {' and '.join(PAIRS.names)}"
 
 
@@ -156,6 +159,8 @@ def write_pairs(
     for side, texts in (("image", images), ("caption", captions)):
         if texts is not None:
             column, rows = pa.array(texts, pa.string()), pairs[f"{side}_id"].combine_chunks()
+            if path.suffix in (".csv", ".tsv"):
+                column = pc.replace_substring_regex(column, _FORMULA, r"'\0")
             parts = [column.take(rows[start : start + _PART_ROWS]) for start in range(0, len(rows), _PART_ROWS)]
             pairs = pairs.append_column(side, pa.chunked_array(parts, pa.string()))
     if path.suffix == ".parquet":
