@@ -185,8 +185,8 @@ def _describe_doubts(lists: NegativeLists, judged: Judged | None, ranks: DrawnRa
     doubtful = lists.scores >= lists.positive_score[:, None] if judged is None else judged.flags != 0
     share = float((doubtful[:, drawn] & listed).sum() / max(1, listed.sum()))
     if judged is None:
-        sentence = f"the teacher scores {share:.1%} of them at least as high as the anchor's lowest own pair"
-        return f"{sentence}: it is too weak to tell which match" if share > MANY else sentence
+        sentence = f"the teacher scores {share:.1%} of them at least as high as the anchor's lowest positive"
+        return f"{sentence}, so it is too weak to tell which match" if share > MANY else sentence
     sentence = f"{share:.1%} of them are left out or suspected by the screen"
     if screen is None or screen.match_prior is None:
         return sentence

@@ -206,9 +206,9 @@ class DrawnRanks:
     """Ranks `start` to `stop`, from 0, of lists of candidates, beside a batch, whose hardest negative has rank C / B.
 
     >>> print(DrawnRanks("i2t", 0, 60, candidates=30_000, batch=64))
-    the hardest in a batch of 64 has rank 469 of 30,000 captions; draws from the first 60: about 7.8 times harder
+    the hardest in a random batch of 64 has rank 469 of 30,000 captions; draws from the first 60, about 7.8 times harder
     >>> print(DrawnRanks("t2i", 0, 60, candidates=600, batch=64))
-    the hardest in a batch of 64 has rank 9 of 600 images; draws from the first 60: about 84% of them are easier
+    the hardest in a random batch of 64 has rank 9 of 600 images; draws from the first 60, of which about 84% are easier
     """
 
     direction: Direction
@@ -223,10 +223,10 @@ class DrawnRanks:
         easier = max(0.0, self.stop - max(self.start, rank)) / max(1, self.stop - self.start)
         times = f"about {harder:.2g} times harder" if harder >= 1.5 else "no harder"
         if easier >= 0.005:
-            times = f"about {easier:.0%} of them are easier"
+            times = f"of which about {easier:.0%} are easier"
         drawn = f"the first {self.stop}" if self.start == 0 else f"ranks {self.start + 1} to {self.stop}"
         among = f"{round(rank):,} of {self.candidates:,} {SIDES[self.direction][1]}"
-        return f"the hardest in a batch of {self.batch} has rank {among}; draws from {drawn}: {times}"
+        return f"the hardest in a random batch of {self.batch} has rank {among}; draws from {drawn}, {times}"
 
 
 def drawn_ranks(

@@ -150,6 +150,7 @@ class Loop(ABC):
             while self.state.epoch < self.schedule.epochs:
                 with products_in(self.schedule.precision):
                     self.train_epoch()
+                self._report(len(self.models) - 1, "steps; evaluating on dev")
                 ranks = validate(self.evaluated)
                 if ranks is not None:
                     self._evaluate(ranks)
@@ -183,10 +184,10 @@ class Loop(ABC):
                         self.checkpoint()
                     window = Window()  # whose clock starts here
 
-    def _report(self, number: int) -> None:
+    def _report(self, number: int, doing: str = "steps") -> None:
         models, epochs, epoch = len(self.models), self.schedule.epochs, self.state.epoch
         done = (models * epoch + number) * self.steps + self.state.step
-        self.run.progress(done, models * epochs * self.steps, f"steps, epoch {epoch + 1}/{epochs}{self._last_loss}")
+        self.run.progress(done, models * epochs * self.steps, f"{doing}, epoch {epoch + 1}/{epochs}{self._last_loss}")
 
     def record(self, window: Window, line: Mapping[str, Any]) -> None:
         """Log the means of a window of a model's steps with this line; a loss that is not finite is an error."""

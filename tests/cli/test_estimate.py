@@ -45,11 +45,11 @@ def test_programs_get_every_part(run):
 def test_it_says_how_hard_offline_negatives_will_be(run):
     """20 captions and 8 images a list, beside 300 and 60 in batches of 16."""
     shown = run("--experiment", TINY).stdout
-    drawn = "the hardest in a batch of 16 has rank 19 of 300 captions; draws from the first 20: about 6% of them are"
+    drawn = "the hardest in a random batch of 16 has rank 19 of 300 captions; draws from the first 20, of which about"
     assert drawn in shown
-    assert "has rank 4 of 60 images; draws from the first 8: about 53% of them are easier" in shown
+    assert "has rank 4 of 60 images; draws from the first 8, of which about 53% are easier" in shown
     said = json.loads(run("--experiment", TINY, "--override", 'sampling.hardness="auto"', "--json").stdout)
-    assert said["drawing"][0].endswith("draws from the first 4: about 4.7 times harder")
+    assert said["drawing"][0].endswith("draws from the first 4, about 4.7 times harder")
 
 
 def test_a_table_that_is_not_searched_for_still_has_draws(run):
@@ -58,8 +58,8 @@ def test_a_table_that_is_not_searched_for_still_has_draws(run):
     assert said.keys() == {"total_seconds", "steps", "drawing"}
     assert said["steps"] == {"round two": 3 * 19}
     assert said["drawing"][0].startswith(f"the table is made of {TINY}@")
-    assert "of 300 captions; draws from the first 9: about 2.1 times harder" in said["drawing"][1]
-    assert "of 60 images; draws from the first 5: about 25% of them are easier" in said["drawing"][2]
+    assert "of 300 captions; draws from the first 9, about 2.1 times harder" in said["drawing"][1]
+    assert "of 60 images; draws from the first 5, of which about 25% are easier" in said["drawing"][2]
     shown = run("--experiment", TINY, "--override", refresh).stdout
     assert "57 steps of training" in shown
     assert "memory" not in shown

@@ -40,9 +40,9 @@ def test_the_teachers_scores_are_no_count_of_matches(make, monkeypatch):
     weak = replace(table, **lists)
     monkeypatch.setattr(draws, "open_student_table", lambda chain: (weak, None))
     i2t, t2i = forecast(chain, SIZES, DEPTHS)
-    part = "of them at least as high as the anchor's lowest own pair"
-    assert f"the teacher scores 77.8% {part}: it is too weak to tell which match" in i2t
-    assert f"the teacher scores 75.0% {part}: it is too weak to tell which match" in t2i
+    part = "of them at least as high as the anchor's lowest positive"
+    assert f"the teacher scores 77.8% {part}, so it is too weak to tell which match" in i2t
+    assert f"the teacher scores 75.0% {part}, so it is too weak to tell which match" in t2i
     monkeypatch.setattr(draws, "MANY", 0.9)
     i2t, _ = forecast(chain, SIZES, DEPTHS)
     assert i2t.endswith(f"the teacher scores 77.8% {part}")

@@ -75,7 +75,7 @@ def run_loop(pairs, monkeypatch):
         models, steps = [build_model(name, **OPTIONS[name]) for _ in range(networks)], []
 
         def progress(done, total, text):
-            steps.append(done)
+            steps.extend([done] if "evaluating" not in text else [])
             if len(steps) == kill_at:
                 raise KilledError
 

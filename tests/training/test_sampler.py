@@ -254,10 +254,10 @@ def test_what_a_screen_takes_is_made_up_for_further_down(left, stop):
 @pytest.mark.parametrize(
     ("start", "stop", "candidates", "end"),
     [
-        (3, 31, 30_000, "draws from ranks 4 to 31: about 15 times harder"),  # a batch finds rank 469
-        (0, 60, 600, "draws from the first 60: about 84% of them are easier"),  # 1 - 9.375 / 60
-        (0, 1, 3, "draws from the first 1: no harder"),  # no rank is before the first
-        (10, 60, 1280, "draws from ranks 11 to 60: about 80% of them are easier"),  # ranks 21 to 60
+        (3, 31, 30_000, "draws from ranks 4 to 31, about 15 times harder"),  # a batch finds rank 469
+        (0, 60, 600, "draws from the first 60, of which about 84% are easier"),  # 1 - 9.375 / 60
+        (0, 1, 3, "draws from the first 1, no harder"),  # no rank is before the first
+        (10, 60, 1280, "draws from ranks 11 to 60, of which about 80% are easier"),  # ranks 21 to 60
     ],
 )
 def test_draws_are_set_beside_a_batch(start, stop, candidates, end):
