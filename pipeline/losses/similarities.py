@@ -54,7 +54,11 @@ class Similarities:
     """Concentration of the weights on the most similar in-batch negatives; infinity is the hardest one alone."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "is_positive", torch.as_tensor(self.is_positive, device=self.matrix.device))
+        is_positive = torch.as_tensor(self.is_positive, device=self.matrix.device)
+        if is_positive.dtype != torch.bool or is_positive.shape != self.matrix.shape:
+            found = f"is_positive is {is_positive.dtype} of shape {tuple(is_positive.shape)}"
+            raise ValueError(f"{found}; `aoq.positive_pairs` makes one of the matrix's shape from image rows.")
+        object.__setattr__(self, "is_positive", is_positive)
 
     @property
     def positive(self) -> Float[Tensor, " batch"]:

@@ -245,3 +245,9 @@ def test_plateaus():
     assert plateau(partial(off_quin, **margins), 128) == pytest.approx(2 * 0.2 * 128)
     adaptive = partial(adap_off_quin, **margins, alpha=0.3, beta=1.5)
     assert plateau(adaptive, 128) == pytest.approx(2 * 1.5 * 0.2 * 128)
+
+
+@pytest.mark.parametrize("is_positive", [torch.arange(4), torch.eye(4), torch.eye(3).bool()])
+def test_positives_are_a_mask_of_the_matrix(is_positive):
+    with pytest.raises((ValueError, TypeError), match="positive"):
+        Similarities(torch.zeros(4, 4), is_positive)
