@@ -22,7 +22,7 @@ from aoq.models.base import AttentionDirection
 from aoq.models.layers import safe_norm
 
 FLOOR = 1e-37  # near the smallest normal float32: a squared norm below it is that of a zero vector
-SHORT = 16  # torch's softmax on a CPU takes ten times as long a number on shorter rows, where it does not vectorise
+SHORT = 16  # on a CPU, torch's softmax takes ten times as long per number on shorter rows, which it does not vectorise
 QUERY_AXIS = {"t2i": 1, "i2t": 3}
 CONTEXT_AXIS = {"t2i": 3, "i2t": 1}
 

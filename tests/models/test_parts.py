@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from aoq.models.attention import masked_softmax
 from aoq.models.base import Code
 from aoq.models.layers import zero_masked
 from aoq.models.packing import true_places
@@ -72,3 +73,17 @@ def test_region_reasoning_is_its_definition(layer, mask, training):
         torch.autograd.grad((values * weights).sum(), list(layer.parameters())) for values in (result, expected)
     )
     assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("size", [1, 12, 15, 16, 24])
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_softmax_of_any_size_is_torchs(size, masked):
+    x = (40 * torch.randn(3, 5, size)).requires_grad_()
+    mask = torch.rand(3, 1, size) < 0.7 if masked else None
+    real = torch.ones(3, 5, size, dtype=torch.bool) if mask is None else mask.expand(3, 5, size)
+    found = masked_softmax(x, mask, 2)
+    expected = x.masked_fill(~real, -torch.inf).softmax(2).nan_to_num()  # 0 where nothing is real
+    assert_close(found, expected)
+    weights = torch.randn(3, 5, size)
+    wanted = expected * (weights - (weights * expected).sum(2, keepdim=True))  # the gradient of sum(weights * softmax)
+    assert_close(torch.autograd.grad((weights * found).sum(), x)[0], wanted, atol=1e-6, rtol=1e-4)
