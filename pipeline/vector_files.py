@@ -177,7 +177,9 @@ def _safetensors(path: Path) -> dict[str, FilePart]:
     return {name: FilePart(kind, shape, partial(read, name, kind)) for name, (kind, shape) in kinds.items()}
 
 
-def _columns(schema: pa.Schema, rows: int, read: Callable[[str], Iterator[Any]]) -> dict[str, FilePart]:
+def _columns(source: object, schema: pa.Schema, rows: int, read: Callable[[str], Iterator[Any]]) -> dict[str, FilePart]:
+    if len(set(schema.names)) != len(schema) or not schema.names:
+        raise ValueError(f"{source} has the columns {schema.names}; give it columns, each with a name of its own.")
     return {field.name: FilePart(plain_type(field.type), (rows,), partial(read, field.name)) for field in schema}
 
 
@@ -188,7 +190,7 @@ def _parquet(path: Path) -> dict[str, FilePart]:
                 yield plain(batch.column(0).combine_chunks())
 
     with open_parquet(path) as file:
-        return _columns(file.file.schema_arrow, len(file), read)
+        return _columns(path, file.file.schema_arrow, len(file), read)
 
 
 def _arrow(path: Path) -> dict[str, FilePart]:
@@ -204,7 +206,8 @@ def _arrow(path: Path) -> dict[str, FilePart]:
     with _opened_arrow(path, [0]) as (_, batches):
         rows = sum(batch.num_rows for batch in batches)
     with _opened_arrow(path) as (schema, _):
-        return _columns(schema, rows, read)
+        pass
+    return _columns(path, schema, rows, read)
 
 
 @contextmanager
@@ -233,7 +236,7 @@ def _hub_columns(given: str) -> dict[str, FilePart]:
     if len(splits) > 1:
         raise ValueError(f"{given} has the splits {sorted(splits)}; name one: {given}@SPLIT::COLUMN.")
     (rows,) = (split.with_format("arrow") for split in splits.values())
-    return _columns(rows.features.arrow_schema.remove_metadata(), len(rows), read)
+    return _columns(given, rows.features.arrow_schema.remove_metadata(), len(rows), read)
 
 
 def _joined(paths: Sequence[Path]) -> dict[str, FilePart]:

@@ -21,7 +21,7 @@ from tests.chaos.reference import (
     luigi,
     write_experiments,
 )
-from tests.chaos.rules import hold, nothing_left, refused_well
+from tests.chaos.rules import hold, nothing_left, refused_well, right_table
 
 STAGES = ("world", "dataset", "first_round", "embeddings", "hard_negatives", "screen", "second_round", "evaluation")
 
@@ -48,7 +48,8 @@ def of_an_artefact(reference: Reference, folder: Path, rng: random.Random) -> No
     name = rng.choice(list(CHAINS))
     place = reference.copy_chain(name, folder / "place")
     wanted, stages = reference.made(name).files, [s for s in STAGES if (place / "artifacts" / s).is_dir()]
-    stage = rng.choice(stages[:-1])
+    last = "hard_negatives" if CHAINS[name][0] == "HardNegatives" else stages[-1]
+    stage = rng.choice(stages[: stages.index(last)])
     chosen = rng.choice(sorted(p for p in (place / "artifacts" / stage).rglob("*") if p.is_file() and p.suffix))
     if chosen.suffix in (".lock", ".work"):
         chosen = chosen.parent / chosen.name.strip(".").removesuffix(".lock") / "MANIFEST.json"
@@ -65,8 +66,8 @@ def of_an_artefact(reference: Reference, folder: Path, rng: random.Random) -> No
         return
     relative = str(chosen.relative_to(place / "artifacts"))
     made = {file: sha256 for file, sha256 in artefacts(place).items() if file != relative}
-    is_made = any(file.startswith(stages[-1]) for file in made)
-    hold(None if is_made else f"exit code 0, and nothing is made of {stages[-1]}", what)
+    is_made = any(file.startswith(last) for file in made)
+    hold(None if is_made else f"exit code 0, and nothing is made of {last}", what)
     hold(differences({file: wanted.get(file, "") for file in made}, made), what)  # what is needed no more is not remade
 
 
@@ -103,7 +104,13 @@ def of_a_table(reference: Reference, folder: Path, rng: random.Random) -> None:
         return
     hold(None if ended.output == expected.output else "exit code 0, and it says something else", what)
     if (whole / "out").exists():
-        hold(differences(content(whole / "out"), content(place / "out")), what)
+        made = content(whole / "out"), content(place / "out")
+        if "publish" in command:  # it copies a byte that no reader sees, and its README has the file's hash
+            hold(right_table(place, command), what)
+            made = tuple(
+                {k: v for k, v in files.items() if k.split("/")[1] not in (chosen.name, "README.md")} for files in made
+            )
+        hold(differences(*made), what)
 
 
 def of_mining_work(reference: Reference, folder: Path, rng: random.Random) -> None:

@@ -151,6 +151,15 @@ def test_a_missing_id_or_vector_is_refused(name, vectors, tmp_path, monkeypatch)
         open_vectors(str(path), tmp_path / "copy.npy", normalise=False)
 
 
+@pytest.mark.parametrize("name", ["v.parquet", "v.arrow", "stream.arrow"])
+def test_two_columns_of_one_name_are_refused_and_none_too(name, vectors, tmp_path, monkeypatch):
+    table = table_of(vectors)
+    for columns in (table.append_column("vector", table["vector"]), table.select([]))[: 1 + (name == "v.parquet")]:
+        monkeypatch.setitem(globals(), "table_of", lambda *_, columns=columns, **__: columns)
+        with pytest.raises(ValueError, match=rf"{name} has the columns .*; give it columns, each"):
+            VectorFile.of(str(written(name, tmp_path, vectors))).open()
+
+
 @pytest.mark.parametrize("name", ["v.arrow", "stream.arrow", "v.feather", "saved"])
 def test_a_file_that_was_cut_short_is_one_sentence(name, vectors, tmp_path):
     path = written(name, tmp_path, vectors)
