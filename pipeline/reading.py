@@ -158,13 +158,23 @@ def parse_json(text: bytes | str, kind: type[_Kind] | GenericAlias) -> _Kind:
     """Parse a JSON text whose content fits a type or a TypedDict.
 
     Raises:
-        ValueError: for invalid JSON, a number that is not finite, and a value of another type, with its place.
+        ValueError: for invalid JSON, a key that is there twice, a number that is not finite, and a value of another
+            type, with its place.
     """
     try:
-        content = json.loads(text, parse_float=_finite, parse_constant=_finite)
+        content = json.loads(text, parse_float=_finite, parse_constant=_finite, object_pairs_hook=_named_once)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     return checked(content, kind)
+
+
+def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object; Python's own keeps the last of equal keys without a word."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"an object has the key {max(names, key=names.count)!r} twice")
+    return content
 
 
 def checked(content: object, kind: type[_Kind] | GenericAlias) -> _Kind:

@@ -52,6 +52,12 @@ def test_an_archive_that_leads_before_its_start_is_damaged(tmp_path):
         read_arrays(path, ["rows"])
 
 
+@pytest.mark.parametrize("text", ['{"a": 1, "b": 2, "a": 1}', '[{"b": {"a": 1, "a": 2}}]'])
+def test_no_key_is_there_twice(text):
+    with pytest.raises(ValueError, match="an object has the key 'a' twice"):
+        parse_json(text, object)
+
+
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
 def test_numbers_that_are_none_are_no_json(number):
     with pytest.raises(ValueError, match=f"the number {number} is not finite"):

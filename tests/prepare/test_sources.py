@@ -443,6 +443,13 @@ def test_a_configuration_and_a_split_of_the_hub(monkeypatch, dataset):
         listed("hf:some/set/large@dev")
 
 
+def test_two_columns_of_one_name_in_parquet_are_refused(tmp_path):
+    table = pa.table({"image": ["a"], "caption": ["b"]})
+    pq.write_table(table.append_column("caption", table["caption"]), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match="two columns have the same name; they are image, caption, caption"):
+        listed(tmp_path / "a.parquet")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
@@ -454,6 +461,7 @@ def test_a_configuration_and_a_split_of_the_hub(monkeypatch, dataset):
         ("a.csv", "image,caption\na," + "x" * 200_000, "line 2: field larger than field limit"),
         ("a.csv", "image,image\na,b\n", "two columns have the same name"),
         ("a.jsonl", '{"image": "a", "caption": "b"}\n{"image": tru', "line 2"),
+        ("a.jsonl", '{"image": "a", "caption": "b", "caption": "c"}', "line 1: an object has the key 'caption' twice"),
         ("a.jsonl", '{"image": ["a"], "caption": "b"}', "holds a list; it needs one text or number"),
         (
             "a.jsonl",

@@ -82,6 +82,7 @@ def _list_parquet(kind: str, paths: Sequence[Path], source: Source, root: Path) 
     for path in paths:
         with reading(path, "a Parquet table"):
             schema = pq.read_schema(path)
+            _require_own_names(schema.names)
             held = [field.name for field in schema if _holds_images(field.type)]
             names = [name for name in schema.names if name not in held]
             parts.append(pq.ParquetFile(path, page_checksum_verification=True).read(names))
@@ -98,14 +99,18 @@ def _holds_images(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
 
 
+def _require_own_names(columns: Sequence[str]) -> None:
+    if len({*columns}) < len(columns):
+        raise ValueError(f"two columns have the same name; they are {', '.join(columns)}")
+
+
 def _read_csv(path: Path) -> dict[str, list[str]]:
     """Read all columns as texts: an id 007 is not 7."""
     text = read_file(path).decode("utf-8-sig")
     first = re.split(r"[\r\n]", text, maxsplit=1)[0]
     header, *rows = _rows(text, find_separator(first))
     header = [name.strip() for name in header]  # Flickr30K's results.csv has spaces behind its bars
-    if len({*header}) < len(header):
-        raise ValueError(f"two columns have the same name; they are {', '.join(header)}")
+    _require_own_names(header)
     if wrong := next((number for number, row in enumerate(rows, start=1) if len(row) != len(header)), None):
         raise ValueError(f"row {wrong} has {len(rows[wrong - 1])} values, and the header names {len(header)} columns")
     return {name: [row[place] for row in rows] for place, name in enumerate(header)}
