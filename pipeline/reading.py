@@ -14,6 +14,7 @@ import pickletools
 import stat
 import sys
 import zipfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -172,8 +173,8 @@ def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Make an object; Python's own keeps the last of equal keys without a word."""
     content = dict(pairs)
     if len(content) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"an object has the key {max(names, key=names.count)!r} twice")
+        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"an object has the key {twice!r:.100} twice")
     return content
 
 
