@@ -152,6 +152,8 @@ class Artifact:
                 if self.exists():
                     yield None
                     return
+                if self.path.is_dir():  # without a manifest: `aoq gc` was killed while it deleted the artefact
+                    shutil.rmtree(self.path)
                 self.work.mkdir(exist_ok=True)
                 build = Build(self.work)
                 for left in [*self.work.rglob(".*.work")]:  # of a run that was killed while it wrote a file

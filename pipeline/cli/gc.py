@@ -45,7 +45,11 @@ def gc_command(
     kept = [path for name, path in folders_of_runs.items() if name not in dropped]
     needed = _needed(root, configured_path("data_root", data_root), kept)
     artefacts = sorted(path.parent for path in root.glob(f"*/[!.]*/{MANIFEST_FILE}"))
-    unneeded, interrupted = [path for path in artefacts if path not in needed], []
+    locked = (lock.with_name(lock.stem[1:]) for lock in sorted(root.glob("*/.*.lock")))
+    half_deleted = [
+        path for path in locked if path.is_dir() and path not in artefacts
+    ]  # by an `aoq gc` that was killed
+    unneeded, interrupted = [*(path for path in artefacts if path not in needed), *half_deleted], []
     if unfinished:
         scratch = scratch_in(Path.cwd(), configured_path("cache_root"), *runs.glob("*"))
         interrupted = [*sorted(root.glob("*/.*.work")), *scratch]

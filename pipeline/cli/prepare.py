@@ -113,13 +113,12 @@ def embed_command(folder: Path, output: Path, name: str, split: str, **options: 
     """
     from aoq.pipeline.stages.encoding import Encoding, write_encoded
 
-    engine = Engine(**options)
-    if output.exists():
-        raise ValueError(f"{output} exists already; choose another name.")
-    opened = open_split(folder, split)
+    engine, opened = Engine(**options), open_split(folder, split)
     encoding = Encoding(name, folder, split, opened.image_count, opened.image_count, opened.captions)
     engine.torch_device()
-    with scratch_beside(output, keep=_has_encoded) as scratch:
+    with scratch_beside(output, keep=lambda scratch: _has_encoded(scratch) and not output.exists()) as scratch:
+        if output.exists():
+            raise ValueError(f"{output} exists already; choose another name.")
         (made := scratch / output.name).mkdir(exist_ok=True)
         with show_progress("embedding") as report:
             write_encoded(encoding, made, scratch / _BLOCKS, engine, report)

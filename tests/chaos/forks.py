@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import mmap
 import os
@@ -52,11 +53,12 @@ def start(
     environment: Mapping[str, str] | None = None,
     memory: int = MEMORY,
     kill_before: int | None = None,
+    privileged: bool = True,
 ) -> Running:
     """Begin `aoq ...` or `luigi ...` in a folder, in a process group of its own.
 
     With `kill_before` it is killed with SIGKILL before that one of its operations, the first being 1, and they are
-    counted: 0 only counts them.
+    counted: 0 only counts them. Without privileges root obeys the permissions of files, as other users do.
     """
     streams = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115  (closed by `wait`)
     counter = mmap.mmap(-1, 8)  # of all its processes together
@@ -64,6 +66,8 @@ def start(
     if process == 0:
         if kill_before is not None:
             _count_operations(counter, kill_before)
+        if not privileged:
+            _drop_capabilities()
         _become([str(part) for part in command], folder, [file.fileno() for file in streams], environment or {}, memory)
     return Running(process, streams, counter, time.monotonic())
 
@@ -156,6 +160,12 @@ def _become(command: list[str], folder: Path, streams: list[int], environment: M
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _drop_capabilities() -> None:
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # the version of the structures, this process
+    if ctypes.CDLL(None, use_errno=True).capset(header, (ctypes.c_uint32 * 6)()):
+        raise OSError(ctypes.get_errno(), "capset")
 
 
 def _forget_settings() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,7 +54,7 @@ def kill_a_chain(reference: Reference, folder: Path, rng: random.Random) -> None
 def kill_a_command(reference: Reference, folder: Path, rng: random.Random) -> None:
     """Kill a command that writes; then run it again, as users do: it makes the output, or says that it is there."""
     writer = rng.choice(WRITERS)
-    place = reference.copy(folder / "place")
+    place = reference.copy(folder / "place", writer)
     before = {path.name for path in place.iterdir()}
     undisturbed = reference.made(writer.name)
     forks.run(writer.command, place, **instant(undisturbed, 1.1, rng))
@@ -67,6 +68,22 @@ def kill_a_command(reference: Reference, folder: Path, rng: random.Random) -> No
         hold(f"it ends with {ended.code}\n{ended.said}", f"{writer.name}: {'made already' if was_made else 'not made'}")
     hold(nothing_left(place, {*before, writer.output}), writer.name)
     hold(differences(undisturbed.files, content(place / writer.output)), writer.name)
+
+
+def kill_gc(reference: Reference, folder: Path, rng: random.Random) -> None:
+    """Kill `aoq gc` while it deletes a chain: then it deletes the rest, or the chain is made again, or both."""
+    name = rng.choice(list(CHAINS))
+    undisturbed, place = reference.made(name), reference.copy_chain(name, folder / "place")
+    shutil.rmtree(place / "runs")
+    collect = ("aoq", "gc", "--delete", "--unfinished")
+    forks.run(collect, place, kill_before=rng.randint(1, 2 * len(undisturbed.files)))
+    hold(published_otherwise(undisturbed.files, place), f"{name}: after a kill")
+    if rng.random() < 0.5:
+        hold(failed(forks.run(collect, place)), f"{name}: after a kill")
+        left = [str(path) for path in place.glob("artifacts/*/[!.]*")]
+        hold(f"{left} stay behind" if left else None, f"{name}: after a kill")
+    hold(failed(forks.run(luigi(*CHAINS[name]), place)), f"{name}: made again")
+    hold(published_otherwise(undisturbed.files, place), f"{name}: made again")
 
 
 def published_otherwise(wanted: dict[str, str], folder: Path) -> str | None:
@@ -89,6 +106,7 @@ def differences(wanted: dict[str, str], found: dict[str, str]) -> str | None:
 
 
 ROOM = 64 << 20
+NOBODY = 65534
 
 
 @contextmanager
@@ -128,7 +146,7 @@ def full_under_a_command(reference: Reference, folder: Path, rng: random.Random)
     writer = rng.choice(WRITERS)
     undisturbed = reference.made(writer.name)
     with small_disk(folder / "disk") as disk:
-        place = reference.copy(disk / "place")
+        place = reference.copy(disk / "place", writer)
         before = {path.name for path in place.iterdir()}
         plug = fill(disk, rng.randrange(2 * undisturbed.room))  # what is mined stands there twice
         ended = forks.run(writer.command, place)
@@ -139,6 +157,47 @@ def full_under_a_command(reference: Reference, folder: Path, rng: random.Random)
             hold(failed(forks.run(writer.command, place)), f"{writer.name}: with room again")
         hold(nothing_left(place, {*before, writer.output}), writer.name)
         hold(differences(undisturbed.files, content(place / writer.output)), writer.name)
+
+
+def another_users_folder(reference: Reference, folder: Path, rng: random.Random) -> None:
+    """A command that may only read its folder: it refuses to write there, and writes elsewhere what it should."""
+    writer = rng.choice(WRITERS)
+    place, own = reference.copy(folder / "place", writer), folder / "own"
+    own.mkdir()
+    before = {path.name for path in place.iterdir()}
+    give_away(place)
+    refused = forks.run(writer.command, place, privileged=False)
+    hold(refused_well(refused), writer.name)
+    hold("it ends with 0" if refused.code == 0 else nothing_left(place, before), writer.name)
+    elsewhere = tuple(own / word if word == writer.output else word for word in writer.command)
+    hold(failed(forks.run(elsewhere, place, privileged=False)), f"{writer.name}: to a folder of its own")
+    hold(nothing_left(own, {writer.output}) or nothing_left(place, before), writer.name)
+    hold(differences(reference.made(writer.name).files, content(own / writer.output)), writer.name)
+
+
+def another_users_artefacts(reference: Reference, folder: Path, rng: random.Random) -> None:
+    """A chain whose artefacts another user made: it ends where all are there, and refuses to make what is missing."""
+    name = rng.choice(list(CHAINS))
+    undisturbed, place = reference.made(name), reference.copy_chain(name, folder / "place")
+    stages = sorted({file.split("/")[0] for file in undisturbed.files})
+    taken = rng.choice([None, *stages])
+    if taken:
+        shutil.rmtree(place / "artifacts" / taken)
+    give_away(place)
+    for command in (("aoq", "status", "./tiny.toml"), ("aoq", "verify"), ("aoq", "gc"), ("aoq", "gc", "--delete")):
+        hold(refused_well(forks.run(command, place, privileged=False)), f"{name} without {taken}: {command}")
+    ended = forks.run(luigi(*CHAINS[name]), place, privileged=False)
+    hold(refused_well(ended) or published_otherwise(undisturbed.files, place), f"{name} without {taken}")
+    if taken is None:
+        hold(failed(ended) or differences(undisturbed.files, artefacts(place)), name)
+
+
+def give_away(place: Path) -> None:
+    """Another user owns it all; everybody may read it."""
+    for path in (place, *place.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        os.lchown(path, NOBODY, NOBODY)
 
 
 def _can_mount() -> bool:
@@ -165,7 +224,7 @@ def chains_together(reference: Reference, folder: Path, rng: random.Random) -> N
 def commands_together(reference: Reference, folder: Path, rng: random.Random) -> None:
     """The same command twice at once: what is there at the end is whole, and one of them at least ends well."""
     writer = rng.choice(WRITERS)
-    place = reference.copy(folder / "place")
+    place = reference.copy(folder / "place", writer)
     before = {path.name for path in place.iterdir()}
     ends = [one.wait() for one in [forks.start(writer.command, place) for _ in range(2)]]
     if all(ended.code != 0 for ended in ends):
@@ -180,9 +239,15 @@ CHAINS_KILLED = f"Luigi's chains, each killed {KILLS_OF_A_CHAIN} times with SIGK
 KINDS = [
     Kind("chains", 50, CHAINS_KILLED, kill_a_chain),
     Kind("commands", 150, "commands that write, killed with SIGKILL, then run again", kill_a_command),
+    Kind("gc", 40, "`aoq gc --delete` killed with SIGKILL; the chain is made again", kill_gc),
     Kind("chains-at-once", 12, "two to four Luigis on one artefact root", chains_together),
     Kind("commands-at-once", 40, "a command that writes, twice at once", commands_together),
 ]
+if os.geteuid() == 0:
+    KINDS += [
+        Kind("other-user", 60, "commands that write, in a folder that they may only read", another_users_folder),
+        Kind("other-artefacts", 30, "Luigi's chains on another user's artefacts", another_users_artefacts),
+    ]
 if _can_mount():
     KINDS += [
         Kind("disk-chains", 20, "Luigi's chains on a disk that fills up", full_under_a_chain),

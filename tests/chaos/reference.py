@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import subprocess
+import sys
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,10 +63,11 @@ PREPARED = ("--tokens", "pooled", "--threads", 1)
 
 @dataclass(frozen=True)
 class Writer:
-    """A command that writes `output`, in a folder that holds the files it reads."""
+    """A command that writes `output`, in a folder that holds the files it reads, and perhaps a chain's artefacts."""
 
     name: str
     command: tuple[object, ...]
+    reads: str | None = None
 
     @property
     def output(self) -> str:
@@ -84,6 +87,7 @@ COMMANDS: dict[str, tuple[object, ...]] = {
     "import run": RUN,
     "import checkpoint": ("import-checkpoint", CHECKPOINT, "out.safetensors"),
     "prepare": ("prepare", "photos.parquet", "out", *PREPARED),
+    "embed": ("embed", "prepared", "out", "--encoder", "transformers:clip", "--threads", 1),
     "publish": ("publish", "table", "out", "--image-ids", "ids.txt"),
     **{name: (*EXPORT, name, "--direction", "i2t", *TEXTS) for name in ("triplet", *EXPORTED, "vlm2vec")},
     **{
@@ -94,7 +98,11 @@ COMMANDS: dict[str, tuple[object, ...]] = {
     "trec": (*EXPORT, "trec"),
     "aoq": (*EXPORT, "aoq"),
 }
-WRITERS = tuple(Writer(name, ("aoq", *words)) for name, words in COMMANDS.items())
+WRITERS = (
+    *(Writer(name, ("aoq", *words)) for name, words in COMMANDS.items()),
+    Writer("report", ("aoq", "report", "./tiny.toml", "-o", "out"), reads="evaluation"),
+)
+SAVE_CLIP = "import pathlib; from tests.prepare.conftest import save_clip; save_clip(pathlib.Path('{}'))"
 READERS = (
     ("aoq", "stats", "table", "--json"),
     ("aoq", "audit", "table"),
@@ -156,12 +164,14 @@ class Reference:
             ended = _succeed(luigi(*CHAINS[name]), place)
             return Made(artefacts(place), ended.seconds, ended.operations, taken(place))
         writer = next(one for one in WRITERS if one.name == name)
-        ended, output = _succeed(writer.command, self.copy(place)), place / writer.output
+        ended, output = _succeed(writer.command, self.copy(place, writer)), place / writer.output
         return Made(content(output), ended.seconds, ended.operations, taken(output))
 
-    def copy(self, place: Path) -> Path:
-        """The inputs in a folder of their own."""
-        return Path(shutil.copytree(self.files, place))
+    def copy(self, place: Path, writer: Writer | None = None) -> Path:
+        """The inputs in a folder of their own, with the artefacts that the writer reads."""
+        if writer and writer.reads:
+            self.copy_chain(writer.reads, place)
+        return Path(shutil.copytree(self.files, place, dirs_exist_ok=True))
 
     def copy_chain(self, name: str, place: Path) -> Path:
         """The experiments and what the chain makes."""
@@ -171,12 +181,12 @@ class Reference:
 
 def make(folder: Path) -> Reference:
     """Write the inputs, unless they are there."""
-    reference, scratch = Reference(folder), folder / "unfinished"
-    if not reference.files.is_dir():
+    reference, written = Reference(folder), folder / "written"
+    if not written.exists():
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        _write_files(scratch)
-        scratch.rename(reference.files)
+        _write_files(reference.files)
+        written.touch()
     return reference
 
 
@@ -284,6 +294,9 @@ def _write_files(files: Path) -> None:
         np.save(data / f"{split}_pairs.npy", np.repeat(np.arange(IMAGES), EACH))
         (data / f"{split}_caps.txt").write_text((files / "captions.txt").read_text())
         (data / f"{split}_ids.txt").write_text((files / "ids.txt").read_text())
+    # In a process of its own: nothing may have computed in a process that forks.
+    subprocess.run([sys.executable, "-c", SAVE_CLIP.format(files / "clip")], check=True, cwd=HERE.parent.parent)
+    _succeed(("aoq", "prepare", "photos/photos.csv", "prepared", *PREPARED), files)
     _succeed(("aoq", "mine", "images.npy", "captions.npy", "table", *MINED), files)
     _succeed(("aoq", "export", "table", "aoq", "--format", "aoq"), files)
     _succeed(("aoq", "export", "table", "trec", "--format", "trec", "--image-ids", "ids.txt"), files)

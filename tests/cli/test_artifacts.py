@@ -133,6 +133,14 @@ def test_gc_lists_what_killed_commands_left(gc, tmp_path, monkeypatch):
     assert not left.exists()
 
 
+def test_gc_deletes_the_rest_of_what_it_was_killed_over(gc, root):
+    embeddings = only(root, "embeddings")
+    (embeddings / "MANIFEST.json").unlink()
+    (embeddings / "images.npy").unlink()
+    assert f"deleted {embeddings}" in gc("--delete").stdout
+    assert not embeddings.exists()
+
+
 def test_explain_names_the_nearest_and_the_differences(aoq, mined):
     there = json.loads(aoq("explain", TINY, "hard_negatives", "--json").stdout)
     assert (there["state"], there["nearest"], there["differences"]) == ("done", None, {})
