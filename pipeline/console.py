@@ -104,13 +104,13 @@ def log_to_console() -> None:
 
 def explained(error: BaseException) -> str:
     """Return the sentence of an error, with a remedy where the machine's own word for a failure has none."""
-    number = getattr(error, "errno", None)
-    if not isinstance(error, OSError) or number not in REMEDIES:
+    if not isinstance(error, OSError) or not error.strerror:
         return str(error)
-    reason, place = error.strerror or "", error.filename2 or error.filename
-    if not reason.endswith(os.strerror(number)):  # it is a sentence of ours
-        return reason
-    return f"{os.strerror(number)}{f': {place}' if place else ''}; {REMEDIES[number]}."
+    place = error.filename2 or error.filename
+    at = f": {place}" if place else ""
+    if error.errno in REMEDIES and error.strerror.endswith(os.strerror(error.errno)):
+        return f"{os.strerror(error.errno)}{at}; {REMEDIES[error.errno]}."
+    return f"{error.strerror}{at}"
 
 
 class Stopped(KeyboardInterrupt):

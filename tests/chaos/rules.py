@@ -19,7 +19,9 @@ LINES = 12
 """Lines that a refusal has at most: `aoq data check` lists problems, Luigi names the tasks that failed."""
 LOGGED = re.compile(r"\d\d:\d\d:\d\d (?!error:)")
 """A line of the log that is no error: where one of two branches fails, Luigi goes on with the other."""
-INTERNALS = re.compile(r"allow_pickle|Traceback|Segmentation|Fatal Python|core dumped|Exception ignored|Aborted!")
+INTERNALS = re.compile(
+    r"allow_pickle|error: \[Errno|Traceback|Segmentation|Fatal Python|core dumped|Exception ignored|Aborted!"
+)
 
 
 class BrokenError(Exception):
