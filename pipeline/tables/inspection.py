@@ -6,16 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Int32, Int64
+from jaxtyping import Float32, Int32
 
 from aoq.pipeline.data.vocabulary import tokenise
 from aoq.pipeline.embedding import EmbeddingStore
-from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.search.scores import exact_scores
 from aoq.pipeline.tables.contents import ShownRows
 from aoq.pipeline.tables.files import search_facts
-from aoq.pipeline.tables.screens.view import Judged, View, bit, rules_of
+from aoq.pipeline.tables.screens.view import View, bit, rules_of
 from aoq.pipeline.tables.table import NegativeTable
 
 NEAR_DUPLICATE = 0.8
@@ -71,27 +70,6 @@ class Inspection:
     caption_id: str = ""
 
 
-@dataclass(frozen=True)
-class AnchorList:
-    """An anchor's list as its table has it, and, if there is a view, as the view judges it; one row of each."""
-
-    direction: Direction
-    anchor: int
-    lists: NegativeLists
-    judged: Judged | None
-    members: Sequence[str]
-    """Members of a fused table; bit m of the list's `sources` stands for member m."""
-    named: Sequence[str] = ()
-    """Ids of the captions, if they have some."""
-
-    @property
-    def negative_ids(self) -> Int32[np.ndarray, " h"]:
-        return self.lists.negative_ids[0]
-
-    def caption_id(self, caption: int) -> str:
-        return self.named[caption] if self.named else ""
-
-
 def inspect_anchor(
     table: NegativeTable,
     split: ShownRows,
@@ -107,53 +85,47 @@ def inspect_anchor(
 
     `only` is a rule that they must meet, or "left": those without flags; `named` are the captions' ids.
     """
-    row = slice(anchor, anchor + 1)
-    judged = None if view is None else view[direction][row]
+    is_image, lists = direction == "i2t", table[direction][anchor : anchor + 1]
+    ids, scores, lowest = lists.negative_ids[0], lists.scores[0], float(lists.positive_score[0])
+    flags, suspicion = np.zeros(lists.h, np.uint32), np.zeros(lists.h, np.float32)
+    if view is not None:
+        flags, suspicion = view[direction].flags[anchor], view[direction].suspicion[anchor]
+    sources = np.zeros(lists.h, np.uint8) if lists.sources is None else lists.sources[0]
     members = search_facts(table.manifest, direction).get("sources", ())
-    listed = AnchorList(direction, anchor, table[direction][row], judged, members, named)
-    chosen = listed.negative_ids >= 0
-    if only and judged is not None:
-        chosen &= judged.flags[0] == 0 if only == "left" else judged.flags[0] & bit(only) > 0
-    return inspect_list(listed, split, np.flatnonzero(chosen)[:top], store)
-
-
-def inspect_list(
-    listed: AnchorList, split: ShownRows, places: Int64[np.ndarray, " some"], store: EmbeddingStore | None
-) -> Inspection:
-    """Show the negatives at these places of the list, and the anchor's positives."""
-    is_image, anchor, lists = listed.direction == "i2t", listed.anchor, listed.lists
-    positives, positive_score = split.answers_of(listed.direction, anchor), float(lists.positive_score[0])
-    own_words = [tokenise(split.captions[row]) for row in (positives if is_image else [anchor])]
+    is_shown = ids >= 0
+    if only:
+        is_shown &= flags == 0 if only == "left" else flags & bit(only) > 0
+    own = split.answers_of(direction, anchor)
+    own_words = [tokenise(split.captions[row]) for row in (own if is_image else [anchor])]
+    negatives = []
+    for place in np.flatnonzero(is_shown)[:top].tolist():
+        row, score, listed_by = int(ids[place]), float(scores[place]), int(sources[place])
+        texts = [split.captions[caption] for caption in ([row] if is_image else split.captions_of[row])]
+        negatives.append(
+            Negative(
+                place + 1,
+                row,
+                _image_id(split, int(split.image_of[row]) if is_image else row),
+                texts[0] if texts else "",
+                score,
+                score >= lowest,
+                _duplicate([tokenise(text) for text in texts], own_words),
+                [name for member, name in enumerate(members) if listed_by >> member & 1],
+                rules_of(int(flags[place])),
+                round(float(suspicion[place]), 4),
+                named[row] if is_image and named else "",
+            )
+        )
     return Inspection(
-        listed.direction,
+        direction,
         anchor,
         _image_id(split, anchor if is_image else int(split.image_of[anchor])),
         "" if is_image else split.captions[anchor],
         lists.h,
-        None if np.isnan(positive_score) else positive_score,
-        [*_positives(positives, listed, split, store)],
-        [_negative(listed, split, place, own_words) for place in places.tolist()],
-        "" if is_image else listed.caption_id(anchor),
-    )
-
-
-def _negative(listed: AnchorList, split: ShownRows, place: int, own_words: Sequence[Sequence[str]]) -> Negative:
-    lists, judged, is_caption = listed.lists, listed.judged, listed.direction == "i2t"
-    row, score = int(lists.negative_ids[0, place]), float(lists.scores[0, place])
-    texts = [split.captions[caption] for caption in ([row] if is_caption else split.captions_of[row])]
-    bits = 0 if lists.sources is None else int(lists.sources[0, place])
-    return Negative(
-        place + 1,
-        row,
-        _image_id(split, int(split.image_of[row]) if is_caption else row),
-        texts[0] if texts else "",
-        score,
-        score >= float(lists.positive_score[0]),
-        _duplicate([tokenise(text) for text in texts], own_words),
-        [name for bit, name in enumerate(listed.members) if bits >> bit & 1],
-        () if judged is None else rules_of(int(judged.flags[0, place])),
-        0.0 if judged is None else round(float(judged.suspicion[0, place]), 4),
-        listed.caption_id(row) if is_caption else "",
+        None if np.isnan(lowest) else lowest,
+        [*_positives(own, direction, anchor, scores, split, store, named)],
+        negatives,
+        named[anchor] if named and not is_image else "",
     )
 
 
@@ -162,17 +134,22 @@ def _image_id(split: ShownRows, image: int) -> str:
 
 
 def _positives(
-    rows: Int32[np.ndarray, " own"], listed: AnchorList, split: ShownRows, store: EmbeddingStore | None
+    rows: Int32[np.ndarray, " own"],
+    direction: Direction,
+    anchor: int,
+    listed: Float32[np.ndarray, " h"],
+    split: ShownRows,
+    store: EmbeddingStore | None,
+    named: Sequence[str],
 ) -> Iterator[Positive]:
-    is_caption, scores = listed.direction == "i2t", [None] * len(rows)
+    is_caption, scores = direction == "i2t", [None] * len(rows)
     if store is not None:
         anchors, candidates = (store.images, store.captions) if is_caption else (store.captions, store.images)
-        one = anchors[listed.anchor : listed.anchor + 1]
-        scores = exact_scores(one, candidates, np.array([0, len(rows)]), rows).tolist()
+        scores = exact_scores(anchors[anchor : anchor + 1], candidates, np.array([0, len(rows)]), rows).tolist()
     for row, score in zip(rows.tolist(), scores, strict=True):
-        above = listed.lists.h if score is None else int((listed.lists.scores >= score).sum())
-        text, caption_id = (split.captions[row], listed.caption_id(row)) if is_caption else (split.ids[row], "")
-        yield Positive(row, text, score, above + 1 if above < listed.lists.h else None, caption_id)
+        above = len(listed) if score is None else int((listed >= score).sum())
+        text, caption_id = (split.captions[row], named[row] if named else "") if is_caption else (split.ids[row], "")
+        yield Positive(row, text, score, above + 1 if above < len(listed) else None, caption_id)
 
 
 def _duplicate(texts: Sequence[Sequence[str]], own_words: Sequence[Sequence[str]]) -> str:

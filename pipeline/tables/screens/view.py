@@ -49,9 +49,6 @@ class Judged:
     flags: UInt32[np.ndarray, "anchors h"]
     suspicion: Float32[np.ndarray, "anchors h"]
 
-    def __getitem__(self, rows: slice) -> Judged:
-        return Judged(self.flags[rows], self.suspicion[rows])
-
     @property
     def is_allowed(self) -> Bool[np.ndarray, "anchors h"]:
         """Return whether each negative is left in by all rules, suspected or not."""
