@@ -81,7 +81,8 @@ def read_chunks(
     candidates = count_rows(folder, manifest)[SIDES[direction][1]]
     with open_lists(path) as file:
         for block in [file.read()] if rows is None else file.batches(rows):
-            lists = numbered(path, block, first)
+            require_numbers(path, block, first)
+            lists = from_arrow(block)
             ids = lists.negative_ids
             if ids.min(initial=-1) < -1 or ids.max(initial=-1) >= candidates:
                 raise ValueError(f"{path} lists ids that are none of the {candidates} candidates; {MINE_AGAIN}.")
@@ -122,11 +123,6 @@ def open_lists(path: Path) -> Iterator[Parquet]:
         if len(lengths) > 1 or 0 in lengths:
             raise ValueError(f"{path} has lists of {sorted(lengths)} in one row; {MINE_AGAIN}.")
         yield file
-
-
-def numbered(path: Path, table: pa.Table, first: int) -> NegativeLists:
-    require_numbers(path, table, first)
-    return from_arrow(table)
 
 
 def require_numbers(path: Path, table: pa.Table, first: int = 0) -> None:

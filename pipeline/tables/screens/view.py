@@ -100,7 +100,8 @@ def read_view(folder: Path, table: Mapping[str, Any]) -> View:
         path, about = folder / f"{direction}.parquet", files.search_facts(table, direction)
         rows = read_parquet(path, _COLUMNS, remedy=_REMEDY)
         files.require_numbers(path, rows)
-        judged = _judged(rows)
+        columns = (rows[name].combine_chunks() for name in ("flags", "suspicion"))
+        judged = Judged(*(column.flatten().to_numpy().reshape(len(rows), -1) for column in columns))
         lists, h = judged.flags.shape
         if (lists, h) != (about.get("anchors", lists), about.get("h", h)) or (lists, h) != judged.suspicion.shape:
             raise ValueError(f"{path} has flags for {lists} lists of {h}, and the table has others; {_REMEDY}.")
@@ -146,8 +147,3 @@ def read_view_manifest(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]
             if known_sha256(file) != manifest["sha256"].get(direction):
                 raise ValueError(f"its sha256 is not the one in {path}")
     return manifest
-
-
-def _judged(rows: pa.Table) -> Judged:
-    columns = (rows[name].combine_chunks() for name in ("flags", "suspicion"))
-    return Judged(*(column.flatten().to_numpy().reshape(len(rows), -1) for column in columns))
