@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float, Int32, Int64
+from jaxtyping import Bool, Float, Int32
 
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.tables.pairs import ID_COUNT, pair_keys
@@ -129,8 +129,14 @@ def difference(
     one: Int32[np.ndarray, "anchors depth"], other: Int32[np.ndarray, "anchors depth"], *, changed: int = 5
 ) -> Difference:
     """Compare lists of the same anchors."""
-    common = common_by_depth(one, other)
-    depth = one.shape[1]
+    anchors, depth = one.shape
+    (rows, places), (other_rows, other_places) = (np.nonzero(lists >= 0) for lists in (one, other))
+    keys = pair_keys(rows, one[rows, places], ID_COUNT)
+    other_keys = pair_keys(other_rows, other[other_rows, other_places], ID_COUNT)
+    shared, left, right = np.intersect1d(keys, other_keys, assume_unique=True, return_indices=True)
+    counts = np.zeros((anchors, depth), dtype=np.int64)
+    np.add.at(counts, (shared // ID_COUNT, np.maximum(places[left], other_places[right])), 1)
+    common = counts.cumsum(axis=1)  # the ids that the first d places of both lists share, for every d
     length = np.maximum(np.maximum((one >= 0).sum(axis=1), (other >= 0).sum(axis=1)), 1)
     overlap = common[:, -1] / length
     weights = PERSISTENCE ** np.arange(depth)
@@ -143,20 +149,6 @@ def difference(
         same_order=float((one == other).all(axis=1).mean()),
         most_changed=[(int(row), float(overlap[row])) for row in order],
     )
-
-
-def common_by_depth(
-    one: Int64[np.ndarray, "anchors depth"] | np.ndarray, other: np.ndarray
-) -> Int64[np.ndarray, "anchors depth"]:
-    """Count the ids that the first d places of both lists share, for every d."""
-    anchors, depth = one.shape
-    (rows, places), (other_rows, other_places) = (np.nonzero(lists >= 0) for lists in (one, other))
-    keys = pair_keys(rows, one[rows, places], ID_COUNT)
-    other_keys = pair_keys(other_rows, other[other_rows, other_places], ID_COUNT)
-    common, left, right = np.intersect1d(keys, other_keys, assume_unique=True, return_indices=True)
-    counts = np.zeros((anchors, depth), dtype=np.int64)
-    np.add.at(counts, (common // ID_COUNT, np.maximum(places[left], other_places[right])), 1)
-    return counts.cumsum(axis=1)
 
 
 def _quantiles(values: Float[np.ndarray, " rows"]) -> list[float] | None:
