@@ -25,7 +25,7 @@ from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables import files
 from aoq.pipeline.tables.contents import TableContents
 from aoq.pipeline.tables.pairs import Pairs, pairs_sha256, require_one_each
-from aoq.pipeline.tables.screens.view import Judged, View, rules_of, write_view
+from aoq.pipeline.tables.screens.view import View, rules_of, write_view
 from aoq.pipeline.tables.writing import made_whole, write_ids, write_table
 
 SEARCH_FIELDS = (
@@ -197,9 +197,6 @@ class Parts(NamedTuple):
     table: NegativeTable
     view: View | None
     suspected: Suspected
-
-    def judged(self, direction: Direction) -> Judged | None:
-        return None if self.view is None else self.view[direction]
 
 
 def parts_of(table: NegativeTable | ScreenedTable) -> Parts:

@@ -146,7 +146,7 @@ def drawable_of(
             "soft margins are applied by the loss, and rows of a table do not carry them; screen with suspected = "
             '"drop", "downweight" or "keep".'
         )
-    lists, judged = parts.table[direction], parts.judged(direction)
+    lists, judged = parts.table[direction], parts.view[direction] if parts.view else None
     if not lists.h:
         raise ValueError(f"the table has no lists of {direction}; mine both directions.")
     return drawable(direction, lists, h=h, option=option, weights=weights, judged=judged, suspected=parts.suspected)
