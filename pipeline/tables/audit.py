@@ -18,7 +18,7 @@ from aoq.pipeline.search.problem import DIRECTIONS, OPPOSITE, Direction
 from aoq.pipeline.tables.files import CERTIFICATES, MANIFEST, MINE_AGAIN, POSITIVES, search_facts
 from aoq.pipeline.tables.pairs import Pairs, is_among, listed_keys, pair_keys
 from aoq.pipeline.tables.table import SEARCH_FIELDS, NegativeTable, read_table
-from aoq.pipeline.tables.writing import Figures, are_certified
+from aoq.pipeline.tables.writing import are_certified, count_figures, summarise_figures
 
 FIELDS = {"direction", "h", "search", "guarantee", "anchors", "sha256"}
 ROUNDING = 1e-4
@@ -99,9 +99,7 @@ def _manifest(folder: Path, direction: Direction, table: NegativeTable) -> Itera
         stated = f"the manifest says {about['anchors']} of {about['h']}"
         yield f"{name}: holds {len(lists)} lists of {lists.h}, {stated}"
     if len(lists):
-        figures = Figures()
-        figures.add(lists)
-        yield from _figures(direction, about, figures.summary())
+        yield from _figures(direction, about, summarise_figures(count_figures(lists)))
 
 
 def _figures(direction: Direction, about: Mapping[str, Any], computed: Mapping[str, float | None]) -> Iterator[str]:

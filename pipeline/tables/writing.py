@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from jaxtyping import Bool, Float32
+from jaxtyping import Bool, Float32, Float64
 
 from aoq.pipeline.engine import in_parallel
 from aoq.pipeline.files import replace_output, scratch_beside
@@ -87,7 +87,7 @@ def write_lists(path: Path, footer: Mapping[str, Any], parts: Iterable[NegativeL
     The `bound` of lists that a search certified goes into certificates beside the table: bounds depend on the
     search, and the table does not.
     """
-    content, figures, certified = files.ContentHash(), Figures(), 0
+    content, figures, certified = files.ContentHash(), np.zeros(7), 0
     certificates: list[pa.Table] = []
     with list_writer(path, footer) as writer:
         for group in _row_groups(parts):
@@ -99,15 +99,16 @@ def write_lists(path: Path, footer: Mapping[str, Any], parts: Iterable[NegativeL
                 certificates.append(pa.table(columns, schema=files.CERTIFICATES))
                 certified += int(are_certified(last, lists.bound).sum())
             content.add(lists)
-            figures.add(lists)
+            figures += count_figures(lists)
     if certificates:
         beside = path.with_suffix(".certificates.parquet")
         pq.write_table(pa.concat_tables(certificates), beside, compression="zstd", row_group_size=GROUP_ROWS)
-    summary = {} if footer.get("scores") == "none" else figures.summary()
+    summary = {} if footer.get("scores") == "none" else summarise_figures(figures)
     if share := summary.get("collapsed_share"):
         logger.warning("%s: %s", path.stem, describe_collapse(share))
-    proven = {"certified_share": certified / figures.rows} if certificates else {}
-    return {"anchors": figures.rows, "sha256": content.hexdigest(), **proven, **summary}
+    anchors = int(figures[0])
+    proven = {"certified_share": certified / anchors} if certificates else {}
+    return {"anchors": anchors, "sha256": content.hexdigest(), **proven, **summary}
 
 
 def are_certified(
@@ -117,36 +118,27 @@ def are_certified(
     return (last > bound) | (bound == -np.inf)
 
 
-class Figures:
-    """The main figures of a direction's lists: how hard they are, and whether the teacher has collapsed."""
+def count_figures(lists: NegativeLists) -> Float64[np.ndarray, " sums"]:
+    """Sum over lists what `summarise_figures` reads; the sums of groups of lists add up."""
+    scores, positive = lists.scores, lists.positive_score
+    values = np.column_stack([scores, positive]).astype(np.float64)
+    highest, lowest = np.fmax.reduce(values, axis=1), np.fmin.reduce(values, axis=1)
+    is_flat = (highest - lowest <= COLLAPSED * np.abs(highest)) & (np.isfinite(values).sum(axis=1) > 1)
+    counted = (np.ones(len(lists)), np.isfinite(positive), is_flat)
+    summed = (*counted, scores[:, 0], scores[:, -1], positive, scores[:, 0] > positive)
+    return np.array([np.nansum(column, dtype=np.float64) for column in summed])
 
-    def __init__(self) -> None:
-        self.rows = self._positives = self._collapsed = 0
-        self._sums = np.zeros(4)
 
-    def add(self, lists: NegativeLists) -> None:
-        """Count in a group of lists."""
-        scores, positive = lists.scores, lists.positive_score
-        self.rows += len(lists)
-        self._positives += int(np.isfinite(positive).sum())
-        values = np.column_stack([scores, positive]).astype(np.float64)
-        highest, lowest = np.fmax.reduce(values, axis=1), np.fmin.reduce(values, axis=1)
-        is_flat = (highest - lowest <= COLLAPSED * np.abs(highest)) & (np.isfinite(values).sum(axis=1) > 1)
-        self._collapsed += int(is_flat.sum())
-        summed = (scores[:, 0], scores[:, -1], positive, scores[:, 0] > positive)
-        self._sums += [np.nansum(column, dtype=np.float64) for column in summed]
-
-    def summary(self) -> dict[str, float | None]:
-        """Return the figures as the manifest has them."""
-        rows, positives, (first, last, lowest, above) = self.rows, self._positives, self._sums.tolist()
-        collapsed = self._collapsed / rows
-        return {
-            **({"collapsed_share": round(collapsed, 4)} if collapsed > MOST_COLLAPSED else {}),
-            "first_score_mean": round(first / rows, 4),
-            "last_score_mean": round(last / rows, 4),
-            "positive_score_mean": round(lowest / positives, 4) if positives else None,
-            "above_positive_share": round(above / rows, 4),
-        }
+def summarise_figures(sums: Float64[np.ndarray, " sums"]) -> dict[str, float | None]:
+    """Return how hard a direction's lists are and whether the teacher has collapsed, as the manifest has it."""
+    rows, positives, collapsed, first, last, lowest, above = sums.tolist()
+    return {
+        **({"collapsed_share": round(collapsed / rows, 4)} if collapsed / rows > MOST_COLLAPSED else {}),
+        "first_score_mean": round(first / rows, 4),
+        "last_score_mean": round(last / rows, 4),
+        "positive_score_mean": round(lowest / positives, 4) if positives else None,
+        "above_positive_share": round(above / rows, 4),
+    }
 
 
 def list_writer(path: Path, footer: Mapping[str, Any]) -> pq.ParquetWriter:
