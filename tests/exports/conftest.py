@@ -129,8 +129,17 @@ def colour(picture):
     return int(np.asarray(picture)[0, 0, 0]) // 16
 
 
-def negatives(world, direction, anchor):
-    return world.table[direction].negative_ids[anchor].tolist()
+def shown(world, *values):
+    """The rows whose pictures, captions or descriptions these are."""
+    texts = {text: row for texts in (world.captions, world.described) for row, text in enumerate(texts)}
+    return [texts[value] if isinstance(value, str) else colour(value) for value in values]
+
+
+def groups(world, direction):
+    """The row of each pair's anchor, its positive, and its list."""
+    for caption in range(len(world.captions)):
+        anchor, own = (caption, caption // EACH) if direction == "t2i" else (caption // EACH, caption)
+        yield anchor, own, world.table[direction].negative_ids[anchor].tolist()
 
 
 @pytest.fixture(scope="session")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import random
 import shutil
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from tests.exports.conftest import DEPTHS, PICTURES, TEXTS, VECTORS, colour, negatives, run
+from tests.exports.conftest import DEPTHS, PICTURES, TEXTS, VECTORS, colour, groups, run, shown
 
 NEMO = "nemo_automodel.components.datasets.llm.retrieval_dataset"
 
@@ -19,29 +18,24 @@ pytestmark = [pytest.mark.exports, pytest.mark.filterwarnings("ignore")]
 
 def test_colpali_engine(reader, export, loaded, world):
     reader("colpali_engine.data.dataset")
-    rows = loaded(export("colpali", "t2i", *PICTURES)).data
-    assert len(rows) == len(world.captions)
-    for caption in range(len(rows)):
-        row = rows[caption]
-        assert row["query"] == world.captions[caption]
-        assert [colour(picture) for picture in row["pos_target"]] == [caption // 2]
-        listed = {colour(picture) for picture in row["neg_target"]}
-        assert len(listed) == rows.num_negatives
-        assert listed <= set(negatives(world, "t2i", caption))
+    data = loaded(export("colpali", "t2i", *PICTURES)).data
+    rows = [data[row] for row in range(len(data))]
+    for row, (caption, own, listed) in zip(rows, groups(world, "t2i"), strict=True):
+        assert shown(world, row["query"], *row["pos_target"]) == [caption, own]
+        drawn = {*shown(world, *row["neg_target"])}
+        assert len(drawn) == data.num_negatives
+        assert drawn <= {*listed}
 
 
 @pytest.mark.parametrize("packed", [(), ("--pack",)])
 def test_nemo_automodel(packed, reader, export, world):
-    data = reader(NEMO)
     folder = export("nemo", "t2i", *PICTURES, *packed)
-    rows = data.make_retrieval_dataset(str(folder / "train.json"), n_passages=4)
-    assert len(rows) == len(world.captions)
-    for caption, row in enumerate(rows):
-        assert row["question"] == world.captions[caption]
+    rows = reader(NEMO).make_retrieval_dataset(str(folder / "train.json"), n_passages=4)
+    for row, (caption, own, listed) in zip(rows, groups(world, "t2i"), strict=True):
+        assert shown(world, row["question"]) == [caption]
         assert row["doc_text"] == [""] * 4
-        documents = [caption // 2, *negatives(world, "t2i", caption)[:3]]
-        assert [colour(picture) for picture in row["doc_image"]] == documents
-        assert row["doc_id"] == [world.ids[image] for image in documents]
+        assert shown(world, *row["doc_image"]) == [own, *listed[:3]]
+        assert row["doc_id"] == [world.ids[image] for image in (own, *listed[:3])]
 
 
 @pytest.mark.parametrize("direction", DEPTHS)
@@ -49,23 +43,13 @@ def test_ms_swift(direction, reader, export, world):
     from PIL import Image
 
     template = reader("swift.template.template_inputs").TemplateInputs
-    folder = export("ms-swift", direction, *PICTURES)
-    lines = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
-    assert len(lines) == len(world.captions)
-    for caption, line in enumerate(lines):
-        inputs = template.from_dict(line)
-        anchor = caption if direction == "t2i" else caption // 2
-        assert len(inputs.positive) == 1
-        assert len(inputs.negative) == DEPTHS[direction]
-        own, other = (caption, caption // 2) if direction == "t2i" else (caption // 2, caption)
-        listed = [(inputs.chosen, own, direction == "i2t"), (inputs.positive[0], other, direction == "t2i")]
-        listed += [
-            (negative, row, direction == "t2i")
-            for negative, row in zip(inputs.negative, negatives(world, direction, anchor), strict=True)
-        ]
-        for one, row, is_picture in listed:
-            content = one.messages[0]["content"]
-            assert content == ("<image>" if is_picture else world.captions[row])
+    lines = (export("ms-swift", direction, *PICTURES) / "train.jsonl").read_text().splitlines()
+    for line, (anchor, own, listed) in zip(lines, groups(world, direction), strict=True):
+        inputs = template.from_dict(json.loads(line))
+        rows = [(inputs.chosen, anchor, direction == "i2t")]
+        documents = zip([*inputs.positive, *inputs.negative], [own, *listed], strict=True)
+        for one, row, is_picture in [*rows, *((*each, direction == "t2i") for each in documents)]:
+            assert one.messages[0]["content"] == ("<image>" if is_picture else world.captions[row])
             assert [colour(Image.open(path)) for path in one.images] == ([row] if is_picture else [])
 
 
@@ -75,33 +59,24 @@ def test_tevatron(direction, packed, datasets, export, world):
     """Its reader takes a row, draws ids from both lists, and looks them up by the corpus' `docid`."""
     folder = export("tevatron", direction, *PICTURES, *packed)
     train, corpus = (datasets.load_dataset(str(folder / name), split="train") for name in ("train", "corpus"))
-    row_of = {docid: row for row, docid in enumerate(corpus["docid"])}
-    assert len(row_of) == len(corpus) == (15 if direction == "t2i" else 30)
-    for anchor, group in enumerate(train):
-        picture, text = group.get("query_image"), group["query_text"]
-        assert colour(picture) == anchor if direction == "i2t" else text == world.captions[anchor]
-        own, listed = ([row_of[docid] for docid in group[f"{kind}_document_ids"]] for kind in ("positive", "negative"))
-        assert own == ([anchor // 2] if direction == "t2i" else [2 * anchor, 2 * anchor + 1])
-        assert listed == negatives(world, direction, anchor)
-        document = corpus[random.Random(anchor).choice(own + listed)]
-        if direction == "t2i":
-            assert colour(document["image"]) == row_of[document["docid"]]
-            assert "text" not in document
-        else:
-            assert document["text"] == world.captions[row_of[document["docid"]]]
-            assert document.get("image") is None
+    value = "image" if direction == "t2i" else "text"
+    assert set(corpus.column_names) == {"docid", value}
+    row_of = dict(zip(corpus["docid"], shown(world, *corpus[value]), strict=True))
+    anchors = dict.fromkeys(anchor for anchor, _, _ in groups(world, direction))
+    for group, anchor in zip(train, anchors, strict=True):
+        assert shown(world, group.get("query_image") or group["query_text"]) == [anchor]
+        own = [one for other, one, _ in groups(world, direction) if other == anchor]
+        assert [row_of[docid] for docid in group["positive_document_ids"]] == own
+        listed = world.table[direction].negative_ids[anchor].tolist()
+        assert [row_of[docid] for docid in group["negative_document_ids"]] == listed
 
 
 @pytest.mark.parametrize("direction", DEPTHS)
 def test_pylate(direction, reader, export, loaded, world):
     reader("pylate.utils.processing")
     rows = loaded(export("pylate", direction, *TEXTS, *VECTORS)).train
-    assert len(rows) == len(world.captions)
-    for caption, row in enumerate(rows):
-        anchor, own = (caption, caption // 2) if direction == "t2i" else (caption // 2, caption)
-        texts = (world.captions, world.described) if direction == "t2i" else (world.described, world.captions)
-        assert row["query"] == texts[0][anchor]
-        assert row["documents"] == [texts[1][one] for one in (own, *negatives(world, direction, anchor))]
+    for row, (anchor, own, listed) in zip(rows, groups(world, direction), strict=True):
+        assert shown(world, row["query"], *row["documents"]) == [anchor, own, *listed]
         assert row["scores"][1:] == world.table[direction].scores[anchor].tolist()
 
 
@@ -112,18 +87,16 @@ def test_flagembedding(distilled, reader, export, world, tmp_path):
     given = {"train_data": [str(folder)], "cache_path": str(tmp_path / "cache"), "max_example_num_per_dataset": 1000}
     given |= {"knowledge_distillation": distilled, "shuffle_ratio": 0.0, "train_group_size": 1 + DEPTHS["t2i"]}
     given |= {"query_instruction_for_retrieval": None, "passage_instruction_for_retrieval": None}
-    dataset = reader("FlagEmbedding.abc.finetune.embedder.AbsDataset").AbsEmbedderTrainDataset
-    rows = dataset(SimpleNamespace(**given), None)
-    assert len(rows) == len(world.captions)
-    for caption in range(len(rows)):
-        query, passages, scores = rows[caption]
-        listed = negatives(world, "t2i", caption)
-        assert (query, passages[0]) == (world.captions[caption], world.described[caption // 2])
-        assert sorted(passages[1:]) == sorted(world.described[image] for image in listed)
+    kind = reader("FlagEmbedding.abc.finetune.embedder.AbsDataset").AbsEmbedderTrainDataset
+    data = kind(SimpleNamespace(**given), None)
+    rows = [data[row] for row in range(len(data))]
+    for (query, passages, scores), (caption, own, listed) in zip(rows, groups(world, "t2i"), strict=True):
+        drawn = shown(world, *passages)
+        assert shown(world, query) == [caption]
+        assert (drawn[0], sorted(drawn[1:])) == (own, sorted(listed))
         if distilled:
-            known = dict(zip(passages[1:], scores[1:], strict=True))
-            found = [known[world.described[image]] for image in listed]
-            assert found == world.table.t2i.scores[caption].tolist()
+            known = dict(zip(drawn[1:], scores[1:], strict=True))
+            assert [known[image] for image in listed] == world.table.t2i.scores[caption].tolist()
 
 
 @pytest.mark.parametrize("name", ["ids", "n-tuple", "tevatron"])
