@@ -6,7 +6,6 @@ import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,11 +16,10 @@ from aoq.pipeline.data.folder import OPTIONAL, REQUIRED, open_split
 from aoq.pipeline.data.noise import CLEAN_PAIR_COLUMNS as CLEAN_PAIRS
 from aoq.pipeline.prepare.photographs import PACKED
 from aoq.pipeline.tables.files import LISTS, About
-from tests.cli.conftest import run
+from tests.cli.conftest import run, write_corpus
 
 PAGES = Path(__file__).parent.parent.parent / "docs" / "formats"
 DATASET, TABLE = ((PAGES / f"{name}.md").read_text(encoding="utf-8") for name in ("dataset", "table"))
-OUTPUTS = ("table", "view", "epochs", "set")
 
 
 def rows(page: str) -> dict[str, str]:
@@ -43,35 +41,25 @@ def section(page: str, title: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A mined table with ids, a view and batches."""
-    root = tmp_path_factory.mktemp("formats")
-    rng = np.random.default_rng(0)
-    for name, rows in (("images", 15), ("captions", 30)):
-        vectors = rng.normal(size=(rows, 7))
-        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        np.save(root / f"{name}.npy", vectors.astype(np.float32))
-        (root / f"{name}.txt").write_text("".join(f"{name} {row}\n" for row in range(rows)))
-    for command in (
-        "mine images.npy captions.npy table --per-image 2 --h-captions 6 --h-images 4 "
-        "--image-ids images.txt --caption-ids captions.txt",
-        "screen table view --mutual-rank 2",
-        "batches table epochs --batch-size 4",
-        "mine images.npy set --unpaired --h-captions 6 --image-ids images.txt",
-    ):
-        run(*(root / word if word in OUTPUTS or "." in word else word for word in command.split()))
+    """Tables of two sides and of one set with ids, a view and batches."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root := tmp_path_factory.mktemp("formats"))
+        write_corpus()
+        run("screen", "corpus", "view", "--mutual-rank", 2)
+        run("batches", "corpus", "epochs", "--batch-size", 2)
     return root
 
 
 @pytest.mark.parametrize(
     ("file", "title"),
     [
-        ("table/i2t.parquet", "The lists"),
-        ("table/t2i.parquet", "The lists"),
-        ("table/positives.parquet", "The positives"),
-        ("table/images.parquet", "The ids"),
-        ("table/captions.parquet", "The ids"),
+        ("corpus/i2t.parquet", "The lists"),
+        ("corpus/t2i.parquet", "The lists"),
+        ("corpus/positives.parquet", "The positives"),
+        ("corpus/images.parquet", "The ids"),
+        ("corpus/captions.parquet", "The ids"),
         ("set/items.parquet", "The ids"),
-        ("table/i2t.certificates.parquet", "The certificates"),
+        ("corpus/i2t.certificates.parquet", "The certificates"),
         ("view/i2t.parquet", "A view"),
         ("epochs/epoch-000.parquet", "Batches"),
     ],
@@ -85,14 +73,14 @@ def test_each_column_of_a_table_is_described_with_its_type(folder, file, title):
 
 def test_each_file_of_a_table_is_named_and_every_described_column_of_the_lists_exists(folder):
     assert section(TABLE, "The lists").keys() == set(LISTS.names)
-    for name in ("table", "set", "view"):
+    for name in ("corpus", "set", "view"):
         for path in (folder / name).iterdir():
             assert f"`{path.name}`" in TABLE, path.name
 
 
 def test_each_key_of_a_manifest_is_described(folder):
     described = section(TABLE, "The manifest")
-    for name in ("table", "set"):
+    for name in ("corpus", "set"):
         manifest = json.loads((folder / name / "manifest.json").read_text())
         assert manifest.keys() <= described.keys()
         for about in manifest["directions"].values():
