@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -96,28 +97,6 @@ def put(column, place, value):
     return change
 
 
-OTHER_SCORE = put(1, np.s_[:, 0], lambda ids, scores, _: scores[:, 0] + np.float32(1e-3))
-DEFECTS = {
-    r"i2t.parquet: not in order .* \(1 rows, the first is 4\)": lambda *columns: swap(columns[:2], 0, 1),
-    r"i2t.parquet: not in order": break_tie,
-    r"i2t.parquet lists ids that are none of the 90 candidates": put(0, (4, 3), 90),
-    r"the same id twice": put(0, (4, 3), lambda ids, *_: ids[4, 2]),
-    r"scores that are not finite": put(1, (4, 0), np.inf),
-    r"real ids after padding": put(0, (4, 3), -1),
-    r"an own positive among the negatives \(1 rows, the first is 4\)": put(0, (4, 0), 4 * 3 + 1),
-    r"a score that differs from the other direction's": OTHER_SCORE,
-    r"t2i.parquet: a pair that the other direction should list, but does not": forget,
-    r"a positive score that is infinite": put(2, 4, -np.inf),
-    r"t2i.parquet lists ids that are none of the 29 candidates": lambda *columns: [column[:-1] for column in columns],
-}
-
-
-@pytest.mark.parametrize("message", DEFECTS)
-def test_planted_defects_of_lists_are_named(folder, message):
-    rewrite(folder, "i2t", DEFECTS[message])
-    assert re.search(message, said(folder)), said(folder)
-
-
 def certificates(direction, name, change):
     def apply(folder):
         path = folder / f"{direction}.certificates.parquet"
@@ -143,7 +122,22 @@ def more_positives(folder):
     write_positives(folder, paired(image_of))
 
 
-BESIDE = {
+LISTS = {
+    r"i2t.parquet: not in order .* \(1 rows, the first is 4\)": lambda *columns: swap(columns[:2], 0, 1),
+    r"i2t.parquet: not in order": break_tie,
+    r"i2t.parquet lists ids that are none of the 90 candidates": put(0, (4, 3), 90),
+    r"the same id twice": put(0, (4, 3), lambda ids, *_: ids[4, 2]),
+    r"scores that are not finite": put(1, (4, 0), np.inf),
+    r"real ids after padding": put(0, (4, 3), -1),
+    r"an own positive among the negatives \(1 rows, the first is 4\)": put(0, (4, 0), 4 * 3 + 1),
+    r"a score that differs from the other direction's": put(
+        1, np.s_[:, 0], lambda ids, scores, _: scores[:, 0] + np.float32(1e-3)
+    ),
+    r"t2i.parquet: a pair that the other direction should list, but does not": forget,
+    r"a positive score that is infinite": put(2, 4, -np.inf),
+    r"t2i.parquet lists ids that are none of the 29 candidates": lambda *columns: [column[:-1] for column in columns],
+}
+DEFECTS = {message: partial(rewrite, direction="i2t", change=change) for message, change in LISTS.items()} | {
     r"t2i.certificates.parquet: not certified.* \(1 rows, the first is 3\)": certificates("t2i", "bound", uncertify),
     r"last score that is not the table's \(30 rows": certificates("i2t", "last_score", raise_scores),
     r"positives.parquet does not hold the pairs whose sha256 .*manifest.json gives": more_positives,
@@ -161,9 +155,9 @@ BESIDE = {
 }
 
 
-@pytest.mark.parametrize("message", BESIDE)
-def test_planted_defects_beside_the_lists_are_named(folder, message):
-    BESIDE[message](folder)
+@pytest.mark.parametrize("message", DEFECTS)
+def test_planted_defects_are_named(folder, message):
+    DEFECTS[message](folder)
     assert re.search(message, said(folder)), said(folder)
 
 
@@ -192,9 +186,15 @@ def test_files_that_are_not_the_manifests_are_read_by_nothing(folder):
 
 
 @pytest.mark.parametrize(
-    "content", ["null", "\udcff", '{"directions": {}}', '{"format_version": 1, "directions": {"i2t": {"h": true}}}']
+    ("content", "message"),
+    [
+        *((content, "is damaged or not .* mine again") for content in ("null", "\udcff", '{"directions": {}}')),
+        ('{"format_version": 1, "directions": {"i2t": {"h": true}}}', "is damaged or not .* mine again"),
+        ('{"format_version": 1, "sides": ["a", "b", "c"]}', "names the sides .* and a table has two, or one set"),
+        ('{"format_version": 1, "sides": "queries"}', "sides: input should be a valid list"),
+    ],
 )
-def test_a_manifest_of_another_kind_is_refused(folder, content):
+def test_a_manifest_of_another_kind_is_refused(folder, content, message):
     (folder / "manifest.json").write_bytes(content.encode("utf-8", "surrogateescape"))
-    with pytest.raises(ValueError, match=r"manifest.json is damaged or not .* mine again"):
+    with pytest.raises(ValueError, match=message):
         audit(folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -41,18 +40,6 @@ def test_what_is_wrong_is_found(table):
     scores[:, 0] += np.arange(ROWS) / 8
     lists = replace(table.i2t, scores=scores)
     assert any("a score that differs from the other direction's" in one for one in found(i2t=lists, t2i=lists))
-
-
-def test_a_manifest_names_two_sides_or_one_set(table, tmp_path):
-    table.save(tmp_path / "table")
-    path = tmp_path / "table" / "manifest.json"
-    manifest = json.loads(path.read_text())
-    path.write_text(json.dumps({**manifest, "sides": ["a", "b", "c"]}))
-    with pytest.raises(ValueError, match=r"names the sides .* and a table has two, or one set"):
-        read_table(tmp_path / "table")
-    path.write_text(json.dumps({**manifest, "sides": "queries"}))
-    with pytest.raises(ValueError, match="sides: input should be a valid list"):
-        read_table(tmp_path / "table")
 
 
 def test_a_screen_asks_whether_a_negative_says_what_the_row_or_its_positives_say(table, tmp_path):
