@@ -1,4 +1,4 @@
-"""What other programs wrote: NegCLIP's TSV, bare lists, and the pictures that ids name."""
+"""What other programs wrote: NegCLIP's TSV, and the pictures that ids name."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ import numpy as np
 import pytest
 
 from aoq.pipeline.tables.audit import audit
-from aoq.pipeline.tables.exchange.bare_lists import import_lists
 from aoq.pipeline.tables.exchange.negclip import read_negclip
 from aoq.pipeline.tables.exchange.outgoing import find_pictures
 from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.training.batch_sampler import BatchSampler
-
-COUNTS = {"i2t": 9, "t2i": 18}
 
 
 def write(path, rows, columns=("title", "filepath", "neg_caption", "neg_image")):
@@ -107,10 +104,3 @@ def test_an_id_names_its_file_with_the_ending_or_without(root):
 def test_an_id_without_a_file_below_the_root_is_named(root, name):
     with pytest.raises(ValueError, match=r"1 of 2 images have no file below .*root, the first is '"):
         find_pictures(root, ["a", name])
-
-
-def test_vectors_of_other_data_are_refused(tmp_path):
-    lists = {direction: (direction, np.zeros((n, 1), np.int32), None) for direction, n in COUNTS.items()}
-    vectors = {"images": np.ones((9, 2), np.float32), "captions": np.ones((5, 2), np.float32)}
-    with pytest.raises(ValueError, match="vectors of 9 images and 5 captions, and lists for 9 and 18"):
-        import_lists(lists, np.arange(18) // 2, vectors, provenance={}, output=tmp_path / "table")
