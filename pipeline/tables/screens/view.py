@@ -93,46 +93,19 @@ def write_view(view: View, folder: Path) -> None:
     files.write_manifest(folder, {**view.manifest, "sha256": hashes})
 
 
-def read_view(folder: Path, table: Mapping[str, Any]) -> View:
-    """Read the view, which must belong to the table with this manifest."""
-    manifest, parts = read_view_manifest(folder, table), []
-    for direction in files.directions_of(table):
-        path, about = folder / f"{direction}.parquet", files.search_facts(table, direction)
-        rows = read_parquet(path, _COLUMNS, remedy=_REMEDY)
-        files.require_numbers(path, rows)
-        columns = (rows[name].combine_chunks() for name in ("flags", "suspicion"))
-        judged = Judged(*(column.flatten().to_numpy().reshape(len(rows), -1) for column in columns))
-        lists, h = judged.flags.shape
-        if (lists, h) != (about.get("anchors", lists), about.get("h", h)) or (lists, h) != judged.suspicion.shape:
-            raise ValueError(f"{path} has flags for {lists} lists of {h}, and the table has others; {_REMEDY}.")
-        parts.append(judged)
-    return View(parts[0], parts[-1], manifest)
-
-
-class RuleCounts(TypedDict):
-    """Numbers of negatives that are listed, that each rule takes, that are left and that meet each rule; the number of
-    empty lists; and the number of negatives that a judge was asked about, if there is one."""
-
-    listed: int
-    takes: dict[str, int]
-    left: int
-    empty: int
-    meets: dict[str, int]
-    judged: NotRequired[int]
-
-
 class ViewManifest(TypedDict):
     format_version: int
     rules: list[str]
     table_sha256: dict[str, str]
-    directions: dict[Direction, RuleCounts]
+    directions: dict[Direction, dict[str, Any]]
+    """Numbers of negatives that the rules meet, take and leave."""
     sha256: NotRequired[dict[Direction, str]]
     """Hashes of the view's files; older views lack them."""
 
 
-def read_view_manifest(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the view's manifest and check the hashes of its files; refused as `read_view` does."""
-    path = folder / files.MANIFEST
+def read_view(folder: Path, table: Mapping[str, Any]) -> View:
+    """Read the view, which must belong to the table with this manifest; its files must match its hashes."""
+    path, parts = folder / files.MANIFEST, []
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no {files.MANIFEST}, so it is no view; `aoq screen` makes one.")
     with reading(path, "a view's manifest", "make it again with `aoq screen`"):
@@ -142,8 +115,17 @@ def read_view_manifest(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]
         raise ValueError(f"{folder} has format version {version}, this version reads {VIEW_VERSION}; screen again.")
     if manifest["table_sha256"] != files.table_hashes(table):
         raise ValueError(f"{folder} is a view of another table (its sha256 differ); screen this one.")
-    for direction in files.directions_of(table) if "sha256" in manifest else ():
-        with reading(file := folder / f"{direction}.parquet", "the view's file", _REMEDY):
-            if known_sha256(file) != manifest["sha256"].get(direction):
+    for direction in files.directions_of(table):
+        file, about = folder / f"{direction}.parquet", files.search_facts(table, direction)
+        with reading(file, "the view's file", _REMEDY):
+            if "sha256" in manifest and known_sha256(file) != manifest["sha256"].get(direction):
                 raise ValueError(f"its sha256 is not the one in {path}")
-    return manifest
+        rows = read_parquet(file, _COLUMNS, remedy=_REMEDY)
+        files.require_numbers(file, rows)
+        columns = (rows[name].combine_chunks() for name in ("flags", "suspicion"))
+        judged = Judged(*(column.flatten().to_numpy().reshape(len(rows), -1) for column in columns))
+        lists, h = judged.flags.shape
+        if (lists, h) != (about.get("anchors", lists), about.get("h", h)) or (lists, h) != judged.suspicion.shape:
+            raise ValueError(f"{file} has flags for {lists} lists of {h}, and the table has others; {_REMEDY}.")
+        parts.append(judged)
+    return View(parts[0], parts[-1], manifest)
