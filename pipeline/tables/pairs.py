@@ -127,20 +127,17 @@ def read_pairs(
     suffixes = (".npy", *TABLE_SUFFIXES, *JUDGEMENT_SUFFIXES)
     if path.suffix not in suffixes:
         raise ValueError(f"{path} should pair images with captions, in one of {', '.join(suffixes)}.")
-    grades = None
     if path.suffix == ".npy":
-        array = _array(path)
+        pairs, grades = _array(path), None
     else:
         read = _judgements if path.suffix in JUDGEMENT_SUFFIXES or _has_no_header(path) else _columns
         left, right, grades = read(path, images.ids is not None, captions.ids is not None)
+        if not len(left):
+            raise ValueError(f"{path} has no pair; give --unpaired where no caption belongs to any image.")
+        pairs = np.stack([find_rows(path, images, left), find_rows(path, captions, right)], axis=1)
     if grades is None and least_grade is not None:
         raise ValueError(f"{path} has no grades, so all its pairs are positives; leave out --min-grade.")
-    if path.suffix == ".npy":
-        return array
-    if not len(left):
-        raise ValueError(f"{path} has no pair; give --unpaired where no caption belongs to any image.")
-    rows = np.stack([find_rows(path, images, left), find_rows(path, captions, right)], axis=1)
-    return rows if grades is None else rows[_are_positive(path, grades, least_grade)]
+    return pairs if grades is None else pairs[_are_positive(path, grades, least_grade)]
 
 
 def _array(path: Path) -> Integer[np.ndarray, "*shape"]:
