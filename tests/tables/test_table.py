@@ -176,7 +176,6 @@ def test_a_screened_table_gives_weights_lists_and_a_view(table, tmp_path):
         ({}, "no rule is set"),
         ({"same_txt": True}, r"there is no rule 'same_txt'; the rules are range_min, "),
         ({"image_similarity": 0.5, "images": np.zeros((20, 3), np.float32)}, "row 0 of images is zero"),
-        ({"doubtful_pair": 0.5}, "belong together"),
     ],
 )
 def test_a_screen_says_what_is_wrong(table, given, message):
