@@ -1,4 +1,4 @@
-"""Other trainers' readers read their exports: the real ones of those on PyPI, of the others what their source does."""
+"""Other trainers' readers, as PyPI has them, read their exports."""
 
 from __future__ import annotations
 
@@ -51,24 +51,6 @@ def test_ms_swift(direction, reader, export, world):
         for one, row, is_picture in [*rows, *((*each, direction == "t2i") for each in documents)]:
             assert one.messages[0]["content"] == ("<image>" if is_picture else world.captions[row])
             assert [colour(Image.open(path)) for path in one.images] == ([row] if is_picture else [])
-
-
-@pytest.mark.parametrize("direction", DEPTHS)
-@pytest.mark.parametrize("packed", [(), ("--pack",)])
-def test_tevatron(direction, packed, datasets, export, world):
-    """Its reader takes a row, draws ids from both lists, and looks them up by the corpus' `docid`."""
-    folder = export("tevatron", direction, *PICTURES, *packed)
-    train, corpus = (datasets.load_dataset(str(folder / name), split="train") for name in ("train", "corpus"))
-    value = "image" if direction == "t2i" else "text"
-    assert set(corpus.column_names) == {"docid", value}
-    row_of = dict(zip(corpus["docid"], shown(world, *corpus[value]), strict=True))
-    anchors = dict.fromkeys(anchor for anchor, _, _ in groups(world, direction))
-    for group, anchor in zip(train, anchors, strict=True):
-        assert shown(world, group.get("query_image") or group["query_text"]) == [anchor]
-        own = [one for other, one, _ in groups(world, direction) if other == anchor]
-        assert [row_of[docid] for docid in group["positive_document_ids"]] == own
-        listed = world.table[direction].negative_ids[anchor].tolist()
-        assert [row_of[docid] for docid in group["negative_document_ids"]] == listed
 
 
 @pytest.mark.parametrize("direction", DEPTHS)
