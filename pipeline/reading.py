@@ -130,14 +130,10 @@ def _read_header(file: io.BufferedIOBase, size: int) -> tuple[tuple[int, ...], b
     return shape, is_fortran, dtype
 
 
-def require_unmasked(values: Any, name: str) -> None:
-    if np.ma.is_masked(values):
-        raise ValueError(f"{name} is a masked array, whose mask nothing reads; fill the masked values, or drop them.")
-
-
 def host_array(values: Any, name: str) -> np.ndarray:
     """Bring an array, a tensor on any device, or lists into host memory; bfloat16, which numpy lacks, as float32."""
-    require_unmasked(values, name)
+    if np.ma.is_masked(values):
+        raise ValueError(f"{name} is a masked array, whose mask nothing reads; fill the masked values, or drop them.")
     torch = sys.modules.get("torch")  # loaded already if there is a tensor
     if torch is None or not isinstance(values, torch.Tensor):
         return np.asarray(values)
