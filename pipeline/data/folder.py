@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Bool, Float, Int32, Integer
+from jaxtyping import Bool, Float, Int32
 from typing_extensions import NotRequired, TypedDict
 
 from aoq.pipeline.data import files
@@ -32,7 +32,6 @@ SAMPLED_FILES = ("ims.npy", "boxes.npy", "mask.npy")
 PREPARED = "prepared.json"
 """What `aoq prepare` records about a folder that it made."""
 BLOCK, BLOCKS = 4096, 256
-RowNumbers = Integer[np.ndarray, "*#pairs"] | int | np.integer
 
 
 @dataclass(frozen=True)
@@ -81,17 +80,10 @@ class Split:
 
     def answers_of(self, direction: Direction, query: int) -> Int32[np.ndarray, " right"]:
         """Right captions of an image (i2t), or right images of a caption (t2i), rising."""
-        images, captions = (query, np.arange(self.caption_count)) if direction == "i2t" else (self._rows, query)
-        return np.flatnonzero(self.are_paired(images, captions)).astype(np.int32)
-
-    def are_paired(self, images: RowNumbers, captions: RowNumbers) -> Bool[np.ndarray, "*pairs"]:
-        """Return whether each image, or a copy of it, is the caption's own; rows of both are broadcast."""
-        photograph = self._rows if self.identity is None else self.identity
-        return np.asarray(photograph[images] == photograph[self.image_of[captions]])
-
-    @cached_property
-    def _rows(self) -> Int32[np.ndarray, " images"]:
-        return np.arange(self.image_count, dtype=np.int32)
+        photograph = np.arange(self.image_count) if self.identity is None else self.identity
+        shown = photograph[self.image_of]
+        is_right = shown == photograph[query] if direction == "i2t" else photograph == shown[query]
+        return np.flatnonzero(is_right).astype(np.int32)
 
 
 def open_split(folder: Path, split: str) -> Split:

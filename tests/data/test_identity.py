@@ -85,7 +85,6 @@ def test_answers_are_those_of_copies_too(folder):
     for image in range(12):
         own = [caption for at, caption in split.positives.tolist() if at == image]
         assert split.answers_of("i2t", image).tolist() == own
-        assert split.are_paired(image, np.arange(24)).tolist() == [caption in own for caption in range(24)]
     for caption in range(24):
         own = sorted(at for at, of in split.positives.tolist() if of == caption)
         assert split.answers_of("t2i", caption).tolist() == own
