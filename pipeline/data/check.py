@@ -17,7 +17,7 @@ from aoq.pipeline.data import files
 from aoq.pipeline.data.annotations import annotation_files, read_annotation
 from aoq.pipeline.data.findings import Facts, Flaw, Severity, at_most, median_norm
 from aoq.pipeline.data.folder import REQUIRED, find_splits, open_split
-from aoq.pipeline.data.phrases import phrase_problems
+from aoq.pipeline.data.phrases import read_phrases
 from aoq.pipeline.data.vocabulary import comparable_words
 
 _SHARED = 0.05
@@ -79,7 +79,7 @@ class _Examination:
         captions, ids = self._lines("caps.txt"), self._lines("ids.txt")
         features = self._attempt("ims.npy", files.open_features)
         if captions is not None:
-            problems = self._attempt("phrases.jsonl", lambda path: list(phrase_problems(path, captions)))
+            problems = self._attempt("phrases.jsonl", lambda path: read_phrases(path, captions)[1])
             self._note("phrases.jsonl", "{}", places=problems or [])
         if features is not None:
             self.feature_size = features.shape[2]

@@ -10,7 +10,7 @@ x1, y1, x2, y2 as fractions of the image's width and height.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -61,7 +61,9 @@ def find_phrases(folder: Path, split: Split) -> list[list[Phrase]] | None:
         labels = read_labels(folder, split.name)["phrases"]
         _check_count(path, labels, split.captions)
         return [[Phrase(start, stop, regions=tuple(shown)) for start, stop, shown in spoken] for spoken in labels]
-    phrases = read_phrases(path, split.captions)
+    phrases, problems = read_phrases(path, split.captions)
+    if problems:
+        raise ValueError("{}:{}: {}".format(path, *problems[0]))
     if any(phrases) and (split.boxes is None or split.boxes.shape[2] != 4):
         raise ValueError(
             f"{path}: the boxes of phrases can only be matched with the regions' own boxes; write them to "
@@ -70,22 +72,16 @@ def find_phrases(folder: Path, split: Split) -> list[list[Phrase]] | None:
     return phrases
 
 
-def read_phrases(path: Path, captions: Sequence[str]) -> list[list[Phrase]]:
-    """Read the phrases of every caption; refuse those that are not at their stated position."""
-    for number, problem in phrase_problems(path, captions):
-        raise ValueError(f"{path}:{number}: {problem}")
-    return [_read_line(line, tokenise(caption)) for line, caption in zip(read_lines(path), captions, strict=True)]
-
-
-def phrase_problems(path: Path, captions: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Line number (from 1) and problem of every bad line."""
-    lines = read_lines(path)
+def read_phrases(path: Path, captions: Sequence[str]) -> tuple[list[list[Phrase]], list[tuple[int, str]]]:
+    """Read the phrases of every caption, and the line number (from 1) and the problem of every bad line."""
+    lines, phrases, problems = read_lines(path), [], []
     _check_count(path, lines, captions)
     for number, (line, caption) in enumerate(zip(lines, captions, strict=True), start=1):
         try:
-            _read_line(line, tokenise(caption))
+            phrases.append(_read_line(line, tokenise(caption)))
         except ValueError as error:
-            yield number, str(error)
+            problems.append((number, str(error)))
+    return phrases, problems
 
 
 def _check_count(path: Path, lines: Sequence[object], captions: Sequence[str]) -> None:
