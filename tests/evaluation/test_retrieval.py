@@ -74,30 +74,29 @@ def test_equals_official_five_folds(golden):
     assert metrics["rsum"] == pytest.approx(mean[12], abs=1e-9)
 
 
-def slow_ranks(similarity, image_of):
-    """Position of the best positive when everything at least as similar stands before it."""
-    i2t = []
-    for image, row in enumerate(similarity):
-        best = max((row[c] for c in range(len(row)) if image_of[c] == image), default=None)
-        above = [c for c in range(len(row)) if best is not None and image_of[c] != image and row[c] >= best]
-        i2t.append(-1 if best is None else len(above))
-    t2i = []
-    for caption, column in enumerate(similarity.T):
-        own = column[image_of[caption]]
-        t2i.append(sum(1 for m in range(len(column)) if m != image_of[caption] and column[m] >= own))
-    return i2t, t2i
+def slow_ranks(similarity, is_right):
+    """Wrong candidates at least as similar as the best right one, which stand before it; -1 without a right one."""
+    ranks = []
+    for scores, right in zip(similarity, is_right, strict=True):
+        best = max(scores[right], default=np.inf)
+        ranks.append(sum((scores >= best) & ~right) if right.any() else -1)
+    return ranks
 
 
-def test_any_pairing_with_ties_equals_the_definition(monkeypatch):
+@pytest.mark.parametrize("has_copies", [False, True])
+def test_any_pairing_with_ties_equals_the_definition(monkeypatch, has_copies):
+    """With copies, images of one number are each a right answer to the others' captions."""
     rng = np.random.default_rng(0)
     monkeypatch.setattr("aoq.pipeline.evaluation.retrieval._BLOCK_BYTES", 200)
     for _ in range(50):
         images = int(rng.integers(1, 8))
-        image_of = rng.integers(0, images, 9)
-        similarity = rng.integers(0, 4, (images, len(image_of))).astype(np.float32)
-        ranks = retrieval_ranks(similarity, image_of)
-        i2t, t2i = slow_ranks(similarity, image_of)
-        assert (ranks.i2t.tolist(), ranks.t2i.tolist()) == (i2t, t2i)
+        image_of, copies = rng.integers(0, images, 9), rng.integers(0, 4, images)
+        same = copies if has_copies else np.arange(images)
+        is_right = same[:, None] == same[image_of]
+        similarity = rng.integers(0, 4, is_right.shape).astype(np.float32)
+        ranks = retrieval_ranks(similarity, image_of, copies if has_copies else None)
+        i2t = slow_ranks(similarity, is_right)
+        assert (ranks.i2t.tolist(), ranks.t2i.tolist()) == (i2t, slow_ranks(similarity.T, is_right.T))
         assert summarise(ranks)["i2t_r5"] == pytest.approx(100 * np.mean([rank < 5 for rank in i2t if rank >= 0]))
 
 
