@@ -14,31 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nltk.tokenize.destructive import NLTKWordTokenizer
 
-from aoq.pipeline.data.vocabulary import SENTENCE_END, SPECIAL_WORDS, Vocabulary, tokenise
+from aoq.pipeline.data.vocabulary import SPECIAL_WORDS, Vocabulary, tokenise
 from tests.pickles import ENDLESS
 
-PIECES = ["a", "dog", "T-shirt", "cannot", "gonna", "3", "1,000", ",", ", ", ".", "!", " ", "  ", "'s", '"', "é", "("]
+PIECES = ["a", "dog", "T-shirt", "cannot", "gonna", "3", "1,000", ",", ", ", ".", "!", "?", " ", "'s", '"', "é", "("]
 
 
 @given(st.one_of(st.lists(st.sampled_from(PIECES)).map("".join), st.text(alphabet="ab1 ,.'-\t", max_size=30)))
 def test_tokens_are_those_of_nltk(caption: str) -> None:
     nltk = NLTKWordTokenizer()
-    sentences = SENTENCE_END.split(caption.lower())
+    sentences = re.split(r"(?<=[.!?])\s+", caption.lower())
     assert tokenise(caption) == [token for sentence in sentences for token in nltk.tokenize(sentence)]
-
-
-@pytest.mark.parametrize(
-    ("caption", "tokens"),
-    [
-        ("A man's DOG, running .", ["a", "man", "'s", "dog", ",", "running", "."]),
-        ("It sits. It runs! Does it?", ["it", "sits", ".", "it", "runs", "!", "does", "it", "?"]),
-        ("He can't, cannot", ["he", "ca", "n't", ",", "can", "not"]),
-        (' A "red" t-shirt', ["a", "``", "red", "''", "t-shirt"]),
-        (" \t", []),
-    ],
-)
-def test_tokenise(caption: str, tokens: list[str]) -> None:
-    assert tokenise(caption) == tokens
 
 
 def test_order_is_by_count_then_word() -> None:
