@@ -158,16 +158,12 @@ class Thumbnails:
             if not path.resolve().is_relative_to(thumbs.resolve()):
                 raise ValueError(_LINKED)
             return small_picture(path)
-        except ValueError as error:  # also for an invalid file name
-            self._refuse(path, str(error))
-        except OSError as error:
-            self._refuse(path, error.strerror or str(error))
+        except (OSError, ValueError) as error:  # the latter also for an invalid file name
+            reason = getattr(error, "strerror", None) or str(error)
+            if reason not in self._refused:
+                self._refused.add(reason)
+                logger.warning("%s %s (further pictures refused for this reason are not logged)", path, reason)
         return None
-
-    def _refuse(self, path: Path, reason: str) -> None:
-        if reason not in self._refused:
-            self._refused.add(reason)
-            logger.warning("%s %s (further pictures refused for this reason are not logged)", path, reason)
 
     def _drawn(self, image: int) -> Picture | None:
         if self._split.boxes is None or self._labels is None:
