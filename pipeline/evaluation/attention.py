@@ -46,18 +46,16 @@ def box_overlap(
 
 
 def phrase_scores(
-    weights: Float[np.ndarray, "words regions"],
-    relevant: Bool[np.ndarray, " regions"],
-    thresholds: Float[np.ndarray, " thresholds"] = THRESHOLDS,
+    weights: Float[np.ndarray, "words regions"], relevant: Bool[np.ndarray, " regions"]
 ) -> Float[np.ndarray, "3 thresholds"]:
     """Return the words' highest precision |A & R| / |A|, recall |A & R| / |R| and F1, eq. (9); R is not empty.
 
-    >>> phrase_scores(np.array([[0.6, 0.3, 0.1]]), np.array([True, False, True]), np.array([0.0, 0.2, 0.9])).round(2)
-    array([[0.67, 0.5 , 0.  ],
-           [1.  , 0.5 , 0.  ],
-           [0.8 , 0.5 , 0.  ]])
+    >>> phrase_scores(np.array([[0.6, 0.3, 0.1]]), np.array([True, False, True]))[:, [0, -1]].round(2)
+    array([[0.67, 0.5 ],
+           [1.  , 0.5 ],
+           [0.8 , 0.5 ]])
     """
-    attended = weights[:, None, :] > thresholds[:, None]
+    attended = weights[:, None, :] > THRESHOLDS[:, None]
     hits, count = (attended & relevant).sum(axis=2), attended.sum(axis=2)
     # 2 P R / (P + R) = 2 |A & R| / (|A| + |R|), also defined if P and R are 0.
     f1 = 2 * hits / (count + relevant.sum())
@@ -66,29 +64,28 @@ def phrase_scores(
 
 def attention_curve(
     phrases: Iterable[tuple[Float[np.ndarray, "_words _regions"], Bool[np.ndarray, " _regions"]]],
-    thresholds: Float[np.ndarray, " thresholds"] = THRESHOLDS,
 ) -> dict[str, Any]:
     """Average scores over phrases, in percent, at the (lowest) threshold of the best F1; `curve` has all thresholds.
 
     A phrase is its words' weights and a mask of relevant regions. `left_out` counts phrases without a relevant region.
 
     >>> weights, dog = np.array([[0.7, 0.3]]), np.array([True, False])
-    >>> attention_curve([(weights, dog), (weights, ~dog), (weights, dog & ~dog)], np.array([0.5]))["precision"]
-    50.0
+    >>> attention_curve([(weights, dog), (weights, ~dog), (weights, dog & ~dog)])["left_out"]
+    1
     """
-    total, count, left_out = np.zeros((len(ATTENTION_SCORES), len(thresholds))), 0, 0
+    total, count, left_out = np.zeros((len(ATTENTION_SCORES), len(THRESHOLDS))), 0, 0
     for weights, relevant in phrases:
         if not relevant.any():
             left_out += 1
             continue
-        total += phrase_scores(weights, relevant, thresholds)
+        total += phrase_scores(weights, relevant)
         count += 1
     if not count:
         raise ValueError(
             f"none of {left_out} phrases has a relevant region, so there is no attention to judge; check that the "
             "boxes of phrases and of regions are fractions of the same images' width and height."
         )
-    curve = {"threshold": thresholds.tolist()}
+    curve = {"threshold": THRESHOLDS.tolist()}
     curve |= dict(zip(ATTENTION_SCORES, (100.0 * (total / count)).tolist(), strict=True))
     best = int(np.argmax(total[-1] / count))
     scores = {name: curve[name][best] for name in (*ATTENTION_SCORES, "threshold")}
