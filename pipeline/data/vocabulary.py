@@ -95,9 +95,6 @@ class Vocabulary:
     def __post_init__(self) -> None:
         if self.words[:1] != SPECIAL_WORDS[:1] or set(self.words[:4]) != set(SPECIAL_WORDS):
             raise ValueError(f"a vocabulary starts with {SPECIAL_WORDS}; this one starts with {self.words[:4]}.")
-        if len(self.index) != len(self.words):
-            twice = [word for word, count in Counter(self.words).items() if count > 1]
-            raise ValueError(f"a vocabulary holds each word once; these appear again: {twice[:5]}.")
 
     @classmethod
     def build(cls, captions: Iterable[str], *, min_count: int = 4) -> Vocabulary:
