@@ -81,12 +81,10 @@ def test_mined_lists_hold_no_copy(folder, tmp_path):
 
 def test_answers_are_those_of_copies_too(folder):
     split = open_split(folder, "train")
-    for image in range(12):
-        own = [caption for at, caption in split.positives.tolist() if at == image]
-        assert split.answers_of("i2t", image).tolist() == own
-    for caption in range(24):
-        own = sorted(at for at, of in split.positives.tolist() if of == caption)
-        assert split.answers_of("t2i", caption).tolist() == own
+    is_right = split.identity[:, None] == split.identity[split.image_of]
+    for direction, rows in (("i2t", is_right), ("t2i", is_right.T)):
+        for query, right in enumerate(rows):
+            assert split.answers_of(direction, query).tolist() == np.flatnonzero(right).tolist()
 
 
 def test_offline_negatives_of_copies_are_a_true_pair():
