@@ -10,15 +10,10 @@ import pytest
 import torch
 
 from aoq.pipeline.official import read_official_checkpoint
+from tests.models.test_official import parts
 from tests.pickles import ENDLESS
 
 SCAN_OPTIONS = {"cross_attn": "i2t", "agg_func": "Mean", "lambda_softmax": 4.0}
-
-
-def parts():
-    """State dicts with the names of VSE++, SCAN, BFAN and NAAF."""
-    text = {f"rnn.{key}": value for key, value in torch.nn.GRU(3, 4).state_dict().items()}
-    return [{"fc.weight": torch.rand(4, 2), "fc.bias": torch.rand(4)}, {"embed.weight": torch.rand(9, 3)} | text]
 
 
 def save(path, *, legacy=False, **content):
