@@ -23,7 +23,6 @@ from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.data.vocabulary import Vocabulary, tokenise
 from aoq.pipeline.evaluation.attention import (
     THRESHOLDS,
-    attention_curve,
     box_overlap,
     measure_attention,
     phrase_scores,
@@ -55,23 +54,6 @@ def test_scores_are_the_papers(seed, words, regions):
     found = phrase_scores(weights, relevant)
     for place, threshold in enumerate(THRESHOLDS):
         assert found[:, place].tolist() == pytest.approx(slow_phrase_scores(weights, relevant, threshold))
-
-
-def test_the_curve_is_the_mean_over_phrases_and_its_best_is_reported():
-    rng = np.random.default_rng(0)
-    phrases = [(rng.dirichlet(np.ones(6), size=n), rng.random(6) < p) for n in (1, 2, 4) for p in (0.0, 0.3, 0.6, 0.9)]
-    judged = [(weights, relevant) for weights, relevant in phrases if relevant.any()]
-    summary = attention_curve(phrases)
-    assert (summary["phrases"], summary["left_out"]) == (len(judged), len(phrases) - len(judged))
-    every = [[slow_phrase_scores(w, r, threshold) for w, r in judged] for threshold in THRESHOLDS]
-    means = np.mean(every, axis=1).T
-    np.testing.assert_allclose([summary["curve"][name] for name in ("precision", "recall", "f1")], 100 * means)
-    with pytest.raises(ValueError, match="none of 1 phrases has a relevant region"):
-        attention_curve([(np.ones((1, 2)) / 2, np.zeros(2, dtype=bool))])
-    best = int(means[2].argmax())
-    assert [summary[name] for name in ("precision", "recall", "f1")] == pytest.approx((100 * means[:, best]).tolist())
-    assert summary["threshold"] == THRESHOLDS[best]
-    assert json.loads(json.dumps(summary))["curve"]["recall"] == pytest.approx((100 * means[1]).tolist())
 
 
 @given(st.integers(0, 10_000))
@@ -125,8 +107,13 @@ def test_the_demo_worlds_phrases_are_judged_one_by_one(folder, pairs):
             scores.append([slow_phrase_scores(words, relevant, threshold) for threshold in THRESHOLDS])
     found = measure_attention(model, pairs, phrases, CPU)
     assert (found["phrases"], found["left_out"]) == (len(scores), left_out)
-    curves = [found["curve"][name] for name in ("precision", "recall", "f1")]
+    curves = np.array([found["curve"][name] for name in ("precision", "recall", "f1")])
     np.testing.assert_allclose(curves, 100 * np.mean(scores, axis=0).T, atol=1e-4)
+    best = curves[2].argmax()
+    assert [found[name] for name in ("precision", "recall", "f1", "threshold")] == [*curves[:, best], THRESHOLDS[best]]
+    assert json.loads(json.dumps(found)) == found
+    with pytest.raises(ValueError, match=f"none of {len(scores) + left_out} phrases has a relevant region"):
+        measure_attention(model, pairs, [[replace(one, regions=()) for one in told] for told in phrases], CPU)
 
 
 def test_attention_from_regions_alone_has_no_words_to_judge(folder, pairs):
