@@ -12,15 +12,13 @@ from aoq.pipeline.vectors import fetch, fetch_given
 CONTENT = bytes(range(256)) * 5
 
 
-def test_a_file_is_fetched_again_when_it_changed_or_its_copy_is_gone(tmp_path):
+def test_a_file_is_fetched_again_when_it_changed(tmp_path):
     source, cache = tmp_path / "vectors.safetensors", tmp_path / "cache"
     source.write_bytes(b"one")
     one = fetch(source.as_uri(), cache)
     source.write_bytes(b"two!")
     two = fetch(source.as_uri(), cache)
     assert (one.read_bytes(), two.read_bytes()) == (b"one", b"two!")
-    two.write_bytes(b"cut")
-    assert fetch(source.as_uri(), cache).read_bytes() == b"two!"
     assert fetch_given(f"{source.as_uri()}::text", cache) == f"{two}::text"
     assert fetch_given("vectors.npy::text", cache) == "vectors.npy::text"
     assert {path.suffix for path in cache.iterdir()} == {".seen", ".safetensors"}

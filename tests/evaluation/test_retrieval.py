@@ -120,8 +120,10 @@ def test_folds_members_and_captions_must_fit(monkeypatch):
         ensemble([np.zeros((2, 2)), np.zeros((2, 3))])
 
 
-def test_a_matrix_on_disk_is_not_read_whole(tmp_path, monkeypatch):
+def test_a_matrix_on_disk_is_not_read_whole_and_one_of_another_split_is_refused(tmp_path, monkeypatch):
     np.save(tmp_path / "similarity.npy", np.random.default_rng(0).random((500, 2000), dtype=np.float32))
+    with pytest.raises(ValueError, match=r"similarity.npy has float32 of shape \(500, 2000\), and the split 5 images"):
+        open_similarity(tmp_path / "similarity.npy", 5, 2000)
     similarity = open_similarity(tmp_path / "similarity.npy", 500, 2000)
     monkeypatch.setattr(retrieval, "_BLOCK_BYTES", similarity.nbytes // 50)
     tracemalloc.start()
@@ -129,13 +131,6 @@ def test_a_matrix_on_disk_is_not_read_whole(tmp_path, monkeypatch):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < similarity.nbytes / 4
-
-
-def test_a_matrix_of_another_split_is_refused(tmp_path):
-    np.save(tmp_path / "similarity.npy", np.zeros((2, 5), np.float32))
-    assert open_similarity(tmp_path / "similarity.npy", 2, 5).shape == (2, 5)
-    with pytest.raises(ValueError, match=r"similarity.npy has float32 of shape \(2, 5\), and the split 5 images"):
-        open_similarity(tmp_path / "similarity.npy", 5, 2)
 
 
 def slow_cross_ranks(similarity, image_of, identity=None):
