@@ -20,68 +20,56 @@ from aoq.pipeline.engine import let_waiting_threads_sleep
 
 COMMANDS = {
     "Make": {
-        "run": "Make an experiment, or one stage.",
-        "study": "Run a study: arms, models, seeds.",
-        "evaluate": "Evaluate an experiment's student.",
-        "prepare": "Make a dataset of photographs.",
-        "embed": "Embed images and captions.",
-        "estimate": "Estimate what mining will take.",
-        "mine": "Mine a table from your vectors.",
-        "to-judge": "Write pairs for a judge to fill in.",
-        "screen": "Flag suspected false negatives.",
-        "batches": "Write batches of hard negatives.",
-        "import-checkpoint": "Convert an official checkpoint.",
+        "run": ("run", "Make an experiment, or one stage."),
+        "study": ("run", "Run a study: arms, models, seeds."),
+        "evaluate": ("run", "Evaluate an experiment's student."),
+        "prepare": ("prepare", "Make a dataset of photographs."),
+        "embed": ("prepare", "Embed images and captions."),
+        "estimate": ("estimate", "Estimate what mining will take."),
+        "mine": ("mine", "Mine a table from your vectors."),
+        "to-judge": ("screen", "Write pairs for a judge to fill in."),
+        "screen": ("screen", "Flag suspected false negatives."),
+        "batches": ("batches", "Write batches of hard negatives."),
+        "import-checkpoint": ("checkpoint", "Convert an official checkpoint."),
     },
     "Look": {
-        "list": "List experiments, studies, stages.",
-        "status": "Show what is made or missing.",
-        "results": "Show recalls, with a verdict.",
-        "inspect": "Show an anchor's hardest negatives.",
-        "browse": "Browse tables and evaluations.",
-        "stats": "Describe a table's scores and hubs.",
-        "diff": "Compare the lists of two tables.",
-        "report": "Write one HTML page about runs.",
+        "list": ("run", "List experiments, studies, stages."),
+        "status": ("artifacts", "Show what is made or missing."),
+        "results": ("results", "Show recalls, with a verdict."),
+        "inspect": ("tables", "Show an anchor's hardest negatives."),
+        "browse": ("pages", "Browse tables and evaluations."),
+        "stats": ("tables", "Describe a table's scores and hubs."),
+        "diff": ("tables", "Compare the lists of two tables."),
+        "report": ("pages", "Write one HTML page about runs."),
     },
     "Check": {
-        "audit": "Check that a table is sound.",
-        "verify": "Check that artefacts are whole.",
-        "explain": "Show what a stage's key is made of.",
-        "data": "Check or annotate dataset folders.",
-        "gc": "List or delete unused artefacts.",
+        "audit": ("tables", "Check that a table is sound."),
+        "verify": ("artifacts", "Check that artefacts are whole."),
+        "explain": ("artifacts", "Show what a stage's key is made of."),
+        "data": ("prepare", "Check or annotate dataset folders."),
+        "gc": ("gc", "List or delete unused artefacts."),
     },
     "Share": {
-        "export": "Write a table for another trainer.",
-        "import-table": "Make a table of others' lists.",
-        "publish": "Write a table with a data card.",
+        "export": ("exchange", "Write a table for another trainer."),
+        "import-table": ("exchange", "Make a table of others' lists."),
+        "publish": ("exchange", "Write a table with a data card."),
     },
 }
-"""Each command's line fits 60 columns; a test compares it with the command's own."""
+"""Each group's commands: the module, and a line that fits 60 columns, the first of the command's own help."""
 
-_SHARED = {
-    "run": "list study evaluate",
-    "prepare": "embed data",
-    "checkpoint": "import-checkpoint",
-    "screen": "to-judge",
-    "artifacts": "status verify explain",
-    "tables": "audit stats diff inspect",
-    "exchange": "export import-table publish",
-    "pages": "browse report",
-}
-MODULE_OF = {name: module for module, names in _SHARED.items() for name in names.split()}
-"""Modules of the commands that have none of their own name."""
-GROUP_OF = {name: group for group, commands in COMMANDS.items() for name in commands}
+MODULES = {name: module for commands in COMMANDS.values() for name, (module, _) in commands.items()}
 
 
 class Commands(click.Group):
     """User errors print one line and exit with 1; bugs keep their traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(GROUP_OF)
+        return list(MODULES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in GROUP_OF:
+        if cmd_name not in MODULES:
             return None
-        module = import_module(f"aoq.pipeline.cli.{MODULE_OF.get(cmd_name, cmd_name)}")
+        module = import_module(f"aoq.pipeline.cli.{MODULES[cmd_name]}")
         command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         return command
 
@@ -89,15 +77,15 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            question = did_you_mean(args[0], GROUP_OF) or "`aoq --help` lists all commands."
+            question = did_you_mean(args[0], MODULES) or "`aoq --help` lists all commands."
             ctx.fail(f"there is no command {args[0]!r}; {question}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        width = max(map(len, GROUP_OF))
+        width = max(map(len, MODULES))
         for group, commands in COMMANDS.items():
             with formatter.section(group):
-                formatter.write_dl([(name.ljust(width), line) for name, line in commands.items()])
+                formatter.write_dl([(name.ljust(width), line) for name, (_, line) in commands.items()])
 
     def make_context(self, *given: Any, **options: Any) -> click.Context:
         escape_what_the_terminal_lacks()
