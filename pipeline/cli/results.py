@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,8 @@ def results_command(
         about = {"experiment": chain.experiment.name, "override": override, "rounds": rounds, **known}
         echo_json({**about, "verdict": gain_on_control(chain), **({"parts": apart} if parts else {})})
         return
-    _show_figures("", RECALL_COLUMNS.values(), _rows(chain, evaluation, beside, control), "model", "loss")
+    figures = RECALL_COLUMNS.values()
+    show_rows(("", *figures, "model", "loss"), _rows(chain, evaluation, beside, control), right=figures)
     if verdicts := "\n".join(filter(None, (gain_on_control(chain), elsewhere))):
         say(f"\n{verdicts}")
     teacher = teacher_of(chain)
@@ -101,11 +102,6 @@ def results_command(
     elif control and not control.artifact.exists():
         name, override = split_member(control.asked)
         echo_next(command_line("aoq", "evaluate", name, "--override", override))
-
-
-def _show_figures(first: str, figures: Iterable[str], rows: Iterable[Sequence[str]], *words: str, **more: Any) -> None:
-    """Print a table of names, figures and words."""
-    show_rows((first, *figures, *words), rows, right={*figures}, **more)
 
 
 def _trainings(chain: Chain) -> Iterator[tuple[str, str, Member]]:
@@ -193,8 +189,8 @@ def _show_study(planned: PlannedStudy, models: Sequence[str], arms: Sequence[str
         return
     width = None if sys.stdout.isatty() else STUDY_WIDTH
     for model in dict.fromkeys(line["model"] for line in lines):
-        (first, *numbers), *rows = table_of(study, model, lines)
-        _show_figures(first, numbers, rows, title=f"{model} ({study.models[model]})", width=width)
+        header, *rows = table_of(study, model, lines)
+        show_rows(header, rows, right=header[1:], title=f"{model} ({study.models[model]})", width=width)
         say()
     if not lines:
         say("none of these trainings exists yet.\n")
