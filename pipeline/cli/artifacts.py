@@ -21,6 +21,7 @@ from aoq.pipeline.settings import configured_path, runs_root
 from aoq.pipeline.stages.chain import Chain, run_name
 from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.tables.card import describe_guarantee
+from aoq.pipeline.tables.files import directions_of, read_manifest, search_facts
 
 
 def takes_chains(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,26 +76,27 @@ def status_command(chains: Sequence[Chain], as_json: bool) -> None:
     One line per stage of EXPERIMENT, by default of each experiment that has artefacts, with its key. `aoq run
     EXPERIMENT --round STAGE` makes a stage.
     """
-    of_each = {chain.asked: {name: _state(one) for name, one in all_stages(chain).items()} for chain in chains}
+    of_each = {
+        chain.asked: [{"stage": name, **_state(one)} for name, one in all_stages(chain).items()] for chain in chains
+    }
     if as_json:
-        lists = [[{"stage": name, **about} for name, about in stages.items()] for stages in of_each.values()]
-        echo_json(dict(zip(of_each, lists, strict=True)) if _is_of_all() else lists[0])
+        echo_json(of_each if _is_of_all() else of_each[chains[0].asked])
         return
-    for chain, stages in zip(chains, of_each.values(), strict=True):
-        _show_stages(chain, stages)
+    for chain in chains:
+        _show_stages(chain, of_each[chain.asked])
 
 
-def _show_stages(chain: Chain, stages: Mapping[str, Mapping[str, Any]]) -> None:
+def _show_stages(chain: Chain, stages: Sequence[Mapping[str, Any]]) -> None:
     rows, own = [], chain.asked if _is_of_all() else ""
-    for name, about in stages.items():
+    for about in stages:
         style, figures = {"begun": "yellow"}.get(about["state"], "dim"), ("", "", "")
         if about["state"] == "done":
             finished = about["finished"][5:16].replace("T", " ")
             style, figures = "", (finished, f"{about['seconds']:.0f} s", decimal(about["bytes"]))
-        rows.append((name, styled((about["state"], style)), *figures, about["key"]))
+        rows.append((about["stage"], styled((about["state"], style)), *figures, about["key"]))
     show_rows(("stage", "state", "made", "took", "size", "key"), rows, title=own)
     say(f"below {chain['dataset'].root}")
-    if missing := [stage for stage in chain.stages if stage in stages and stages[stage]["state"] != "done"]:
+    if missing := [one["stage"] for one in stages if one["stage"] in chain.stages and one["state"] != "done"]:
         echo_next(to_make(next(s for s in ("second_round", "hard_negatives", *missing) if s in missing), own))
 
 
@@ -224,8 +226,6 @@ def changed_data(chain: Chain) -> list[str]:
 def _inexact(artifact: Artifact) -> Iterator[tuple[str, str]]:
     """Yield the guarantee of each direction that is not exact; damaged tables are reported as problems already."""
     if artifact.stage == "hard_negatives":
-        from aoq.pipeline.tables.files import directions_of, read_manifest, search_facts
-
         with suppress(ValueError, OSError):
             manifest = read_manifest(artifact.path / "table")
             for direction in directions_of(manifest):

@@ -19,6 +19,7 @@ from aoq.pipeline.config.load import names_in
 from aoq.pipeline.files import LOCK, reclaim, scratch_in, writing_in
 from aoq.pipeline.settings import configured_path, runs_root
 from aoq.pipeline.stages.plan import plan
+from aoq.pipeline.tables.files import read_manifest
 
 
 @click.command("gc")
@@ -125,12 +126,10 @@ def _needed(root: Path, data_root: Path, runs: Iterable[Path]) -> set[Path]:
 
 def _indexes(root: Path, needed: Iterable[Path]) -> set[Path]:
     """Find the indexes that searched the needed tables; all of them while one is searching a table."""
-    from aoq.pipeline.tables.files import read_manifest as read_table_manifest
-
     if any(root.glob(f"hard_negatives/.*.work/{UNITS}/index-*.unit")):
         return set(root.glob("index/*"))
     tables = (
         path / "table" for path in needed if path.parent.name == "hard_negatives" and (path / MANIFEST_FILE).exists()
     )
-    directions = (about for table in tables for about in read_table_manifest(table)["directions"].values())
+    directions = (about for table in tables for about in read_manifest(table)["directions"].values())
     return {root / "index" / about["index"]["key"] for about in directions if "index" in about}

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import click
+import luigi
+from luigi.retcodes import retcode
 
 from aoq.pipeline.cli.options import (
     EXPERIMENT,
@@ -103,8 +105,6 @@ def study_command(study: str, data_root: str, artifact_root: str, **engine: Any)
 
 def _make(task: MakingTask, workers: int, **engine: Any) -> None:
     """Run the task and what it needs; exit with Luigi's code if anything failed."""
-    import luigi
-
     set_engine(**{name: value for name, value in engine.items() if value is not None})
     luigi.configuration.get_config().set("core", "workers", str(workers))  # where tasks look for it
     ended = luigi.build([task], detailed_summary=True)
@@ -116,8 +116,6 @@ def _make(task: MakingTask, workers: int, **engine: Any) -> None:
 
 def _exit_code(status: str) -> int:
     """The code of [retcode] in luigi.cfg that `luigi` would end with."""
-    from luigi.retcodes import retcode
-
     codes = retcode()
     of_status: dict[str, int] = {
         "FAILED": codes.task_failed,
