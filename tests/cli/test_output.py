@@ -87,45 +87,32 @@ print(json.dumps([[one.exit_code, one.stderr] for one in ended]))
 """
 
 
-@pytest.fixture
-def commands(mined, folder, golden_file, tmp_path):
-    """Each writes `out` in the folder `locked`."""
-    rng, table = np.random.default_rng(0), folder
+def test_the_folder_is_named(mined, folder, golden_file, tmp_path):
+    rng, locked = np.random.default_rng(0), tmp_path / "locked"
+    locked.mkdir(0o555)
     for name, rows in (("images", 40), ("captions", 120)):
         np.save(tmp_path / f"{name}.npy", rng.normal(size=(rows, 8)).astype(np.float32))
-    (tmp_path / "locked").mkdir()
-    vectors = (tmp_path / "images.npy", tmp_path / "captions.npy")
-    lists = [np.zeros((count, 3), dtype=np.int64) for count in (40, 120)]
-    for name, ids in zip(("i2t_a.npy", "t2i_a.npy"), lists, strict=True):
-        np.save(tmp_path / name, ids)
-    return [
-        ("mine", *vectors, "out", "--per-image", 3, "--h-captions", 5, "--h-images", 5),
-        ("screen", table, "out", "--mutual-rank", 3),
-        ("to-judge", table, "out.csv"),
-        ("publish", table, "out"),
-        ("import-table", tmp_path / "i2t_a.npy", "out", "--per-image", 3),
-        ("import-checkpoint", golden_file("ckpt_scan_bigru.pth.tar"), "out"),
-        ("export", table, "out", "--format", "triplet", "--direction", "t2i"),
-        *(("export", table, "out", "--format", name) for name in ("trec", "aoq")),
-        ("report", TINY, "--output", "out", "--artifact-root", mined),
-    ]
-
-
-def test_the_folder_is_named(commands, tmp_path):
-    locked = tmp_path / "locked"
-    locked.chmod(0o555)
-    given = [
-        [str(part) if part not in ("out", "out.csv") else str(locked / part) for part in command]
-        for command in commands
+    for name, rows in (("i2t_a", 40), ("t2i_a", 120)):
+        np.save(tmp_path / f"{name}.npy", np.zeros((rows, 3), dtype=np.int64))
+    vectors, out = (tmp_path / "images.npy", tmp_path / "captions.npy"), locked / "out"
+    commands = [
+        ("mine", *vectors, out, "--per-image", 3, "--h-captions", 5, "--h-images", 5),
+        ("screen", folder, out, "--mutual-rank", 3),
+        ("to-judge", folder, locked / "out.csv"),
+        ("publish", folder, out),
+        ("import-table", tmp_path / "i2t_a.npy", out, "--per-image", 3),
+        ("import-checkpoint", golden_file("ckpt_scan_bigru.pth.tar"), out),
+        ("export", folder, out, "--format", "trec"),
+        ("report", TINY, "--output", out, "--artifact-root", mined),
     ]
     done = subprocess.run(
         [*FORBIDDING, sys.executable, "-c", RUN],
-        input=json.dumps(given),
+        input=json.dumps([[*map(str, command)] for command in commands]),
         capture_output=True,
         text=True,
         check=True,
         env={**os.environ, "MPLCONFIGDIR": str(tmp_path)},  # where matplotlib has not looked for fonts yet
     )
-    for command, (code, said) in zip(given, json.loads(done.stdout), strict=True):
+    for command, (code, said) in zip(commands, json.loads(done.stdout), strict=True):
         assert (code, said) == (1, f"error: {locked} may not be written (permission denied).\n"), command
     assert not list(locked.iterdir())
