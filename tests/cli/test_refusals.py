@@ -8,7 +8,6 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
@@ -65,12 +64,10 @@ export corpus out --format triplet --image-texts query.txt --direction i2t :: tr
 export corpus out --format triplet $CORPUS_TEXTS :: say whose lists: --direction
 export corpus out --format triplet $CORPUS_TEXTS --direction i2t --caption-root . :: a caption goes as its picture or as
 export corpus out --format trec --caption-root . :: trec has ids alone, and has no place for pictures; leave out --c
-export corpus out --format trec --caption-ids query_ids.txt :: 12 caption ids are given for a table of 40
 export corpus out --format negclip --image-root . --caption-root . :: negclip has captions as texts; give
 export corpus out --format colpali $T2I --image-texts query.txt --caption-root . :: queries as text, and t2i has pic
 export set out --format triplet $ITEM_TEXTS --direction t2i :: in one set both directions have the same lists
 export set out --format triplet $ITEM_TEXTS --captions item.txt :: this table is of one set, whose rows go by --image-
-export set out --format triplet --image-ids item_ids.txt :: triplet has the images' pictures, and none are given
 export set out --format negclip $ITEM_TEXTS :: negclip joins images and captions, and this table is of one set
 export set out --format triplet --data . :: --data has images and captions, and the table is of one set
 export set out --format trec --image-ids query_ids.txt :: 12 item ids are given for a table of 25
@@ -80,32 +77,21 @@ mine $D item.npy out $TWIN --sides a b :: --sides names two sides, and IMAGES al
 mine $D item.npy out :: give the true pairs
 mine $D $E query.npy document.npy --pairs pairs.qrels :: OUTPUT is missing after document.npy
 mine $D $E query.npy document.npy item.npy out --unpaired :: item.npy is one too many
-mine $D $E query.npy document.npy out $CORPUS --per-image 2 :: give the true pairs
 mine $D $E query.npy document.npy out --unpaired --min-grade 2 :: --min-grade is about the grades of
 mine $D $E item.npy item.npy out --unpaired :: IMAGES and CAPTIONS are the same vectors, and row 0 is not paired
-mine $D $E query.npy document.npy out --pairs pairs.qrels :: 'q0' is no row number; give --image-ids
 mine $D $E query.npy document.npy out --pairs pairs.qrels --image-ids item_ids.txt :: 25 image ids are given for 12
-mine $D $E query.npy document.npy out $CORPUS --min-grade 9 :: no pair has a grade of at least 9, the highest
-mine query.npy document.npy out $CORPUS --h-captions 41 :: at most 40 negatives in a list; lower it to at most 40
-mine $D $E query.npy document.npy out $CORPUS --caption-ids document_ids.parquet :: names no column of ids; those of tex
-mine $D item.npy out $TWIN --image-ids query_ids.txt :: 12 image ids are given for 25 vectors
-audit demmo :: demmo is neither an experiment nor a table's folder with manifest.json; did you mean 'demo'?
 batches table out --batch-size 8 --ranks 3 :: '3' is not START:STOP, such as 30:130
 batches table out --batch-size 8 --ranks 5:5 :: 0 <= START < STOP; got 5:5
 batches table out --batch-size 8 --ranks 12:20 :: begin after the table's 6 of i2t
-batches table table --batch-size 8 :: table is there already
 batches table out --batch-size 8 --write-shards :: give --data, or --image-root and --texts
 diff table table --depth 999 :: a depth of 999 is asked for
 estimate :: give IMAGES and CAPTIONS, or --experiment NAME
 estimate $PAIRED --experiment demo :: give IMAGES and CAPTIONS, or
-estimate --experiment $TINY --h-images 60 :: --h-images is for IMAGES and CAPTIONS; an experiment has its own
+estimate --experiment $TINY --h-images 60 :: an experiment has its own, in its [mining] or in [engine] of luigi.cfg
 estimate $PAIRED --override seed=1 :: --override is for an --experiment.
 estimate $PAIRED --search best :: there is no search 'best'
 estimate images.npy captions.npy --per-image 2 --h-captions 29 :: lower it to at most 28
-estimate --experiment nothing :: unknown experiment 'nothing'
-estimate --experiment $TINY --memory-mb 200 :: in its [mining] or in [engine] of luigi.cfg
 estimate --experiment ./fused.toml :: 'fused' mines and trains nothing, so there is nothing to estimate. It is made of
-evaluate demmo :: did you mean 'demo'?
 explain $TINY@seed=1 hard_negatives --override seed=2 :: put all into one place
 export table out --format csv :: there is no format 'csv'; formats are triplet, n-tuple,
 export table out --format triplet :: say whose lists: --direction i2t (of images) or t2i (of captions)
@@ -135,22 +121,17 @@ export table out --format triplet $T2I $NAMES --image-root broken :: 3.jpg is no
 export table out --format triplet $T2I $NAMES --image-ids part.txt --image-root bare :: 0.jpg.part does not end like
 export table out --format ids $T2I $NAMES --image-texts captions.txt :: 30 texts of images are given for
 export table captions.txt --format triplet $T2I $TEXTS :: captions.txt is there already
-export table nowhere/out --format triplet $T2I $TEXTS :: is no folder to write to
-export nowhere out --format triplet $T2I $TEXTS :: nowhere is neither an experiment nor a table's folder
-export unpaired out --format triplet $T2I $TEXTS :: no caption belongs to any image
-export nobody out --format triplet $T2I $TEXTS :: does not hold the pairs whose sha256
 export lost out --format triplet $T2I $TEXTS :: positives.parquet does not exist
+export unpaired out --format triplet $T2I $TEXTS :: no caption belongs to any image
 import-table x.npy out --unpaired :: is no file of lists; name i2t_NAME.npy
 import-table i2t.npy out --unpaired :: i2t.npy is no file
 import-table i2t.npy out :: give the true pairs: --pairs FILE, --per-image K, --data FOLDER or --unpaired
 import-checkpoint lost.tar out :: lost.tar does not exist; give the path
 import-checkpoint page.tar out :: is a web page
 import-checkpoint hostile.tar out :: was refused
-import-checkpoint page.tar nowhere/out :: is no folder to write to
 import-table whole/i2t_x.npy back --per-image 2 --vectors images.npy few.npy :: 15 images and 2 captions, and lists
 inspect table --image 15 :: rows are 0 to 14
 inspect table --image nowhere.jpg :: neither an id nor a row
-inspect table --caption 30 :: rows are 0 to 29
 inspect table :: name one anchor
 inspect table --image 0 --texts short.txt :: 2 texts are given
 inspect table --image 0 --only left :: --only needs a view
@@ -194,8 +175,6 @@ screen table out $CLEAN short.npy :: short.npy is damaged or not a Parquet file
 study demmo :: error: unknown study 'demmo'; did you mean 'demo'? `aoq list` shows all.
 to-judge demmo out.csv :: demmo is neither an experiment nor a table's folder with manifest.json; did you mean 'demo'?
 to-judge table pairs.xlsx :: pairs.xlsx should be a file that ends in one of .parquet, .csv, .tsv, .jsonl
-to-judge table there.csv :: there.csv is there already
-to-judge table pairs.csv --texts short.txt :: 2 texts are given for a table of 30
 to-judge table pairs.csv --data . --texts short.txt :: leave out --texts
 to-judge table pairs.csv --view empty :: the view suspects none of the first 10 of each list
 """
@@ -223,7 +202,6 @@ def world(tmp_path_factory):
     shutil.copytree("pictures", "bare")
     for picture in [*Path("bare").iterdir()]:
         picture.rename(f"{picture}.part")
-    Path("there.csv").touch()
     Path("page.tar").write_text("<html>")
     Path("hostile.tar").write_bytes(b"cos\nmkdir\n(S'ran'\ntR.")
     Path("far.csv").write_text("caption_id,image_id,probability\n300,0,1\n")
@@ -238,7 +216,7 @@ def world(tmp_path_factory):
     write_clean_pairs(Path("high.parquet"), np.full(IMAGES * EACH, 1.5, np.float32))
     for view, rule in (("view", "--mutual-rank"), ("empty", "--range-min")):
         run("screen", "table", view, rule, 2 if view == "view" else 1)
-    for name in ("other", "changed", "uncertified", "unpaired", "nobody", "lost"):
+    for name in ("other", "changed", "uncertified", "unpaired", "lost"):
         pairs = ("--unpaired",) if name == "unpaired" else ("--per-image", EACH)
         run("mine", "images.npy", "captions.npy", name, *pairs, "--h-captions", 5, "--h-images", 4)
     lists = pq.read_table("changed/i2t.parquet")
@@ -246,8 +224,6 @@ def world(tmp_path_factory):
     pq.write_table(lists.set_column(3, "positive_score", scores), "changed/i2t.parquet")
     bounds = "uncertified/i2t.certificates.parquet"
     pq.write_table(pq.read_table(bounds).slice(0, 0), bounds)
-    nobody = {"caption_id": pa.array([], pa.int32()), "image_id": pa.array([], pa.int32())}
-    pq.write_table(pa.table(nobody), "nobody/positives.parquet")
     Path("lost/positives.parquet").unlink()
     for number, lines in enumerate(RUNS.values()):
         (folder / f"run{number}").mkdir()
