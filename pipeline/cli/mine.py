@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shlex
@@ -34,6 +33,7 @@ from aoq.pipeline.files import digest, file_sha256, scratch_beside
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.settings import configured_engine, configured_path
 from aoq.pipeline.tables.card import describe_guarantee
+from aoq.pipeline.tables.files import read_manifest
 from aoq.pipeline.tables.pairs import TWO_SIDES, pairing_sha256
 from aoq.pipeline.tables.writing import write_ids
 from aoq.pipeline.vector_files import VECTOR_READERS, VectorFile
@@ -84,8 +84,7 @@ def mine_command(
             raise ValueError(f"{output} exists already; remove it or choose another folder.")
         _mine(dict(zip(TWO_SIDES, (images, *captions), strict=False)), build, engine, options)
         os.replace(build / "table", output)
-    manifest = json.loads((output / "manifest.json").read_text(encoding="utf-8"))
-    for direction, about in manifest["directions"].items():
+    for direction, about in read_manifest(output)["directions"].items():
         echo(f"{direction}: {about['anchors']} lists of {about['h']}, {describe_guarantee(about)}")
         if "index" in about:
             index = configured_path("artifact_root") / "index" / about["index"]["key"]
