@@ -80,7 +80,7 @@ def aoq(mined):
 
 
 def write_files():
-    """Vectors, a table of them, and the texts, in the current directory."""
+    """Vectors, texts and judgements in the current directory; `table` and `corpus`, of two sides, and `set`, of one."""
     rng = np.random.default_rng(0)
     np.save("images.npy", rng.normal(size=(IMAGES, 7)).astype(np.float32))
     np.save("captions.npy", rng.normal(size=(IMAGES * EACH, 7)).astype(np.float32))
@@ -92,10 +92,6 @@ def write_files():
     Path("pictures").mkdir()
     for row in range(IMAGES):
         Path("pictures", f"{row}.jpg").write_bytes(JPEG)
-
-
-def write_corpus():
-    """Vectors, ids, texts, judgements; `corpus`, a table of two sides, and `set`, one of one set."""
     rng = np.random.default_rng(0)
     for name, rows in (("query", QUERIES), ("document", DOCUMENTS), ("item", ITEMS)):
         np.save(f"{name}.npy", unit(rng, rows, 6))
@@ -112,24 +108,16 @@ def write_corpus():
 
 @pytest.fixture(scope="session")
 def written(tmp_path_factory):
-    """Folders with what `write_files` and `write_corpus` write."""
-    folders = {write: tmp_path_factory.mktemp("written") for write in (write_files, write_corpus)}
-    for write, folder in folders.items():
-        with pytest.MonkeyPatch.context() as patch:
-            patch.chdir(folder)
-            write()
-    return folders
+    """A folder with what `write_files` writes."""
+    folder = tmp_path_factory.mktemp("written")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        write_files()
+    return folder
 
 
 @pytest.fixture
 def files(written, tmp_path, monkeypatch):
     """A copy of what `write_files` writes, where commands run."""
     monkeypatch.chdir(tmp_path)
-    return shutil.copytree(written[write_files], tmp_path, dirs_exist_ok=True)
-
-
-@pytest.fixture
-def corpus(written, tmp_path, monkeypatch):
-    """A copy of what `write_corpus` writes, where commands run."""
-    monkeypatch.chdir(tmp_path)
-    return shutil.copytree(written[write_corpus], tmp_path, dirs_exist_ok=True)
+    return shutil.copytree(written, tmp_path, dirs_exist_ok=True)

@@ -19,7 +19,7 @@ from tests.mining.conftest import check
 ITEM_TEXTS = ("--image-texts", "item.txt", "--image-ids", "item_ids.txt")
 
 
-def test_a_corpus_of_many_to_many_pairs_equals_its_definition(corpus):
+def test_a_corpus_of_many_to_many_pairs_equals_its_definition(files):
     table, one, other = read_table("corpus"), np.load("query.npy"), np.load("document.npy")
     assert audit(Path("corpus")) == []
     assert {*map(tuple, table.positives.tolist())} == PAIRS
@@ -30,7 +30,7 @@ def test_a_corpus_of_many_to_many_pairs_equals_its_definition(corpus):
     check(table.t2i, other, one, queries_of, H["t2i"])
 
 
-def test_a_higher_grade_leaves_the_others_as_candidates(corpus):
+def test_a_higher_grade_leaves_the_others_as_candidates(files):
     graded = ("--min-grade", 2, "--h-captions", DOCUMENTS - 1, "--h-images", 4)
     aoq("mine", "query.npy", "document.npy", "best", *CORPUS, *graded)
     table = read_table("best")
@@ -38,7 +38,7 @@ def test_a_higher_grade_leaves_the_others_as_candidates(corpus):
     assert 9 in table.i2t.negative_ids[0]
 
 
-def test_an_estimate_takes_the_same_arguments(corpus):
+def test_an_estimate_takes_the_same_arguments(files):
     for given in (("query.npy", "document.npy", *CORPUS[:-3], *DEPTHS), ("item.npy", *TWIN, *DEPTHS[:2])):
         shown = aoq("estimate", *given, "--json")
     found = json.loads(shown.stdout)
@@ -47,7 +47,7 @@ def test_an_estimate_takes_the_same_arguments(corpus):
 
 
 @pytest.mark.parametrize("table", ["corpus", "set"])
-def test_every_command_takes_the_table(corpus, table):
+def test_every_command_takes_the_table(files, table):
     ids = f"{'query' if table == 'corpus' else 'item'}_ids.txt"
     commands = [
         ("audit", table),
@@ -76,7 +76,7 @@ def test_every_command_takes_the_table(corpus, table):
     assert "$" not in card
 
 
-def test_the_lines_of_the_document_run(corpus):
+def test_the_lines_of_the_document_run(files):
     """The lines of the section `Any corpus` run, with vectors of these names."""
     text = (TINY.parent.parent / "docs" / "tables.md").read_text(encoding="utf-8")
     section = text.split("## Any corpus\n")[1].split("\n## ")[0]
@@ -106,7 +106,7 @@ def exported(name, given, *, table, out="out"):
     return Path(out)
 
 
-def test_texts_of_one_set_are_written_once(corpus):
+def test_texts_of_one_set_are_written_once(files):
     folder = exported("triplet", ITEM_TEXTS, table="set")
     rows = pq.read_table(folder / "train.parquet").to_pylist()
     lists = read_table("set").i2t.negative_ids
@@ -128,7 +128,7 @@ def test_texts_of_one_set_are_written_once(corpus):
     }
 
 
-def test_a_run_by_ids_is_read_back_with_its_judgements(corpus):
+def test_a_run_by_ids_is_read_back_with_its_judgements(files):
     exported("trec", NAMED, table="corpus", out="run")
     back = ("import-table", "run/i2t.trec", "back", "--pairs", "pairs.qrels", *NAMED)
     shown = aoq(*back, "--vectors", "query.npy", "document.npy")

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from aoq.pipeline.cli import main
 from aoq.pipeline.data.noise import write_clean_pairs
-from tests.cli.conftest import CORPUS, EACH, IMAGES, NAMED, TINY, TWIN, run, write_corpus, write_files
+from tests.cli.conftest import CORPUS, EACH, IMAGES, NAMED, TINY, TWIN, run, write_files
 
 RUNS = {
     "i2t.trec:1: 5 fields where a TREC run has 6": "0 Q0 1 1 0.5\n",
@@ -192,7 +192,6 @@ def world(tmp_path_factory):
     before = Path.cwd()
     os.chdir(folder)
     write_files()
-    write_corpus()
     for name, texts in (("short", ["one", "two"]), ("same", ["x" if n in (3, 4) else str(n) for n in range(IMAGES)])):
         Path(f"{name}.txt").write_text("".join(f"{text}\n" for text in texts))
     Path("labels.txt").write_text("".join(f"{row % 5}\n" for row in range(IMAGES * EACH)))

@@ -22,7 +22,7 @@ from tests.cli.conftest import QUERIES, TINY, run
 
 
 @pytest.fixture
-def files(world, embeddings, tmp_path):
+def given(world, embeddings, tmp_path):
     """The world's captions, the teacher's vectors, and one pair that people said matches."""
     (tmp_path / "known.json").write_text('{"7": [3]}')
     write_clean_pairs(tmp_path / "clean_pairs.parquet", PROBABILITIES)
@@ -46,16 +46,16 @@ RULES = {
 }
 
 
-def test_it_judges_as_the_rules_do(folder, files, tmp_path):
-    arguments = [part for option, file in files.items() for part in (option, file)]
+def test_it_judges_as_the_rules_do(folder, given, tmp_path):
+    arguments = [part for option, file in given.items() for part in (option, file)]
     for rule, value in RULES.items():
         arguments += [f"--{rule.replace('_', '-')}", *([] if value is True else [value])]
     shown = run("screen", folder, tmp_path / "view", *arguments)
     table = read_table(folder)
     known = Knowledge(
-        files["--texts"].read_text().splitlines(),
-        np.load(files["--images"]),
-        np.load(files["--captions"]),
+        given["--texts"].read_text().splitlines(),
+        np.load(given["--images"]),
+        np.load(given["--captions"]),
         np.array([[3, 7]], np.int32),
         PROBABILITIES,
     )
@@ -191,7 +191,7 @@ def asked(table, *options):
     return [(pair(row), row.get("image"), row.get("caption")) for row in read(file)]
 
 
-def test_rows_go_by_the_ids_beside_the_table_unless_others_are_given(corpus):
+def test_rows_go_by_the_ids_beside_the_table_unless_others_are_given(files):
     for (query, document), *names in asked("corpus"):
         assert names == [f"q{query}", f"d{document}"]
     pq.write_table(pa.table({"name": [f"other{row}" for row in range(QUERIES)]}), "names.parquet")
@@ -199,7 +199,7 @@ def test_rows_go_by_the_ids_beside_the_table_unless_others_are_given(corpus):
         assert names == [f"other{query}", f"d{document}"]
 
 
-def test_both_rows_of_a_pair_of_one_set_go_by_one_kind_of_name(corpus):
+def test_both_rows_of_a_pair_of_one_set_go_by_one_kind_of_name(files):
     for (first, second), *names in asked("set"):
         assert names == [f"i{first}", f"i{second}"]
     for (first, second), *names in asked("set", "--texts", "item.txt"):
