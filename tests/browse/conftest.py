@@ -96,9 +96,11 @@ class Browser:
         assert answer.status_code == 200, answer.text
         return answer.text
 
-    def mark(self, image, caption, match="yes", **other):
-        form = {"token": self.token, "image": image, "caption": caption, "match": match, "back": "/image/0", **other}
-        return self.client.post("/mark", data=form, base_url="http://127.0.0.1:8765")
+    def post(self, address, **form):
+        return self.client.post(address, data={"token": self.token, **form}, base_url="http://127.0.0.1:8765")
+
+    def mark(self, image, caption, match="yes", back="/image/0", **other):
+        return self.post("/mark", image=image, caption=caption, match=match, back=back, **other)
 
 
 def marks_in(file, source):

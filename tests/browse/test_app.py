@@ -81,8 +81,7 @@ def test_a_mark_shows_wherever_the_pair_does(browse, source):
 
 
 def test_marks_are_taken_back_one_by_one(browse):
-    refused = browse.client.post("/undo", data={"token": browse.token}, base_url="http://127.0.0.1:8765")
-    assert refused.status_code == 400
+    assert browse.post("/undo").status_code == 400
     said = [(7, 30, "yes"), (7, 30, "no"), (3, 40, "no"), (7, 30, "none")]
     states = [(None, None)]
     for image, caption, match in said:
@@ -91,11 +90,10 @@ def test_marks_are_taken_back_one_by_one(browse):
     assert states[1:] == [(True, None), (False, None), (False, False), (None, False)]
     for (image, _, _), state in zip(said[::-1], states[-2::-1], strict=True):
         assert "Undo" in browse.text("/")
-        answer = browse.client.post("/undo", data={"token": browse.token}, base_url="http://127.0.0.1:8765")
-        assert answer.headers["Location"] == f"/image/{image}"
+        assert browse.post("/undo").headers["Location"] == f"/image/{image}"
         assert (browse.marks.of(7, 30), browse.marks.of(3, 40)) == state
     assert "Undo" not in browse.text("/")
-    assert browse.client.post("/undo", data={"token": "x"}, base_url="http://127.0.0.1:8765").status_code == 403
+    assert browse.post("/undo", token="x").status_code == 403
 
 
 def test_a_request_without_host_is_refused_and_no_version_is_named(served):

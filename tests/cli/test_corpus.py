@@ -97,10 +97,6 @@ def test_the_lines_of_the_document_run(files):
     assert read_table("table0").positives.tolist() == [[0, 3], [4, 11]]
 
 
-def said(row):
-    return f"text of item {row}"
-
-
 def exported(name, given, *, table, out="out"):
     aoq("export", table, out, "--format", name, "--num-negatives", 3, *given)
     return Path(out)
@@ -111,12 +107,10 @@ def test_texts_of_one_set_are_written_once(files):
     rows = pq.read_table(folder / "train.parquet").to_pylist()
     lists = read_table("set").i2t.negative_ids
     listed = [(one, other, row) for one, other in sorted(TWINS) for row in lists[one, :3].tolist()]
-    assert [(row["anchor"], row["positive"], row["negative"]) for row in rows] == [
-        tuple(map(said, each)) for each in listed
-    ]
+    assert [tuple(row.values()) for row in rows] == [tuple(f"text of item {one}" for one in each) for each in listed]
     folder = exported("ids", ITEM_TEXTS, table="set", out="ids")
     assert sorted(path.name for path in folder.iterdir()) == ["README.md", "items.parquet", "train.parquet"]
-    assert pq.read_table(folder / "items.parquet").to_pylist()[3] == {"item_id": "i3", "text": said(3)}
+    assert pq.read_table(folder / "items.parquet").to_pylist()[3] == {"item_id": "i3", "text": "text of item 3"}
     assert 'train, items = (load_dataset("ids", name, split="train") for name in ("train", "items"))' in (
         (folder / "README.md").read_text()
     )

@@ -62,9 +62,7 @@ def test_it_is_what_the_pipeline_mines(run, files):
     assert sorted(path.name for path in files.glob(".*")) == []
 
 
-@pytest.fixture
-def labelled(files):
-    """Labels of both sides, the pairs that they make, and equal images."""
+def test_labels_and_equal_photographs_stand_for_the_pairs_that_they_make(run, files):
     images, captions = np.arange(IMAGES) % 5, np.arange(IMAGES * EACH) % 5
     np.save("image_labels.npy", images)
     np.save("caption_labels.npy", captions)
@@ -74,9 +72,6 @@ def labelled(files):
     own, of_others = np.arange(IMAGES * EACH) // EACH, {3: 7, 7: 3}
     pairs = [(image, row) for row, one in enumerate(own) for image in {one, of_others.get(int(one), int(one))}]
     np.save("shared.npy", np.array(pairs))
-
-
-def test_labels_and_equal_photographs_stand_for_the_pairs_that_they_make(run, files, labelled):
     for output, options in {
         "labels": ("--labels", "image_labels.npy", "--labels", "caption_labels.npy"),
         "pairs": ("--pairs", "pairs.npy"),
@@ -155,27 +150,19 @@ def test_default_lists_are_as_long_as_the_data_allow_and_padded(files):
     assert "lower it to at most 39" in aoq(*mine, "other", "--h-captions", 40, code=1).stderr
 
 
-NAMED = ("--image-ids", "images.feather::key", "--caption-ids", "captions.feather::key")
-
-
-@pytest.fixture
-def named(run, files):
-    """A table of vectors with ids, and the ids of both sides."""
+def test_ids_are_kept_beside_the_lists(run, files):
     sides = {}
     for side, matrix in zip(("images", "captions"), vectors(), strict=True):
         sides[side] = [f"{side[0]}-{row}" for row in range(len(matrix))]
         lists = pa.FixedSizeListArray.from_arrays(pa.array(matrix.ravel()), 7)
         feather.write_feather(pa.table({"key": sides[side], "vector": lists}), f"{side}.feather")
-    run("--per-image", EACH, *NAMED, images="images.feather::vector", captions="captions.feather")
-    return sides
-
-
-def test_ids_are_kept_beside_the_lists(run, files, named):
+    ids = ("--image-ids", "images.feather::key", "--caption-ids", "captions.feather::key")
+    run("--per-image", EACH, *ids, images="images.feather::vector", captions="captions.feather")
     run("--per-image", EACH, output="bare")
     assert hashes(files / "table") == hashes(files / "bare")
     table = read_table(files / "table")
-    assert table.ids == named
+    assert table.ids == sides
     assert "ids" not in read_table(files / "bare").manifest
     assert audit(files / "table") == []
     table.save(files / "saved")
-    assert read_table(files / "saved").ids == named
+    assert read_table(files / "saved").ids == sides
