@@ -99,7 +99,6 @@ def test_search_finds_captions_and_is_paged(browse, source):
         ("/caption/350", 404, "captions 0 to 349"),
         ("/image/abc", 404, "images 0 to 69"),
         ("/image/" + "9" * 5000, 404, "images 0 to 69"),
-        ("/caption/350/listed", 404, "captions 0 to 349"),
         ("/image/1?page=abc", 400, "page=abc: give a whole number."),
         ("/image/1?page=3", 400, "there is no page 3; choose one of 1 to 2."),
         ("/image/1?table=2", 400, "there is no table 2; choose one of 0 to 1."),

@@ -19,13 +19,6 @@ def import_checkpoint(*arguments, code=0):
     return run("import-checkpoint", *arguments, code=code)
 
 
-def lines_to_write(shown):
-    """The lines that the command says belong into an experiment."""
-    return textwrap.dedent(
-        "\n".join(line for line in shown.split("\n\n", 1)[1].splitlines() if line[:4] in ("    ", ""))
-    )
-
-
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_weights_are_written_that_load_with_the_lines_of_an_experiment(golden_file, tmp_path, name):
     """[model] as shown is what the weights are compared with when they become the teacher, or what is evaluated."""
@@ -38,7 +31,8 @@ def test_weights_are_written_that_load_with_the_lines_of_an_experiment(golden_fi
         assert f"  {key} = {value}\n" in done.stdout
     assert f"Written to {output}." in done.stdout
     assert os.listdir(tmp_path) == ["imported.safetensors"]
-    lines = lines_to_write(done.stdout).replace("[dataset]", '[dataset]\nfolder = "f30k_precomp"')
+    shown = [line for line in done.stdout.split("\n\n", 1)[1].splitlines() if line[:4] in ("    ", "")]
+    lines = textwrap.dedent("\n".join(shown)).replace("[dataset]", '[dataset]\nfolder = "f30k_precomp"')
     mines = "vsrn" in name
     if mines:
         lines += "\n[mining]\n[second_round]\nepochs = 1\nloss.name = 'adapoffquin'\n"

@@ -50,7 +50,6 @@ def test_images_that_get_no_thumbnail_are_counted(photos, tmp_path, caplog):
     ("arguments", "sentence"),
     [
         (["--image-column", "nothing"], "there is no column 'nothing'; the columns are file_name, caption, split."),
-        (["--caption-column", "nothing"], "there is no column 'nothing'; the columns are file_name, caption, split."),
         (["--extractor", "nothing"], "there is no extractor 'nothing'; known are efficientnet-lite0"),
         (["--split-sizes", "dev"], "write dev=1000,test=1000"),
         (["--split-sizes", "dev=5"], "asks for 5 of 5 images"),
