@@ -28,7 +28,7 @@ from aoq.pipeline.config.losses import LossSection, OnlineLoss
 from aoq.pipeline.data.batches import PairData, epoch_order
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.tokens import TokenisedCaptions
-from aoq.pipeline.training.batches import draw_batch, read_batch
+from aoq.pipeline.training.batches import matched, read_batch
 from aoq.pipeline.training.chunks import Cut
 from aoq.pipeline.training.processes import Processes
 from aoq.pipeline.training.step import make_objective, take_step
@@ -68,8 +68,8 @@ def timed(rank: int, count: int, folder: str, chunk: int | None, loss: str, batc
     for number in range(steps + 1):
         rows = np.roll(order, -number * batch_size)[:batch_size]
         started = time.perf_counter(), time.process_time()
-        draw = draw_batch(pairs, None, "none", rows, np.random.default_rng(0), 0)
-        take_step(model, optimizer, read_batch(pairs, draw, cut.rows(batch_size)), objective, 2.0, cut)
+        batch = read_batch(pairs, matched(pairs, rows), cut.rows(batch_size))
+        take_step(model, optimizer, batch, objective, 2.0, cut)
         seconds.append((time.perf_counter() - started[0], time.process_time() - started[1]))
     milliseconds = 1000 * np.median(seconds[1:], axis=0) / batch_size
     np.save(f"{folder}/{rank}.npy", [*milliseconds, peak_mb() - before])

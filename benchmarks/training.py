@@ -36,7 +36,7 @@ from aoq.pipeline.settings import configured_path, read_shipped_settings
 from aoq.pipeline.stages.chain import Chain
 from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.stages.splits import model_options, open_pairs
-from aoq.pipeline.training.batches import draw_batch, matched, offline_draws, read_batch
+from aoq.pipeline.training.batches import matched, offline_draws, read_batch
 from aoq.pipeline.training.drawable import Drawable
 from aoq.pipeline.training.optimizer import make_optimizer
 from aoq.pipeline.training.sampler import Sampler
@@ -121,7 +121,7 @@ def time_steps(chain: Chain, batch_size: int, steps: int, device: torch.device) 
         for name, one in trained.items():
             began = time.perf_counter()
             rng = step_rng(seed=0, epoch=0, step=step)
-            draw = draw_batch(pairs, sampler, offline_draws(APPROACHES[name]), captions, rng, 0)
+            draw = sampler.draw_for(offline_draws(APPROACHES[name]), captions, rng, 0)
             batch = read_batch(pairs, draw).to(device)
             figures = take_step(one.model, one.optimizer, batch, one.objective, training.gradient_clip)
             float(figures["gradient_norm"])  # waits for a GPU

@@ -113,9 +113,9 @@ class BatchSampler:
             resample=resample,
             windows=windows,
             one_set=bare.is_one_set,
-            companions=self._offline in ("quintuplet", "triples"),
         )
-        if self._offline in ("quintuplet", "triples"):
+        self._has_companions = self._offline in ("quintuplet", "triples")
+        if self._has_companions:
             _require_companions(self.pairs, i2t, t2i)
         self._seed, self._rank, self._world_size = seed, rank, world_size
         self._drawn = batch_size * world_size
@@ -151,7 +151,7 @@ class BatchSampler:
         drawn = []
         for pair in host_array(pairs, "pairs").astype(np.int32):
             rng = step_rng(seed=self._seed, epoch=epoch, step=int(pair))
-            drawn.append(self._sampler.draw(pair[None], rng, epoch).groups)
+            drawn.append(self._sampler.draw(pair[None], rng, epoch, companions=self._has_companions).groups)
         return np.concatenate(drawn, axis=1).astype(np.int64)
 
     def __len__(self) -> int:
@@ -174,10 +174,8 @@ class BatchSampler:
             plain = epoch_order(len(self.pairs), seed=self._seed, epoch=epoch)
             self._order = epoch, plain if self._mined is None else self._mined.order(epoch)
         rows = self._order[1][step * self._drawn :][: self._drawn]
-        groups = self.pairs[rows][None]
-        if self._offline != "none":
-            rng = step_rng(seed=self._seed, epoch=epoch, step=step)
-            groups = self._sampler.draw_for(self._offline, rows, rng, epoch).groups
+        rng = step_rng(seed=self._seed, epoch=epoch, step=step)
+        groups = self._sampler.draw_for(self._offline, rows, rng, epoch).groups
         if self._offline == "triples":
             groups = groups.reshape(3, -1, 2)
         size = groups.shape[1] // self._world_size

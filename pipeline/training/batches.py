@@ -15,12 +15,11 @@ from torch import Tensor
 
 from aoq.models.base import Captions, Images
 from aoq.models.packing import sent
-from aoq.pipeline.config.losses import Loss, online_version
-from aoq.pipeline.config.training import Training
+from aoq.pipeline.config.losses import Loss
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.losses import LOSSES, Offline
-from aoq.pipeline.training.sampler import Draw, Sampler
+from aoq.pipeline.training.sampler import Draw
 
 _T = TypeVar("_T")
 
@@ -58,32 +57,11 @@ class Batch:
         return replace(self, **{name: change(part) for name, part in vars(self).items() if part is not None})
 
 
-def epoch_loss(training: Training, epoch: int) -> Loss:
-    """Return the warm-up loss of the first epochs, with the online margin of the round's own; then that one."""
-    if epoch >= len(training.warmup):
-        return training.loss
-    return online_version(training.loss, training.warmup[epoch])
-
-
 def offline_draws(loss: Loss) -> Offline:
     """Return which offline negatives a batch of this loss contains."""
     if loss.makes_triples:
         return "triples"
     return LOSSES[loss.name].offline if loss.draws_offline else "none"
-
-
-def draw_batch(
-    pairs: PairData,
-    sampler: Sampler | None,
-    offline: Offline,
-    captions: Int32[np.ndarray, " batch"],
-    rng: np.random.Generator,
-    epoch: int,
-) -> Draw:
-    """Draw a step's rows of the split and the table; `epoch` counts from the first epoch that draws."""
-    if sampler is None or offline == "none":
-        return matched(pairs, captions)
-    return sampler.draw_for(offline, captions, rng, epoch)
 
 
 def matched(pairs: PairData, captions: Int32[np.ndarray, " batch"]) -> Draw:
@@ -95,17 +73,13 @@ def read_batch(pairs: PairData, draw: Draw, part: slice = slice(None)) -> Batch:
     """Read the images and captions of this part of each group."""
     images, captions = draw.groups[:, part].reshape(-1, 2).T
     anchors, identity = draw.groups[0, :, 0], pairs.split.identity
-    batch = Batch(
+    further = {name: getattr(draw, name) for name in ("corresponding", "match_probability", "listed_scores")}
+    return Batch(
         replace(pairs.images(images), groups=len(draw.groups)),
         pairs.captions(captions),
         torch.from_numpy((anchors if identity is None else identity[anchors]).astype(np.int64)),
-        *(None if part is None else torch.from_numpy(part) for part in (draw.corresponding, draw.match_probability)),
+        **{name: torch.from_numpy(array) for name, array in further.items() if array is not None},
     )
-    return batch if (scores := draw.listed_scores) is None else replace(batch, listed_scores=torch.from_numpy(scores))
-
-
-Guide = tuple[EmbeddingStore, float]
-"""A teacher's embeddings, and the margin of `guided_matches`."""
 
 
 def score_all(embeddings: EmbeddingStore, pairs: Int[np.ndarray, "batch 2"]) -> Float[Tensor, "batch batch"]:

@@ -87,8 +87,6 @@ class Sampler:
 
     `positives` are the image of each caption, or rows (image, caption), of which either side may have several. Anchors
     are rows of `pairs`, by caption and then by image; if every caption has one image, these are rows of captions.
-
-    Without `companions` a draw consists of anchors and offline negatives, which then need no positive of their own.
     """
 
     def __init__(
@@ -102,7 +100,6 @@ class Sampler:
         windows: Sequence[Sequence[float]] = WHOLE_LISTS,
         identity: Int32[np.ndarray, " images"] | None = None,
         one_set: bool = False,
-        companions: bool = True,
     ) -> None:
         images, captions = len(i2t.ids), len(t2i.ids)
         self.pairs = pairs_of(positives, images, captions)
@@ -121,25 +118,24 @@ class Sampler:
             keys = np.unique(pair_keys(own[:, 0], own[:, 1], captions))
         self._true = keys
         check_registered("strategy", strategy, STRATEGIES)
-        self._strategy = STRATEGIES[strategy]
-        self._companions, self._windows = companions, windows
-        self._resample = resample and companions  # resampling avoids derived pairs, which need companions
+        self._strategy, self._resample, self._windows = STRATEGIES[strategy], resample, windows
 
     def are_pairs(self, images: np.ndarray, captions: np.ndarray) -> Bool[np.ndarray, "*batch"]:
         """Mark images and captions that are true pairs, or in one set the same row, and so are no negatives."""
         return is_among(pair_keys(images, captions, len(self._t2i.ids)), self._true)
 
-    def draw(self, rows: _Rows, rng: np.random.Generator, epoch: int = 0, *, resample: bool = True) -> Draw:
+    def draw(self, rows: _Rows, rng: np.random.Generator, epoch: int = 0, *, companions: bool = True) -> Draw:
         """Draw negatives and companions for some pairs; `epoch` counts from the first that draws.
 
-        Without `resample` the first draws are kept, and none counts as corresponding.
+        Without `companions` negatives need no positive of their own. The first draws are then kept, since the paper
+        draws again for the derived pairs of eq. (4) alone, and none counts as corresponding.
         """
-        resample = resample and self._resample
+        resample = companions and self._resample
         start, stop = self._windows[min(epoch, len(self._windows) - 1)]
         ranks, corresponding, collisions = np.empty((2, len(rows))), np.ones(len(rows), np.bool_), 0.0
         for turn in range(1 + (MOST_REDRAWS if resample else 0)):
             ranks[:, corresponding] = start + self._strategy(rng, int(corresponding.sum())) * (stop - start)
-            groups = self.at(rows, ranks, rng.random(len(rows)))
+            groups = self.at(rows, ranks, rng.random(len(rows)), companions=companions)
             corresponding = np.logical_or.reduce(self.are_pairs(groups[1:, :, 0], groups[1:, :, 1]))
             collisions = collisions if turn else float(corresponding.mean())
             if not corresponding.any():
@@ -150,13 +146,13 @@ class Sampler:
         return Draw(groups, corresponding & resample, collisions, probability)
 
     def at(
-        self, rows: _Rows, ranks: RelativeRanks, choice: Float64[np.ndarray, " batch"]
+        self, rows: _Rows, ranks: RelativeRanks, choice: Float64[np.ndarray, " batch"], *, companions: bool = True
     ) -> Int32[np.ndarray, "groups batch 2"]:
         """Return the groups at these places: `ranks` in the lists, `choice` in [0, 1) among a negative's positives."""
         images, captions = self.pairs[rows].T
         other_images, other_captions = self._t2i.at(captions, ranks[1]), self._i2t.at(images, ranks[0])
         sides = [images, other_images], [captions, other_captions]
-        if self._companions:
+        if companions:
             sides[0].append(_choose(self._images_of, other_captions, choice))
             sides[1].append(_choose(self._captions_of, other_images, choice))
         return np.stack([np.stack(side) for side in sides], axis=2)
@@ -167,9 +163,10 @@ class Sampler:
         For triples, (i, t), (i_own, t_off) and (i_off, t_own), only the first third of the pairs draws, so that a step
         has as many pairs as any other.
         """
-        if offline != "triples":  # the paper draws again for the derived pairs of eq. (4) alone
-            draw = self.draw(rows, rng, epoch, resample=offline != "anchors")
-            return replace(draw, groups=draw.groups[: 2 if offline == "anchors" else 3])
+        if offline == "none":
+            return Draw(self.pairs[rows][None])
+        if offline != "triples":
+            return self.draw(rows, rng, epoch, companions=offline == "quintuplet")
         draw = self.draw(rows[: max(1, len(rows) // 3)], rng, epoch)
         triples = np.stack([draw.groups[[0, 2, 1], :, 0], draw.groups[:, :, 1]], axis=-1)
         return Draw(triples.reshape(1, -1, 2), collision_rate=draw.collision_rate)

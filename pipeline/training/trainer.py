@@ -15,12 +15,13 @@ from jaxtyping import Int32
 from torch import Tensor
 
 from aoq.pipeline.batches.order import MinedBatches
+from aoq.pipeline.config.losses import online_version
 from aoq.pipeline.data.batches import epoch_order, step_rng
 from aoq.pipeline.embedding import EmbeddingStore
-from aoq.pipeline.losses import collapsed_cost
+from aoq.pipeline.losses import Offline, collapsed_cost
 from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.losses.similarities import guided_matches
-from aoq.pipeline.training.batches import Batch, Guide, draw_batch, epoch_loss, offline_draws, read_batch, score_all
+from aoq.pipeline.training.batches import Batch, matched, offline_draws, read_batch, score_all
 from aoq.pipeline.training.loop import Loop
 from aoq.pipeline.training.metrics import CollapseDetector, means_by_epoch, read_metrics
 from aoq.pipeline.training.sampler import Sampler
@@ -39,8 +40,9 @@ class Trainer(Loop):
     sampler: Sampler | None
     mined: MinedBatches | None = None
     """Orders the captions of an epoch that draws; by default they come at random."""
-    guide: Guide | None = None
-    """Excludes pairs as in-batch negatives in every epoch, also in a warm-up."""
+    guide: tuple[EmbeddingStore, float] | None = None
+    """A teacher's embeddings and the margin of `guided_matches`: they exclude pairs as in-batch negatives in every
+    epoch, also in a warm-up."""
     teachers: Sequence[EmbeddingStore] = ()
     """Score the pairs of every batch, also in a warm-up."""
     collapse: CollapseDetector = field(default_factory=CollapseDetector)
@@ -53,13 +55,15 @@ class Trainer(Loop):
 
     def train_epoch(self) -> None:
         state, training = self.state, self.schedule
-        loss = epoch_loss(training, state.epoch)
+        loss = training.loss
+        if state.epoch < len(training.warmup):
+            loss = online_version(loss, training.warmup[state.epoch])
         if loss.needs_table and self.sampler is None:
             raise ValueError(f"loss {loss.name!r} draws from a negative table, and there is none")
         learns = self.learnt is not None and loss is training.loss  # a warm-up has numbers of its own
         objective = make_objective(loss, self.pace, self._loss_numbers if learns else dict)
         objective = replace(objective, distillation=training.distillation)
-        make = partial(self._make, state.epoch, self._order(state.epoch))
+        make = partial(self._make, state.epoch, self._order(state.epoch), offline_draws(loss))
         steps = self.windows(0, self.steps, make, partial(self._step, objective))
         with closing(steps) as windows:
             for window in windows:
@@ -81,15 +85,17 @@ class Trainer(Loop):
             return epoch_order(self.pairs.split.caption_count, seed=self.seed, epoch=epoch)
         return self.mined.order(epoch - len(self.schedule.warmup))
 
-    def _make(self, epoch: int, order: Int32[np.ndarray, " captions"], step: int) -> _Drawn:
+    def _make(self, epoch: int, order: Int32[np.ndarray, " captions"], offline: Offline, step: int) -> _Drawn:
         """Make the batch of a step, as a pure function of (seed, epoch, step)."""
         training, pairs = self.schedule, self.pairs
         rng = step_rng(seed=self.seed, epoch=epoch, step=step)
-        drawing_epoch = epoch - len(training.warmup)  # the warm-up draws nothing
         captions = order[step * training.batch_size :][: training.batch_size]
-        draw = draw_batch(pairs, self.sampler, offline_draws(epoch_loss(training, epoch)), captions, rng, drawing_epoch)
-        if self.sampler is not None and training.distillation is not None and training.distillation.listed:
-            draw = self.sampler.with_lists(draw, training.distillation.listed, rng)
+        draw = matched(pairs, captions)
+        if self.sampler is not None:
+            # Epochs of the sampler count from the first after the warm-up, which draws nothing.
+            draw = self.sampler.draw_for(offline, captions, rng, epoch - len(training.warmup))
+            if training.distillation is not None and training.distillation.listed:
+                draw = self.sampler.with_lists(draw, training.distillation.listed, rng)
         anchors, size = draw.groups[0], draw.groups.shape[1]
         batch = read_batch(pairs.augmented(training.augment, self.seed, epoch), draw, self.cut.rows(size))
         figures = {"collision_rate": draw.collision_rate}

@@ -15,7 +15,7 @@ from aoq.pipeline.config.losses import AdaptiveLoss, LossSection, OnlineLoss
 from aoq.pipeline.config.training import Constraints, Distillation
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.losses.info_nce import LearntTemperature
-from aoq.pipeline.training.batches import draw_batch, offline_draws, read_batch, score_all
+from aoq.pipeline.training.batches import matched, offline_draws, read_batch, score_all
 from aoq.pipeline.training.chunks import UNCUT, Cut
 from aoq.pipeline.training.processes import Processes, has_batch_norm
 from aoq.pipeline.training.step import constrain, make_objective, take_step
@@ -70,7 +70,9 @@ CASES = [(name, loss) for name in NAMES for loss in LOSSES]
 
 def drawn(pairs, sampler, loss, rows=ROWS):
     rng = np.random.default_rng(3)
-    draw = draw_batch(pairs, sampler, offline_draws(LOSSES[loss]), rows, rng, 0)
+    if sampler is None:
+        return matched(pairs, rows)
+    draw = sampler.draw_for(offline_draws(LOSSES[loss]), rows, rng, 0)
     return sampler.with_lists(draw, TAUGHT.listed, rng) if loss == "taught" else draw
 
 

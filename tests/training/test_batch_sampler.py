@@ -19,7 +19,7 @@ from aoq.pipeline.data.batches import epoch_order, step_rng, steps_per_epoch
 from aoq.pipeline.losses.similarities import positive_pairs
 from aoq.pipeline.mining.hard_negatives import hard_negatives
 from aoq.pipeline.training.batch_sampler import BatchSampler
-from aoq.pipeline.training.batches import draw_batch, offline_draws
+from aoq.pipeline.training.batches import offline_draws
 from aoq.pipeline.training.drawable import Drawable
 from aoq.pipeline.training.sampler import Sampler
 from tests.training.conftest import random_lists, table_of
@@ -55,8 +55,8 @@ def batches_of(sampler):
         ("omit", AdaptiveLoss(name="adapofftri")),
     ],
 )
-def test_batches_are_those_of_our_own_training(table, make, pairs, companions, loss):
-    """Step by step what `draw_batch` gives the training loop: groups of images and captions."""
+def test_batches_are_those_of_our_own_training(table, make, companions, loss):
+    """Step by step what the sampler gives the training loop: groups of images and captions."""
     found = make(seed=5, companions=companions)
     assert len(found) == steps_per_epoch(PAIRS, 10) == 5
     assert len(make(drop_last=True)) == 4
@@ -66,7 +66,7 @@ def test_batches_are_those_of_our_own_training(table, make, pairs, companions, l
         order = epoch_order(PAIRS, seed=5, epoch=epoch)
         for step, batch in enumerate(found):
             rng = step_rng(seed=5, epoch=epoch, step=step)
-            drawn = draw_batch(pairs, sampler, offline, order[step * 10 :][:10], rng, epoch)
+            drawn = sampler.draw_for(offline, order[step * 10 :][:10], rng, epoch)
             np.testing.assert_array_equal(batch, drawn.groups.reshape(-1, 2))
         assert step == 4
 

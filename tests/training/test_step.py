@@ -15,7 +15,7 @@ from aoq.models.official import from_official, our_weights
 from aoq.pipeline.config.losses import AdaptiveLoss, OfflineLoss, OnlineLoss
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
 from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities, positive_pairs
-from aoq.pipeline.training.batches import Batch, draw_batch, read_batch
+from aoq.pipeline.training.batches import Batch, matched, read_batch
 from aoq.pipeline.training.drawable import Drawable
 from aoq.pipeline.training.sampler import Draw, Sampler
 from aoq.pipeline.training.step import forward, make_objective, take_step
@@ -134,7 +134,7 @@ def test_one_concatenated_pass_equals_pair_by_pair(pairs, sampler, name):
 
 def test_a_batch_of_triples_is_of_true_pairs_and_holds_its_negatives(pairs, sampler):
     captions = np.arange(0, 48, 5, dtype=np.int32)  # ten
-    images, texts = draw_batch(pairs, sampler, "triples", captions, np.random.default_rng(3), 0).groups[0].T
+    images, texts = sampler.draw_for("triples", captions, np.random.default_rng(3), 0).groups[0].T
     assert len(images) == 9
     np.testing.assert_array_equal(pairs.split.image_of[texts], images)
     np.testing.assert_array_equal(texts[:3], captions[:3])
@@ -142,7 +142,7 @@ def test_a_batch_of_triples_is_of_true_pairs_and_holds_its_negatives(pairs, samp
     np.testing.assert_array_equal(texts[3:6], negatives[:, 1])
     np.testing.assert_array_equal(images[6:], negatives[:, 0])
     for few in (1, 2):
-        drawn = draw_batch(pairs, sampler, "triples", captions[:few], np.random.default_rng(3), 0)
+        drawn = sampler.draw_for("triples", captions[:few], np.random.default_rng(3), 0)
         assert drawn.groups.shape == (1, 3, 2)
 
 
@@ -156,10 +156,10 @@ def test_derived_pairs_that_are_true_pairs_are_no_negatives(pairs):
     sampler = Sampler(*lists, split.image_of)
     captions = np.array([0, 3, 4, 9], dtype=np.int32)
     objective = make_objective(AdaptiveLoss(name="adapoffquin"))
-    drawn = draw_batch(pairs, sampler, "quintuplet", captions, np.random.default_rng(0), 0)
+    drawn = sampler.draw_for("quintuplet", captions, np.random.default_rng(0), 0)
     assert drawn.corresponding.tolist() == [True, True, False, False]
     kept = Sampler(*lists, split.image_of, resample=False)
-    assert not draw_batch(pairs, kept, "quintuplet", captions, np.random.default_rng(0), 0).corresponding.any()
+    assert not kept.draw_for("quintuplet", captions, np.random.default_rng(0), 0).corresponding.any()
 
     torch.manual_seed(0)
     model = build_model("vsepp", **SMALL).eval()
@@ -187,7 +187,7 @@ def test_what_is_added_to_the_loss_sees_the_model_that_scored(pairs, monkeypatch
     objective = replace(make_objective(OnlineLoss(name="online")), aligned_loss=aligned_loss)
     for _ in range(2):
         captions = np.arange(0, 48, 5, dtype=np.int32)
-        batch = read_batch(pairs, draw_batch(pairs, None, "none", captions, np.random.default_rng(0), 0)).to(CPU)
+        batch = read_batch(pairs, matched(pairs, captions)).to(CPU)
         before = float(model.threshold)
         *_, observe = forward(model, batch, objective)
         assert seen[-1] == float(model.threshold) == before
