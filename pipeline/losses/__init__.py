@@ -21,7 +21,6 @@ from aoq.pipeline.losses.aoq import (
     squared_off_quin,
     sum_triplet,
 )
-from aoq.pipeline.losses.companions import with_companions
 from aoq.pipeline.losses.info_nce import adap_info_nce, info_nce, sigmoid_loss
 from aoq.pipeline.losses.similarities import LossFunction, OfflineSimilarities, Similarities
 
@@ -54,14 +53,6 @@ LOSSES: dict[str, LossKind] = {
     "adapinfonce": LossKind(adap_info_nce, "anchors", is_sparse=False),
     "sigmoid": LossKind(sigmoid_loss, "anchors", is_sparse=False),
 }
-
-
-def loss_kind(name: str, companions: Literal["anchors"] | None = None) -> LossKind:
-    """Look up the loss of that name, with the companions as anchors on request."""
-    kind = LOSSES[name]
-    if companions is None:
-        return kind
-    return LossKind(with_companions(kind.function), "triples", kind.is_sparse)
 
 
 def plateau(loss: LossFunction, batch_size: int, match_probability: Float[Tensor, "2 batch"] | None = None) -> float:

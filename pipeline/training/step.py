@@ -16,7 +16,7 @@ from aoq.models.base import Code, MatchingModel
 from aoq.models.packing import sent
 from aoq.pipeline.config.losses import Loss
 from aoq.pipeline.config.training import Constraints, Distillation
-from aoq.pipeline.losses import loss_kind
+from aoq.pipeline.losses import LOSSES
 from aoq.pipeline.losses.aoq import online_triplet
 from aoq.pipeline.losses.companions import with_companions
 from aoq.pipeline.losses.contrastive_content import content_similarities
@@ -53,15 +53,17 @@ def make_objective(
 
     `pace` measures the loss of the online negatives alone.
     """
-    kind = loss_kind(loss.name, "anchors" if loss.makes_triples else None)
+    kind = LOSSES[loss.name]
+    function, online = kind.function, online_triplet
+    if loss.makes_triples:
+        function, online = with_companions(function), with_companions(online)
     objective = Objective(
-        lambda pairs: kind.function(pairs, **{**loss.numbers, **learnt()}),
+        lambda pairs: function(pairs, **{**loss.numbers, **learnt()}),
         loss.mask_positives,
         is_sparse=lambda: kind.is_sparse,
     )
     if pace is None:
         return objective
-    online = with_companions(online_triplet) if loss.makes_triples else online_triplet
     follow = partial(pace.follow, loss=partial(online, margin=loss.online_margin))
     return replace(objective, pace=follow, is_sparse=lambda: kind.is_sparse and pace.is_at_hardest)
 

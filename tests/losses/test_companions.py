@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from aoq.pipeline.losses import loss_kind, plateau
+from aoq.pipeline.losses import LOSSES, plateau
+from aoq.pipeline.losses.aoq import adap_off_quin
+from aoq.pipeline.losses.companions import with_companions
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
 from aoq.pipeline.losses.similarities import Similarities, offline_similarities, positive_pairs
 
@@ -72,18 +76,15 @@ def test_every_pair_of_a_triple_is_an_anchor(name, seed):
     expected.backward()
     pairs = Similarities(fast, positive_pairs(rows, mask_positives=True))
     numbers = {"alpha": ALPHA, "beta": BETA} if name == "adapoffquin" else {}
-    loss = loss_kind(name, "anchors").function(pairs, margin_online=M1, margin_offline=M2, **numbers).total
+    loss = with_companions(LOSSES[name].function)(pairs, margin_online=M1, margin_offline=M2, **numbers).total
     loss.backward()
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(fast.grad, slow.grad)
 
 
 def test_a_collapsed_model_costs_what_a_batch_of_anchors_costs():
-    kind = loss_kind("adapoffquin", "anchors")
-
-    def loss(pairs):
-        return kind.function(pairs, margin_online=0.2, margin_offline=0.0, alpha=0.3, beta=1.5)
-
+    numbers = {"margin_online": 0.2, "margin_offline": 0.0, "alpha": 0.3, "beta": 1.5}
+    loss = partial(with_companions(adap_off_quin), **numbers)
     assert plateau(loss, 12) == pytest.approx(2 * 1.5 * 0.2 * 12)
     with pytest.raises(ValueError, match="10 pairs do not form triples"):
         plateau(loss, 10)

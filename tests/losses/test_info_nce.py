@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from aoq.pipeline.losses import loss_kind, plateau
-from aoq.pipeline.losses.companions import turn_triples
+from aoq.pipeline.losses import LOSSES, plateau
+from aoq.pipeline.losses.companions import turn_triples, with_companions
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
 from aoq.pipeline.losses.info_nce import LearntTemperature, adap_info_nce, info_nce, sigmoid_loss
 from aoq.pipeline.losses.similarities import OfflineSimilarities, Similarities, guided_matches, positive_pairs
@@ -145,7 +145,7 @@ def test_rows_without_any_negative_stay_finite(function, dtype):
     nothing = torch.full((3,), NO_NEGATIVE, dtype=dtype, requires_grad=True)
     learnt = LearntTemperature(temperature=0.01, bias=-10.0 if function == "sigmoid" else None)
     pairs = Similarities(matrix, torch.ones(3, 3, dtype=torch.bool), OfflineSimilarities(nothing, nothing))
-    value = loss_kind(function).function(pairs, **learnt(), **more)
+    value = LOSSES[function].function(pairs, **learnt(), **more)
     value.total.backward()
     gradients = [matrix.grad, nothing.grad, *(parameter.grad for parameter in learnt.parameters())]
     assert all(torch.isfinite(part).all() for part in (value.total, *value.figures.values(), *gradients))
@@ -168,7 +168,7 @@ def test_every_pair_of_a_triple_is_an_anchor_beside_its_own_offline_negative():
         others = [b for b in range(3 * triples) if b % triples != a % triples]
         for s, offline in ((matrix[a], after), (matrix[:, a], before)):
             expected -= torch.log_softmax(s[[a, offline, *others]] / 0.1, dim=0)[0]
-    found = loss_kind("infonce", "anchors").function(pairs, temperature=0.1)
+    found = with_companions(info_nce)(pairs, temperature=0.1)
     torch.testing.assert_close(found.total, expected)
     assert found.figures["offline_harder_share"] == pytest.approx(
         info_nce(turn_triples(pairs), temperature=0.1).figures["offline_harder_share"].item()
@@ -197,7 +197,7 @@ def test_a_collapsed_model_sits_on_the_plateau_wherever_it_is(similarity):
     pairs = batch(torch.full((SIZE, SIZE), similarity), torch.stack([same, same]))
     columns = sum(math.log(1 + (row != ROWS).sum().item() + 1) for row in ROWS)
     for name, more in (("infonce", {}), ("adapinfonce", {"alpha": ALPHA, "beta": BETA}), ("sigmoid", {})):
-        value = loss_kind(name).function(pairs, **more)
+        value = LOSSES[name].function(pairs, **more)
         assert value.figures["plateau"] == pytest.approx(value.total.item())
         if name == "infonce":
             assert value.total == pytest.approx(2 * columns, rel=1e-5)
