@@ -157,15 +157,13 @@ def let_waiting_threads_sleep() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
-def thread_count() -> int:
-    """Return torch's number of threads if it is loaded, else all that this process may use."""
-    loaded: Any = sys.modules.get("torch")
-    return int(loaded.get_num_threads()) if loaded else core_count()
-
-
 def in_parallel(function: Callable[..., Any], count: int, *arguments: Any, parts: int = PARTS) -> None:
-    """Call function(start, stop, *arguments) on ranges that cover `count` rows; it must release the GIL."""
-    threads = thread_count()
+    """Call function(start, stop, *arguments) on ranges that cover `count` rows; it must release the GIL.
+
+    There are as many threads as torch has if it is loaded, else as many as this process may use.
+    """
+    loaded: Any = sys.modules.get("torch")
+    threads = int(loaded.get_num_threads()) if loaded else core_count()
     edges = np.linspace(0, count, min(count, parts * threads) + 1, dtype=np.int64).tolist()
     with ThreadPoolExecutor(threads) as pool:
         for _ in pool.map(lambda *rows: function(*rows, *arguments), edges[:-1], edges[1:]):

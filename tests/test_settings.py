@@ -14,9 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from luigi.configuration import LuigiConfigParser
 
-from aoq.pipeline import console, engine, settings
+from aoq.pipeline import console, settings
 from aoq.pipeline.config.load import load_experiment, names_in
 from aoq.pipeline.config.study import STUDIES, load_study
 from aoq.pipeline.console import is_hidden
@@ -129,8 +130,8 @@ def test_log_lines_show_what_a_terminal_would_obey():
 
 
 @pytest.mark.parametrize("number", [1, 3])
-def test_what_any_thread_raises_is_raised(monkeypatch, number):
-    monkeypatch.setattr(engine, "thread_count", lambda: number)
+def test_what_any_thread_raises_is_raised(number):
+    torch.set_num_threads(number)
 
     def fail(start, stop):
         if stop == 3:
@@ -141,8 +142,8 @@ def test_what_any_thread_raises_is_raised(monkeypatch, number):
 
 
 @pytest.mark.parametrize(("count", "number"), [(0, 2), (1, 3), (100, 1), (100, 3)])
-def test_every_row_is_taken_once(monkeypatch, count, number):
-    monkeypatch.setattr(engine, "thread_count", lambda: number)
+def test_every_row_is_taken_once(count, number):
+    torch.set_num_threads(number)
     taken = np.zeros(count, int)
     in_parallel(lambda start, stop: np.add.at(taken, slice(start, stop), 1), count)
     assert (taken == 1).all()

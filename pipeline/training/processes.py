@@ -82,7 +82,7 @@ class Processes:
         """Sum over all processes; the gradient is that of this one's own part."""
         return self.add_up(own) + (own - own.detach()) if self.are_several else own
 
-    def add_up_gradients(self, parameters: Iterable[nn.Parameter], *, counts: bool = True) -> None:
+    def add_up_gradients(self, parameters: Iterable[nn.Parameter], *, counts: bool) -> None:
         """Sum gradients over the processes whose gradients count, in one message per dtype; None where none has one."""
         if not self.are_several:
             return
@@ -98,11 +98,10 @@ class Processes:
             for parameter, total, count in zip(some, sums, owners.tolist(), strict=True):
                 parameter.grad = total.view_as(parameter) if count else None
 
-    def from_leader(self, content: bytes = b"") -> bytes:
-        """Return the leader's content in every process."""
+    def from_leader(self, content: bytes) -> bytes:
+        """Return the leader's content in each of several processes."""
         contents = [content]
-        if self.are_several:
-            dist.broadcast_object_list(contents, 0, device=self.device)
+        dist.broadcast_object_list(contents, 0, device=self.device)
         return contents[0]
 
     def check_same(self, settings: Mapping[str, str]) -> None:
