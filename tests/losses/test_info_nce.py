@@ -57,24 +57,30 @@ def definition(matrix, lists, temperature, *, hardness=0.0, adaptive=False, prob
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("drawn", [False, True], ids=["batch", "table"])
+@pytest.mark.parametrize("negatives", ["batch", "table", "soft"])
 @pytest.mark.parametrize("hardness", [0.0, 9.0])
 @pytest.mark.parametrize("adaptive", [False, True], ids=["plain", "adaptive"])
-def test_equals_its_definition(seed, drawn, hardness, adaptive):
-    slow, fast = numbers(seed), numbers(seed)
+def test_equals_its_definition(seed, negatives, hardness, adaptive):
+    slow, fast, probability = numbers(seed), numbers(seed), None
+    if negatives == "soft":
+        probability = torch.rand(2, SIZE, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+        probability[0, 2] = 1.0
     scale = [torch.tensor(0.2, dtype=torch.float64, requires_grad=True) for _ in range(2)]
-    lists = slow[1] if drawn else None
-    expected = definition(slow[0], lists, scale[0], hardness=hardness, adaptive=adaptive)
+    lists = None if negatives == "batch" else slow[1]
+    expected = definition(slow[0], lists, scale[0], hardness=hardness, adaptive=adaptive, probability=probability)
     expected.backward()
     function, more = (adap_info_nce, {"alpha": ALPHA, "beta": BETA}) if adaptive else (info_nce, {})
-    pairs = batch(fast[0], fast[1] if drawn else None)
-    loss = function(pairs, temperature=scale[1], hardness_weight=hardness, **more).total
-    loss.backward()
-    torch.testing.assert_close(loss, expected)
+    pairs = batch(fast[0], None if negatives == "batch" else fast[1], probability=probability)
+    value = function(pairs, temperature=scale[1], hardness_weight=hardness, **more)
+    value.total.backward()
+    torch.testing.assert_close(value.total, expected)
     torch.testing.assert_close(fast[0].grad, slow[0].grad)
     torch.testing.assert_close(scale[1].grad, scale[0].grad)
-    if drawn:
+    if negatives != "batch":
         torch.testing.assert_close(fast[1].grad, slow[1].grad)
+    if probability is not None:
+        assert ((fast[1].grad == 0) == (probability == 1.0)).all()
+        assert value.figures["offline_match_probability"] == pytest.approx(probability.mean().item())
 
 
 def sigmoid_definition(matrix, lists, temperature, bias, probability):
@@ -121,20 +127,6 @@ def test_figures_say_what_adaptive_weights_are():
     assert figures["weight_mean"].item() == pytest.approx(sum(weights) / len(weights))
     assert figures["weight_zero_share"].item() == pytest.approx(weights.count(0.0) / len(weights))
     assert 0 < weights.count(0.0) < len(weights)
-
-
-def test_an_offline_negative_that_may_match_weighs_less():
-    slow, fast = numbers(4), numbers(4)
-    probability = torch.rand(2, SIZE, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
-    probability[0, 2] = 1.0
-    expected = definition(*slow, 0.1, probability=probability)
-    expected.backward()
-    value = info_nce(batch(*fast, probability=probability), temperature=0.1)
-    value.total.backward()
-    torch.testing.assert_close(value.total, expected)
-    torch.testing.assert_close(fast[1].grad, slow[1].grad)
-    assert ((fast[1].grad == 0) == (probability == 1.0)).all()
-    assert value.figures["offline_match_probability"] == pytest.approx(probability.mean().item())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
