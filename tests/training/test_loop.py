@@ -16,14 +16,12 @@ import torch
 from aoq.models import naaf
 from aoq.pipeline.build import UNITS
 from aoq.pipeline.config.losses import AdaptiveLoss, OnlineLoss
-from aoq.pipeline.config.training import Constraints
 from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.evaluation.retrieval import evaluate_similarity
 from aoq.pipeline.training import loop, metrics
 from aoq.pipeline.training.checkpoint import load_model, save_model
 from tests.training.conftest import CPU, TRAINING, KilledError, changed, check_the_same, kill_and_resume, lines, of_loss
-
-BOTH = Constraints.model_validate({"ccr": {"weight": 0.1, "margin": 0.2}, "ccs": {"weight": 1.0, "margin": 0.1}})
+from tests.training.steps import BOTH
 
 
 @pytest.fixture

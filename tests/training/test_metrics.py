@@ -27,12 +27,10 @@ def test_rewinding_drops_what_came_after(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("null", "the whole"),
         ('{"loss": 1.0}', "step: field required"),
         ('{"step": -1}', "step: .*greater than or equal to 0"),
         ('{"step": 1, "steps_per_second": 0}', "steps_per_second: .*greater than 0"),
         ('{"step": 1, "online": "low"}', "online: input should be a valid number"),
-        ('{"step": 1, "loss": 1e999}', "1e999 is not finite"),
         ('{"step"', "Expecting"),
     ],
 )

@@ -224,6 +224,7 @@ SIZES = {"depth": 300, "candidates": 30_000, "batch": 64}
     [
         (Sampling(), {}, (0, 300)),
         (Sampling(h_captions=60, h_images=9), {}, (0, 60)),
+        (Sampling(h_captions=60, h_images=9), {"direction": "t2i"}, (0, 9)),
         (Sampling(hardness=15.0), {}, (0, 31)),
         (Sampling(hardness=15.0, hardest=150.0), {}, (3, 31)),
         (Sampling(hardness=1.0), {}, (0, 300)),
@@ -234,12 +235,8 @@ SIZES = {"depth": 300, "candidates": 30_000, "batch": 64}
     ],
 )
 def test_lists_are_cut_by_what_a_batch_finds(sampling, changed, expected):
-    found = drawn_ranks(sampling, "i2t", **{**SIZES, **changed})
+    found = drawn_ranks(sampling, **{"direction": "i2t", **SIZES, **changed})
     assert (found.start, found.stop) == expected
-
-
-def test_each_direction_has_its_own_head():
-    assert drawn_ranks(Sampling(h_captions=60, h_images=9), "t2i", **SIZES).stop == 9
 
 
 @pytest.mark.parametrize(("left", "stop"), [(1, 47), (2, 93), (300, 300)])
