@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from aoq.models import MODELS, build_model, naaf
+from aoq.models import MODELS, build_model
 from aoq.models.base import Captions, Images
 from aoq.models.official import from_official, our_weights
-from aoq.pipeline.config.losses import AdaptiveLoss, OfflineLoss, OnlineLoss
+from aoq.pipeline.config.losses import AdaptiveLoss, OfflineLoss
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
-from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities, positive_pairs
-from aoq.pipeline.training.batches import Batch, matched, read_batch
+from aoq.pipeline.losses.similarities import OfflineSimilarities, Similarities, positive_pairs
+from aoq.pipeline.training.batches import Batch, read_batch
 from aoq.pipeline.training.drawable import Drawable
 from aoq.pipeline.training.sampler import Draw, Sampler
 from aoq.pipeline.training.step import forward, make_objective, take_step
@@ -171,25 +171,3 @@ def test_derived_pairs_that_are_true_pairs_are_no_negatives(pairs):
     assert (offline.offline_pair == NO_NEGATIVE).tolist() == (offline.companion_pair == NO_NEGATIVE).tolist() == without
     assert (offline.image_to_caption.abs() <= 1).all()
     assert (offline.caption_to_image.abs() <= 1).all()
-
-
-def test_what_is_added_to_the_loss_sees_the_model_that_scored(pairs, monkeypatch):
-    """NAAF moves its threshold after the backward pass, which may score again."""
-    monkeypatch.setattr(naaf, "FEWEST_WORDS", 4)
-    torch.manual_seed(0)
-    model = build_model("naaf", **SMALL).train()
-    seen = []
-
-    def aligned_loss(model, images, captions, rows):
-        seen.append(float(model.threshold))
-        return LossValue(torch.zeros(()), {})
-
-    objective = replace(make_objective(OnlineLoss(name="online")), aligned_loss=aligned_loss)
-    for _ in range(2):
-        captions = np.arange(0, 48, 5, dtype=np.int32)
-        batch = read_batch(pairs, matched(pairs, captions)).to(CPU)
-        before = float(model.threshold)
-        *_, observe = forward(model, batch, objective)
-        assert seen[-1] == float(model.threshold) == before
-        observe()
-        assert float(model.threshold) != before
