@@ -24,7 +24,7 @@ from torch.nn.functional import softplus
 
 from aoq.pipeline.losses.aoq import adaptive_weight
 from aoq.pipeline.losses.hinge import NO_NEGATIVE, Number
-from aoq.pipeline.losses.similarities import LossValue, OfflineSimilarities, Similarities, levelled, offline_figures
+from aoq.pipeline.losses.similarities import LossValue, Similarities, levelled, offline_figures
 
 
 class Negatives(NamedTuple):
@@ -98,23 +98,21 @@ def adaptive_columns(
 
 
 def negatives_by_direction(pairs: Similarities) -> list[Negatives]:
-    """Return the negatives of images, then those of captions."""
-    online = [
-        Negatives(similarity, torch.zeros_like(similarity).masked_fill(is_positive, -torch.inf))
-        for similarity, is_positive in pairs.directions
-    ]
-    if pairs.offline is None:
-        return online
-    both = zip(online, _offline_columns(pairs.offline), strict=True)
-    return [Negatives(*(torch.cat(parts, dim=1) for parts in zip(*one, strict=True))) for one in both]
+    """Return the negatives of images, then those of captions.
 
-
-def _offline_columns(offline: OfflineSimilarities) -> list[Negatives]:
-    """Return S(i, t_off), then S(i_off, t); one that matches its anchor with probability p has weight 1 - p."""
-    drawn, probability = torch.stack(offline.drawn), offline.match_probability
-    left = torch.ones_like(drawn) if probability is None else 1 - probability.to(drawn.dtype)
-    log_weight = left.log().masked_fill(drawn < NO_NEGATIVE / 2, -torch.inf)
-    return [Negatives(*column) for column in zip(drawn[:, :, None], log_weight[:, :, None], strict=True)]
+    An offline negative that matches its anchor with probability p has weight 1 - p.
+    """
+    found = []
+    for side, (similarity, is_positive) in enumerate(pairs.directions):
+        log_weight = torch.zeros_like(similarity).masked_fill(is_positive, -torch.inf)
+        if pairs.offline is not None:
+            drawn, probability = pairs.offline.drawn[side], pairs.offline.match_probability
+            left = torch.ones_like(drawn) if probability is None else 1 - probability[side].to(drawn.dtype)
+            own = left.log().masked_fill(drawn < NO_NEGATIVE / 2, -torch.inf)
+            similarity = torch.cat([similarity, drawn[:, None]], dim=1)
+            log_weight = torch.cat([log_weight, own[:, None]], dim=1)
+        found.append(Negatives(similarity, log_weight))
+    return found
 
 
 def _contrast(pairs: Similarities, temperature: Number, weigh: Weigh) -> LossValue:
