@@ -21,7 +21,7 @@ from aoq.pipeline.cli.vector_options import (
     read_ids_of_sides,
     require_pairing,
 )
-from aoq.pipeline.console import duration, show_progress
+from aoq.pipeline.console import duration
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.mining.sizes import fit_depths
 from aoq.pipeline.search.problem import Direction, Problem
@@ -97,6 +97,8 @@ def estimate_command(
 
 
 def _estimate_vectors(files: Mapping[str, str], options: Mapping[str, Any]) -> Estimate:
+    from aoq.pipeline.mining.estimate import estimate
+
     require_pairing(options, one_set="captions" not in files)
     Engine(device="cpu", threads=options["threads"]).torch_device()
     with TemporaryDirectory() as folder:
@@ -104,14 +106,7 @@ def _estimate_vectors(files: Mapping[str, str], options: Mapping[str, Any]) -> E
         for side, file in files.items():
             copy = fetch_given(file, configured_path("cache_root"))
             sides[side] = open_vectors(copy, Path(folder) / f"{side}.npy", normalise=has_unit_norms(options))
-        return _timed(pair_vectors(sides, options, read_ids_of_sides(options)), options["search"])
-
-
-def _timed(problem: Problem, search: str, piece: Any = None) -> Estimate:
-    from aoq.pipeline.mining.estimate import estimate
-
-    with show_progress("estimating") as report:
-        return estimate(problem, search, piece, lambda done, total: report(done, total, "pieces"))
+        return estimate(pair_vectors(sides, options, read_ids_of_sides(options)), options["search"])
 
 
 def _estimate_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int], list[str]]:
@@ -164,7 +159,7 @@ def _training_data(chain: Chain) -> tuple[int, int, Integer[np.ndarray, "*shape"
 def _estimate_mining(
     source: Chain, depths: Mapping[Direction, int], images: int, captions: int, positives: Integer[np.ndarray, "*shape"]
 ) -> Estimate:
-    from aoq.pipeline.mining.estimate import unknown_vectors
+    from aoq.pipeline.mining.estimate import estimate, unknown_vectors
     from aoq.pipeline.prepare.extractors import open_encoder
 
     engine, mining = configured_engine(), source.experiment.mining
@@ -175,7 +170,7 @@ def _estimate_mining(
     whole, piece = unknown_vectors(images, captions, dimensions)
     memory = engine.mining_memory_mb * 1_000_000
     problem = Problem(*whole, positives, depths["i2t"], depths["t2i"], memory, device=engine.device)
-    return _timed(problem, mining.search, piece)
+    return estimate(problem, mining.search, piece)
 
 
 def _mining_rows(one: Estimate) -> list[tuple[str, str]]:

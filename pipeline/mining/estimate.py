@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -22,7 +22,6 @@ from aoq.pipeline.search.units import Backend, never
 from aoq.pipeline.vectors import checked_norms
 
 READING, WRITING = "reading the vectors", "writing the table"
-_PIECES = 2
 PIECE_IMAGES, PIECE_CAPTIONS = 4096, 8192
 LEAST_PAIRS = 10**7  # a smaller search takes most of its time to start, which says nothing about its growth
 WARM_UP = 64  # rows per side that are mined first, so that code is compiled before the clock starts
@@ -48,16 +47,10 @@ class Estimate:
     """The number of images for which an exact search takes a day in this shape; None for a small problem."""
 
 
-def estimate(
-    problem: Problem,
-    search: str,
-    vectors: _Vectors | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Estimate:
+def estimate(problem: Problem, search: str, vectors: _Vectors | None = None) -> Estimate:
     """Mine a piece in the same proportions, and scale the time of each step by its operations.
 
-    `vectors` replace those of a problem that has none yet (`unknown_vectors`). `progress` counts the pieces that are
-    mined: a small one to warm up, and the one that is timed.
+    `vectors` replace those of a problem that has none yet (`unknown_vectors`).
     """
     backend, why = ONE_PASS, "a tile serves both directions"
     if search != "auto":
@@ -65,11 +58,8 @@ def estimate(
     images, captions = vectors or (problem.images, problem.captions)
     images, captions = images[:PIECE_IMAGES], captions[:PIECE_CAPTIONS]
     piece, timed = piece_of(problem, images, captions), replace(backend if backend.costs else ONE_PASS, is_small=never)
-    progress(0, _PIECES)
     _mine(piece_of(problem, images[:WARM_UP], captions[:WARM_UP]), timed)
-    progress(1, _PIECES)
     seconds, table_bytes = _mine(piece, timed)
-    progress(_PIECES, _PIECES)
     costs, measured, dimensions = _costs(problem, timed), _costs(piece, timed), images.shape[1]
     exact = {step: seconds[step] * cost / measured[step] for step, cost in costs.items()}
     affordable = None
