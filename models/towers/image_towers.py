@@ -119,9 +119,6 @@ class TransformerImage(ImageTower):
         if source.is_half:
             self.native_size = config.projection_dim if hasattr(config, "projection_dim") else config.hidden_size
 
-    def load_pretrained(self) -> None:
-        self.source.load_into(self.network)
-
     def pair_numbers(self) -> dict[str, float]:
         return self.source.numbers() if self.source.is_half else super().pair_numbers()
 
@@ -140,9 +137,9 @@ class OpenClipImage(ImageTower):
 
     def __init__(self, name: str, *, native: bool = False) -> None:
         super().__init__()
-        self.pair = OpenClipSource.open(name)
-        self.network = self.pair.build().visual
-        self.preprocessing = self.pair.preprocessing(self.network)
+        self.source = OpenClipSource.open(name)
+        self.network = self.source.build().visual
+        self.preprocessing = self.source.preprocessing(self.network)
         trunk = getattr(self.network, "trunk", self.network)  # a network of timm
         has_class = any(hasattr(trunk, token) for token in CLASS_TOKENS)
         self.prefix = int(getattr(trunk, "num_prefix_tokens", has_class))
@@ -159,11 +156,8 @@ class OpenClipImage(ImageTower):
             if hasattr(self.network, "head"):
                 self.network.head = nn.Sequential()
 
-    def load_pretrained(self) -> None:
-        self.pair.load_into("visual", self.network)
-
     def pair_numbers(self) -> dict[str, float]:
-        return self.pair.numbers()
+        return self.source.numbers()
 
     def tokens(self, pixels: Normalised) -> Float[Tensor, "images tokens size"]:
         options = {"indices": 1, "normalize_intermediates": True, "intermediates_only": True}

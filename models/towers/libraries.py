@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
-from jaxtyping import Float
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -185,9 +184,10 @@ class OpenClipSource:
             network = library.create_model(self.architecture, self.tag)
             return network, seen_by_open_clip(self.name, network.visual.preprocess_cfg)
 
-    def load_into(self, side: str, network: nn.Module) -> None:
-        """Copy the published weights of a side into that of `build`, which may lack its last projection."""
-        state = getattr(self._create_sides(self.tag), side).state_dict()
+    def load_into(self, network: nn.Module) -> None:
+        """Copy the published weights into a side that `build` returned, which may lack its last projection."""
+        pair = self._create_sides(self.tag)
+        state = (pair.visual if isinstance(network, type(pair.visual)) else pair.text).state_dict()
         with _library("open_clip", self.name):
             network.load_state_dict({name: state[name] for name in network.state_dict()})
 
@@ -247,25 +247,29 @@ class StaticVectors:
     def shape(self) -> tuple[int, int]:
         """Return the number of tokens and the length of a vector."""
         with loading(self.name, str(self.file)):
-            tensors = self._tensors()
-            shape = tensors[_vectors(tensors)].shape
-            if len(shape) != 2 or 0 in shape:
-                raise ValueError(f"{self.file.name} holds an array of shape {tuple(shape)}, not (tokens, size)")
-            return len(tensors.get("mapping", tensors[_vectors(tensors)])), shape[1]
+            vectors, others = self._read()
+            if vectors.ndim != 2 or 0 in vectors.shape:
+                raise ValueError(f"{self.file.name} holds an array of shape {tuple(vectors.shape)}, not (tokens, size)")
+            return len(others.get("mapping", vectors)), vectors.shape[1]
 
-    def read(self) -> Float[Tensor, "tokens size"]:
-        """Read the vector of every token."""
+    def load_into(self, network: nn.Embedding) -> None:
+        """Copy the vector of every token."""
         with loading(self.name, str(self.file)):
-            tensors = self._tensors()
-            vectors = tensors[_vectors(tensors)].float()
-            vectors = vectors[tensors["mapping"].long()] if "mapping" in tensors else vectors
-            return vectors * tensors["weights"].float().unsqueeze(1) if "weights" in tensors else vectors
+            vectors, others = self._read()
+            vectors = vectors.float()
+            vectors = vectors[others["mapping"].long()] if "mapping" in others else vectors
+            vectors = vectors * others["weights"].float().unsqueeze(1) if "weights" in others else vectors
+            network.load_state_dict({"weight": vectors})
 
-    def _tensors(self) -> dict[str, Tensor]:
-        """Map the tensors into memory."""
+    def _read(self) -> tuple[Tensor, dict[str, Tensor]]:
+        """Map the vectors, and any other tensors, into memory."""
         if self.file.suffix == ".npy":
-            return {VECTORS[0]: torch.from_numpy(open_array(self.file, "c"))}
-        return load_file(self.file)
+            return torch.from_numpy(open_array(self.file, "c")), {}
+        tensors = load_file(self.file)
+        named = [name for name in VECTORS if name in tensors] or [*tensors]
+        if len(named) != 1:
+            raise ValueError(f"it holds the tensors {sorted(tensors)}, and none is called {' or '.join(VECTORS)}")
+        return tensors.pop(named[0]), tensors
 
 
 def static_folder(name: str) -> Path:
@@ -275,10 +279,3 @@ def static_folder(name: str) -> Path:
         return folder
     hub = import_extra("huggingface_hub", "transformers", name)
     return Path(hub.snapshot_download(model, allow_patterns=["*.safetensors", TOKENISER]))
-
-
-def _vectors(names: Collection[str]) -> str:
-    named = [name for name in VECTORS if name in names] or [*names]
-    if len(named) != 1:
-        raise ValueError(f"it holds the tensors {sorted(names)}, and none is called {' or '.join(VECTORS)}")
-    return named[0]

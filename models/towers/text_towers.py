@@ -81,9 +81,6 @@ class TransformerText(TextTower):
             self.native_size = getattr(config, "projection_size", None) or getattr(config, "projection_dim", None)
         return config.vocab_size, config.hidden_size, ""
 
-    def load_pretrained(self) -> None:
-        self.source.load_into(self.network)
-
     def last_states(self, items: Captions) -> tuple[States, IsWord]:
         output, mask = self._run(items)
         return output.last_hidden_state[:, : mask.shape[1]], mask
@@ -115,8 +112,8 @@ class OpenClipText(TextTower):
     """
 
     def _open(self, name: str, *, native: bool) -> tuple[int, int, str]:
-        self.pair = OpenClipSource.open(name)
-        self.network = network = self.pair.build().text
+        self.source = OpenClipSource.open(name)
+        self.network = network = self.source.build().text
         is_causal = getattr(network, "attn_mask", None) is not None
         if not is_causal or network.cls_emb is not None or network.pool_type not in ("argmax", "eos"):
             raise ValueError(
@@ -131,9 +128,6 @@ class OpenClipText(TextTower):
         self.poolings = offered(first=False, native=True)
         return network.vocab_size, network.width, ""
 
-    def load_pretrained(self) -> None:
-        self.pair.load_into("text", self.network)
-
     def last_states(self, items: Captions) -> tuple[States, IsWord]:
         (_, states), mask = self._run(items)
         return states, mask
@@ -144,11 +138,11 @@ class OpenClipText(TextTower):
     def _run(self, captions: Captions) -> tuple[tuple[Tensor, Tensor], IsWord]:
         """Return the vectors with all states, and the mask of real ids; the causal mask hides later ids."""
         words, mask = captions.real()
-        longest = words.shape[1]
+        longest, name = words.shape[1], self.source.name
         if longest > self.network.context_length:
             raise ValueError(
-                f"a caption has {longest} ids, and {self.pair.name} takes {self.network.context_length}; set [dataset] "
-                f'tokeniser = "{self.pair.name}", which cuts them.'
+                f"a caption has {longest} ids, and {name} takes {self.network.context_length}; set [dataset] "
+                f'tokeniser = "{name}", which cuts them.'
             )
         # The library's mask only fits captions of its full length.
         shorter = {"attn_mask": self.network.attn_mask[:longest, :longest]}
@@ -164,14 +158,11 @@ class StaticText(TextTower):
     has_ends = False
 
     def _open(self, name: str, *, native: bool) -> tuple[int, int, str]:
-        self.vectors = StaticVectors.open(name)
-        tokens, size = self.vectors.shape()
+        self.source = StaticVectors.open(name)
+        tokens, size = self.source.shape()
         self.network = nn.Embedding(tokens, size)
         self.poolings = offered(first=False, native=False)
-        return tokens, size, f", and use the {self.vectors.file.name} that belongs to it"
-
-    def load_pretrained(self) -> None:
-        self.network.load_state_dict({"weight": self.vectors.read()})
+        return tokens, size, f", and use the {self.source.file.name} that belongs to it"
 
     def checkpoint_gradients(self) -> None:
         """Do nothing: a look-up keeps no activations."""

@@ -19,6 +19,8 @@ class Tower(nn.Module, ABC):
 
     network: nn.Module
     """The pretrained network."""
+    source: Any
+    """Its origin in `libraries`, which loads its weights."""
     size: int
     """Length of a state."""
     native_size: int | None = None
@@ -27,9 +29,9 @@ class Tower(nn.Module, ABC):
     """Poolings that the encoder allows."""
     is_frozen = False
 
-    @abstractmethod
     def load_pretrained(self) -> None:
         """Load the weights that the encoder was published with."""
+        self.source.load_into(self.network)
 
     @abstractmethod
     def states(self, items: Any) -> tuple[Float[Tensor, "items parts size"], Bool[Tensor, "items parts"] | None]:
