@@ -124,7 +124,7 @@ def embed_command(folder: Path, output: Path, name: str, split: str, **options: 
             write_encoded(encoding, made, scratch / _BLOCKS, engine, report)
         replace_output(made, output)
     sizes = f"{opened.image_count:,} images and {opened.caption_count:,} captions"
-    echo(f"{output}: {sizes}, {encoding.encoder.images.dims} numbers each, by {encoding.encoder.name}")
+    echo(f"{output}: {sizes}, {encoding.encoder.images.dims} numbers each, by {name}")
     vectors = (str(output / f"{side}.npy") for side in ("images", "captions"))
     echo_next(f"{shlex.join(['aoq', 'mine', *vectors])} TABLE --pairs PAIRS, or --per-image K")
 

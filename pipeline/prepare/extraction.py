@@ -168,8 +168,7 @@ class Extraction:
     @property
     def records(self) -> np.ndarray:
         """Records of the readable images, memory-mapped."""
-        kept = self.progress["kept"]
-        return np.memmap(self._files["records"][0], RECORD, "r", shape=(kept,)) if kept else np.empty(0, RECORD)
+        return np.memmap(self._files["records"][0], RECORD, "r", shape=(self.progress["kept"],))
 
     @contextmanager
     def appending(self) -> Iterator[Callable[[Arrays, Sequence[ReadImage]], None]]:

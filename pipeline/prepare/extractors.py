@@ -214,10 +214,6 @@ class Encoder:
     """Pooled: one vector per image."""
     texts: Callable[[Sequence[str], torch.device], Float[Tensor, "texts dims"]]
 
-    @property
-    def name(self) -> str:
-        return self.images.name
-
 
 def open_encoder(name: str) -> Encoder:
     """Open the encoder of that name, on the CPU."""

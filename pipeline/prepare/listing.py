@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -18,6 +18,7 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+from jaxtyping import Shaped
 
 from aoq.pipeline.config.dataset import Source
 from aoq.pipeline.console import Reporter
@@ -131,7 +132,9 @@ def named_splits(listing: Listing, restval: Literal["train", "drop"]) -> Listing
     return replace(listing, splits=pa.array([ours[name] for name in names], pa.string()))
 
 
-def draw_splits(listing: Listing, sizes: Mapping[str, int], seed: int, hashes: Sequence[bytes]) -> Listing:
+def draw_splits(
+    listing: Listing, sizes: Mapping[str, int], seed: int, hashes: Shaped[np.ndarray, " images"]
+) -> Listing:
     """Draw splits of these sizes; all other images are train. Images with the same content share a split.
 
     Without sizes, dev and test are a tenth each, at least two and at most a thousand images.
@@ -145,7 +148,7 @@ def draw_splits(listing: Listing, sizes: Mapping[str, int], seed: int, hashes: S
         raise ValueError(
             f"--split-sizes asks for {sum(sizes.values()):,} of {len(listing):,} images, and leaves none for train."
         )
-    _, group_of, counts = np.unique(np.array(hashes), return_inverse=True, return_counts=True)
+    _, group_of, counts = np.unique(hashes, return_inverse=True, return_counts=True)
     split_of = np.zeros(len(counts), dtype=np.int64)
     waiting = np.random.default_rng(seed).permutation(len(counts))
     for number, (name, size) in enumerate(sizes.items(), start=1):

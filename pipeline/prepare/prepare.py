@@ -6,12 +6,11 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 from jaxtyping import Int32, Shaped
 
 from aoq.pipeline.config.dataset import Source
@@ -26,9 +25,8 @@ from aoq.pipeline.prepare.extraction import Extracting, Extraction, ImageReader,
 from aoq.pipeline.prepare.extractor import Extractor
 from aoq.pipeline.prepare.extractors import open_extractor
 from aoq.pipeline.prepare.listing import draw_splits, hash_images, list_source, named_splits
-from aoq.pipeline.prepare.photographs import LISTED_ROWS, write_photographs
+from aoq.pipeline.prepare.photographs import write_photographs
 from aoq.pipeline.prepare.sources.records import SHOWN_BROKEN, Listing, clean_captions
-from aoq.pipeline.search.problem import blocks
 from aoq.pipeline.search.units import Folder
 
 logger = logging.getLogger(__name__)
@@ -130,11 +128,10 @@ def _begin(
     return key
 
 
-def _hashes(listing: Listing, work: Path, report: Reporter) -> list[bytes]:
+def _hashes(listing: Listing, work: Path, report: Reporter) -> Shaped[np.ndarray, " images"]:
     if not (kept := work / "hashes.bin").is_file():
         write_atomically(kept, b"".join(hash_images(listing.images, len(listing), report)))
-    content = kept.read_bytes()
-    return [content[start : start + 32] for start in range(0, len(content), 32)]
+    return np.frombuffer(kept.read_bytes(), "S32")
 
 
 def _divide(listing: Listing) -> dict[str, Listing]:
@@ -192,8 +189,8 @@ def _write_split(folder: Path, extraction: Extraction, *, pack: bool) -> dict[st
     listing = extraction.listing.take(np.asarray(records["place"]))
     image_of = np.repeat(np.arange(len(listing), dtype=np.int32), np.diff(listing.captions.offsets.to_numpy()))
     identity = identities(records["sha256"])
-    _write_lines(folder / f"{split}_ids.txt", pa.array(map(visible, listing.ids.to_pylist()), pa.string()))
-    _write_lines(folder / f"{split}_caps.txt", listing.captions.flatten())
+    _write_lines(folder / f"{split}_ids.txt", map(visible, listing.ids.to_pylist()))
+    _write_lines(folder / f"{split}_caps.txt", listing.captions.flatten().to_pylist())
     np.save(folder / f"{split}_pairs.npy", image_of)
     np.save(folder / f"{split}_identity.npy", identity)
     write_photographs(folder / f"{split}_images.parquet", listing.ids, listing.images, records, pack=pack)
@@ -210,13 +207,10 @@ def identities(hashes: Shaped[np.ndarray, " images"]) -> Int32[np.ndarray, " ima
     >>> identities(np.array([b"a", b"b", b"a"], "V1")).tolist()
     [0, 1, 0]
     """
-    if not len(hashes):
-        return np.empty(0, np.int32)
     _, first, of_image = np.unique(hashes.view(f"S{hashes.dtype.itemsize}"), return_index=True, return_inverse=True)
     return first[of_image.reshape(-1)].astype(np.int32)
 
 
-def _write_lines(path: Path, texts: pa.Array) -> None:
+def _write_lines(path: Path, texts: Iterable[str]) -> None:
     with path.open("w", encoding="utf-8", newline="\n") as file:
-        for start, stop in blocks(len(texts), LISTED_ROWS):
-            file.writelines(f"{text}\n" for text in texts.slice(start, stop - start).to_pylist())
+        file.writelines(f"{text}\n" for text in texts)
