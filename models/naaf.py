@@ -88,7 +88,8 @@ class NAAF(FragmentModel):
             return
         own = self._best_regions(images[first], captions[first])
         other = self._best_regions(images[similarity[:, first].argmin(0)], captions[first])
-        estimate = Mismatch.estimate(own, other)
+        samples = [own.double(), other.double()]
+        estimate = Mismatch(*(float(figure(sample)) for sample in samples for figure in (torch.mean, torch.std)))
         self.statistics.copy_(torch.tensor(estimate))
         boundary = estimate.boundary(float(self.alpha))
         if boundary is not None:
@@ -113,11 +114,6 @@ class Mismatch(NamedTuple):
     sigma: float
     mu_other: float
     sigma_other: float
-
-    @classmethod
-    def estimate(cls, matched: Float[Tensor, " words"], mismatched: Float[Tensor, " others"]) -> Mismatch:
-        samples = [matched.double(), mismatched.double()]
-        return cls(*(float(figure(sample)) for sample in samples for figure in (torch.mean, torch.std)))
 
     @property
     def safe(self) -> float:
