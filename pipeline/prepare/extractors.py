@@ -244,12 +244,8 @@ def _open_transformers(name: str) -> Encoder:
 def _open_open_clip(name: str) -> Encoder:
     pair = OpenClipSource.open(name, is_file_allowed=True)
     (network, seen), tokenise = pair.load(), pair.tokeniser()
-
-    def texts(captions: Sequence[str], device: torch.device) -> Tensor:
-        vectors: Tensor = network.encode_text(tokenise(list(captions)).to(device))
-        return vectors
-
-    return Encoder(GridExtractor.build(name, seen, network, network.encode_image), texts)
+    images = GridExtractor.build(name, seen, network, network.encode_image)
+    return Encoder(images, lambda captions, device: network.encode_text(tokenise(list(captions)).to(device)))
 
 
 def _open_sentence_transformers(name: str) -> Encoder:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from aoq.pipeline.columns import find_separator, parse_json_lines, transpose
@@ -22,6 +23,7 @@ from aoq.pipeline.prepare.sources.images import DatasetImages, ParquetImages
 from aoq.pipeline.prepare.sources.records import (
     IMAGE_FIELDS,
     SPLIT,
+    Columns,
     Records,
     column_values,
     concatenate_splits,
@@ -37,7 +39,7 @@ SUFFIXES = {**TEXTS, ".jsonl": "JSON lines", ".ndjson": "JSON lines", ".parquet"
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet", "captions.csv", "captions.tsv")
 SAVED = ("dataset_dict.json", "state.json")
 COCO_NAME = re.compile(r"captions_(\D+?)\d*\.json")
-FLICKR_LINE = re.compile(r"(.+)#\d+\t(.*)")
+FLICKR_LINE = r"^(?P<image>.+)#\d+\t(?P<caption>.*)$"
 """A line of Flickr8k's and Flickr30K's `*.token.txt`: the file of an image, the caption's number, the caption."""
 MAPPING = "id_mapping.json"
 """Maps ids to files of images."""
@@ -58,15 +60,10 @@ def list_table(path: Path, source: Source) -> Records | None:
         return kind, _read_csv(table) if suffix in TEXTS else record_columns(parse_json_lines(table), source), root
 
 
-def _flickr_captions(lines: Sequence[str]) -> dict[str, list[str]] | None:
+def _flickr_captions(lines: Sequence[str]) -> Columns | None:
     """Read `*.token.txt`, unless a line is of another kind."""
-    columns: dict[str, list[str]] = {"image": [], "caption": []}
-    for line in lines:
-        if (parts := FLICKR_LINE.fullmatch(line)) is None:
-            return None
-        columns["image"].append(parts[1])
-        columns["caption"].append(parts[2])
-    return columns
+    found = pc.extract_regex(pa.array(lines), FLICKR_LINE)
+    return None if found.null_count else {name: (found.field(name),) for name in ("image", "caption")}
 
 
 def list_parquet_folder(folder: Path, source: Source) -> Records | None:
