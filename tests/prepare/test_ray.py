@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from functools import partial
 
 import numpy as np
@@ -21,7 +20,7 @@ from aoq.pipeline.prepare.prepare import prepare_folder
 from aoq.pipeline.prepare.sources.images import ImageFiles
 from tests.cli.conftest import run
 from tests.prepare.conftest import CPU, contents, encoded, picture
-from tests.two_nodes import begin_to_lose, is_first, two_nodes, wait_for
+from tests.two_nodes import is_first, two_nodes
 
 pytestmark = pytest.mark.cluster
 
@@ -106,26 +105,3 @@ def test_vectors_are_those_of_one_process(cluster, clip, photos, tmp_path):
     message = [one.stderr.splitlines()[-1] for one in ended]
     assert "03.png: was changed since the folder was prepared; prepare the folder again." in message[0]
     assert message[0] == message[1]
-
-
-def test_a_node_that_is_lost_costs_its_block(cluster, on, photos, tmp_path, monkeypatch):
-    third, marker = cluster.add_node(num_cpus=1, memory=2_000_000_000), tmp_path / "stuck"
-    losing = begin_to_lose(cluster, third, marker)
-    monkeypatch.setattr(blocks, "extract_block", partial(stuck_on, third.node_id, marker))
-    there = on(photos, "there")
-    losing.join()
-    monkeypatch.undo()
-    assert contents(there) == contents(on(photos, "here", CPU))
-
-
-def stuck_on(node, marker, reader, job, store):
-    """On this node a block never ends; on others none ends before that."""
-    import ray
-
-    from aoq.pipeline.prepare.blocks import extract_block  # a worker's own
-
-    if ray.get_runtime_context().get_node_id() == node:
-        marker.touch()
-        time.sleep(3600)
-    wait_for(marker.exists)
-    return extract_block(reader, job, store)
