@@ -63,6 +63,8 @@ def test_pairs_are_entries_of_the_matrix(build, world, masked):
     assert_close(model.pair_similarity(images, captions), matrix.diagonal(), **CLOSE)
     rows, columns = torch.tensor([3, 0, 0, 4, 1, 2]), torch.tensor([1, 4, 2, 2, 0, 3])
     assert_close(model.pair_similarity(images[rows], captions[columns]), matrix[rows, columns], **CLOSE)
+    chosen = torch.tensor([True, False, True, True, False])
+    assert_close(model.pair_similarity(images[chosen], captions[chosen]), matrix.diagonal()[chosen], **CLOSE)
 
 
 def test_padding_words_are_invisible(build, world):

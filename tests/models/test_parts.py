@@ -1,4 +1,4 @@
-"""Parts of models against their definitions: codes, texts, graph layers, normalisation and attention."""
+"""Parts of models against their definitions: graph layers and the softmax of attention."""
 
 from __future__ import annotations
 
@@ -7,27 +7,9 @@ import torch
 from torch.testing import assert_close
 
 from aoq.models.attention import masked_softmax
-from aoq.models.base import Code
 from aoq.models.layers import zero_masked
 from aoq.models.packing import true_places
 from aoq.models.vsrn import RegionReasoning
-
-ROWS = [slice(1, 4), torch.tensor([4, 0, 0, 2, 4]), torch.tensor([True, False, True, True, False])]
-
-
-@pytest.mark.parametrize("rows", ROWS, ids=["slice", "numbers", "mask"])
-def test_rows_are_those_of_each_part(rows):
-    generator = torch.Generator().manual_seed(0)
-    vectors = torch.randn(5, 3, 4, generator=generator, requires_grad=True)
-    mask, pooled = torch.rand(5, 3, generator=generator) < 0.5, torch.randn(5, 2, generator=generator)
-    chosen = Code(vectors, mask, pooled)[rows]
-    assert chosen.context is None
-    for part, expected in ((chosen.vectors, vectors[rows]), (chosen.mask, mask[rows]), (chosen.pooled, pooled[rows])):
-        assert torch.equal(part, expected)
-    weights = torch.randn(chosen.vectors.shape, generator=generator)
-    gradients = [torch.autograd.grad((of * weights).sum(), vectors)[0] for of in (chosen.vectors, vectors[rows])]
-    assert torch.equal(*gradients)
-
 
 IMAGES, REGIONS, SIZE = 3, 4, 5
 MASKS = {
