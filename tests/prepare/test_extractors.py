@@ -212,7 +212,6 @@ def test_large_images_are_shrunk_to_what_a_detector_takes(detector):
     ("name", "message"),
     [
         ("resnet50", r"no detector with a box head; those are fasterrcnn_\w+, "),
-        ("retinanet_resnet50_fpn", "no detector with a box head"),
         (f"{tiny.DETECTOR}/nowhere.pth", r"nowhere.pth does not exist\); .*as NAME/FILE\."),
     ],
 )
