@@ -57,6 +57,7 @@ def load_timm(name: str, *, pretrained: bool) -> tuple[Any, Preprocessing]:
 def load_transformers(name: str) -> Any:
     """Load a whole model of transformers with its weights."""
     with _library("transformers", name) as (library, model):
+        library.utils.logging.disable_progress_bar()
         return library.AutoModel.from_pretrained(model, dtype=torch.float32)
 
 
