@@ -112,7 +112,10 @@ def make_dataset(chain: Chain, build: Build, engine: Engine) -> None:
     for role, split in splits.items():
         tokens = tokenised(split.captions, vocabulary)
         captions = str(folder / f"{split.name}_caps.txt")
-        _heed(confusion(captions, split.captions, tokens.sequences()))
+        if (flaw := confusion(captions, split.captions, tokens.sequences())) is not None:
+            if flaw.severity == "error":
+                raise ValueError(f"{flaw.file}: {flaw.message}")
+            logger.warning("%s: %s", flaw.file, flaw.message)
         tokens.save(build.directory / f"{role}_tokens.npz")
     trained_on = split_fingerprint(folder, config.train)
     if config.train_images is not None:
@@ -143,14 +146,6 @@ def _check_files(folder: Path, splits: Sequence[str]) -> None:
         raise ValueError(f"{folder} cannot be used; `{check}` lists every problem:\n{shown}")
     for line in [*warnings, *([f"`aoq data check {folder}` lists all warnings"] if warnings else [])]:
         logger.warning("%s", line)
-
-
-def _heed(*flaws: Flaw | None) -> None:
-    """Refuse errors, and log warnings."""
-    for flaw in filter(None, flaws):
-        if flaw.severity == "error":
-            raise ValueError(f"{flaw.file}: {flaw.message}")
-        logger.warning("%s: %s", flaw.file, flaw.message)
 
 
 def check_feature_size(chain: Chain, split: Split, expected: int) -> None:

@@ -189,7 +189,7 @@ class _Planner:
         self, name: str, recipe: dict[str, Any], source: Chain, members: list[Member], table: Rerank | Fusion | Refresh
     ) -> Chain:
         """Plan a table that is made of others, on the data of `source`."""
-        chain = replace(self.on_data_of(source, name, members), table=table)
+        chain = self.on_data_of(source, members, table, name=name)
         chain.add("hard_negatives", recipe, *(each.artifact for each in members), reads=[source["dataset"]])
         return chain
 
@@ -201,18 +201,18 @@ class _Planner:
             if (mine := _data(first)) != (theirs := _data(other)):
                 both = f"{first.experiment.name!r} and {other.experiment.name!r} are of different data"
                 raise ValueError(f"ensemble {config.name!r}: {both} ({mine} and {theirs}); give members of the same.")
-        chain = self.on_data_of(first, config.name, members)
-        experiment = chain.experiment.model_copy(update={"evaluation": config.evaluation})
-        chain = replace(chain, experiment=experiment)
+        chain = self.on_data_of(first, members, name=config.name, evaluation=config.evaluation)
         evaluation.plan_evaluation(chain, **config.ensemble.model_dump(mode="json", include={"weights"}))
         return chain
 
-    def on_data_of(self, source: Chain, name: str, members: Sequence[Member]) -> Chain:
-        """Return a chain with the members, and with the stages that make the data of `source`."""
-        experiment = source.experiment.model_copy(update={"name": name})
+    def on_data_of(
+        self, source: Chain, members: Sequence[Member], table: Rerank | Fusion | Refresh | None = None, **changes: Any
+    ) -> Chain:
+        """Return a chain of the members with the experiment of `source`, changed, and the stages of its data."""
+        experiment = source.experiment.model_copy(update=changes)
         stages = {stage: source.stages[stage] for stage in ("world", "prepared", "dataset") if stage in source.stages}
-        chain = Chain(self.asked[-1], experiment, self.data_root, self.artifact_root, stages)
-        return replace(chain, members=tuple(members))
+        about = self.asked[-1], experiment, self.data_root, self.artifact_root, stages
+        return Chain(*about, members=tuple(members), table=table)
 
 
 def _data(chain: Chain) -> dict[str, str]:

@@ -83,16 +83,14 @@ def _weights(experiment: Experiment, use: str) -> str | None:
 
 def _options(chain: Chain, use: str, training: Training) -> dict[str, Any]:
     """Return the options that determine a training; files of teachers count by their hashes."""
-    exclude: dict[str, Any] = dict.fromkeys(_unused(training), True)
-    if training.distillation is None:
-        return training.model_dump(mode="json", exclude_none=True, exclude=exclude)
-    exclude["distillation"] = {"teachers"}
+    exclude: dict[str, Any] = {**dict.fromkeys(_unused(training), True), "distillation": {"teachers"}}
     options = training.model_dump(mode="json", exclude_none=True, exclude=exclude)
-    option = f"[{use}.distillation] teachers"
-    options["distillation"]["files"] = [
-        {name: [chain.sha256(option, path), part] for name, (path, part) in files.parts.items()}
-        for files in training.distillation.files
-    ]
+    if training.distillation is not None:
+        option = f"[{use}.distillation] teachers"
+        options["distillation"]["files"] = [
+            {name: [chain.sha256(option, path), part] for name, (path, part) in files.parts.items()}
+            for files in training.distillation.files
+        ]
     return options
 
 
