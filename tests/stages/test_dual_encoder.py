@@ -20,25 +20,23 @@ from aoq.pipeline.evaluation.evaluate import evaluate
 from aoq.pipeline.prepare.demo_pictures import write_demo_pictures
 from aoq.pipeline.stages import chain as chains
 from aoq.pipeline.stages import data as planned
-from aoq.pipeline.stages import train as rounds
-from aoq.pipeline.stages.plan import MAKERS, plan
+from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.stages.splits import open_pairs
 from aoq.pipeline.training import loop
 from aoq.pipeline.training.checkpoint import load_model
-from aoq.pipeline.training.trainer import Trainer
 from tests.prepare.conftest import save_clip
 from tests.stages.conftest import ENGINE, make_stage
 
 EXPERIMENT = """
 [dataset]
-tokeniser = "{text}"
+tokeniser = "{text_tower}"
 {data}
 
 [model]
 name = "dual_encoder"
 embedding_size = 16
-image_tower = "{image}"
-text_tower = "{text}"
+image_tower = "{image_tower}"
+text_tower = "{text_tower}"
 image_pooling = "cls"
 text_pooling = "mean"
 
@@ -59,11 +57,9 @@ h_images = 4
 epochs = 1
 batch_size = 16
 learning_rate = 3e-3
-{second_round}
-loss.name = "LOSS"
+loss.name = "adapoffquin"
 """
 DRAWN = "demo = {images = 48, dev_images = 12, pictures = true}"
-MINED = ["world", "dataset", "first_round", "embeddings", "hard_negatives"]
 
 
 @pytest.fixture(scope="session")
@@ -80,25 +76,14 @@ def vit(tmp_path_factory):
 
 
 @pytest.fixture
-def make(bert, vit, tmp_path, make_once):
+def make(make, bert, vit):
     """Plan the experiment and make stages of it."""
-
-    def run(*stages, loss="adapoffquin", epochs=1, first_round="", second_round="", data=DRAWN, root=tmp_path):
-        path = tmp_path / "dual.toml"
-        values = {"image": vit, "text": f"transformers:{bert[2]}", "epochs": epochs, "data": data}
-        values |= {"first_round": first_round, "second_round": second_round}
-        text = EXPERIMENT.format(**values).replace("LOSS", loss)
-        path.write_text(text)
-        chain = plan(str(path), data_root=root, artifact_root=tmp_path / "artifacts")
-        for stage in stages:
-            make_once(chain, stage)
-        return chain
-
-    return run
+    usual = {"image_tower": vit, "text_tower": f"transformers:{bert[2]}", "epochs": 1, "first_round": "", "data": DRAWN}
+    return lambda *stages, **parts: make("dual", *stages, text=EXPERIMENT, **usual | parts)
 
 
 def test_both_rounds_from_photographs(make):
-    chain = make(*MINED, "second_round", "evaluation")
+    chain = make("world", "mining", "second_round", "evaluation")
     vectors = np.load(chain["embeddings"].path / "images.npy")
     assert vectors.shape == (48, 16)
     model = load_model(chain["first_round"].path / "model.safetensors")
@@ -125,12 +110,8 @@ def test_a_pair_starts_at_its_own_temperature(make, tmp_path):
     text = text.replace('loss.name = "infonce"', loss).replace("learning_rate = 3e-3", "learning_rate = 1e-6")
     (tmp_path / "pair.toml").write_text(text)
     chain = plan(str(tmp_path / "pair.toml"), data_root=tmp_path, artifact_root=tmp_path / "artifacts")
-    given = []
-    for stage in MINED[:3]:
-        with chain[stage].building() as build, pytest.MonkeyPatch.context() as patch:
-            patch.setattr(rounds, "Trainer", lambda **named: given.append(named["schedule"]) or Trainer(**named))
-            MAKERS[stage](chain, build, ENGINE)
-    assert given[0].loss.temperature == pytest.approx(1 / 20)
+    for stage in ("world", "dataset", "first_round"):
+        make_stage(chain, stage)
     learnt = chain["first_round"].manifest().get("learnt_by_epoch")
     assert learnt == [{"temperature": pytest.approx(1 / 20, rel=1e-4)}]
     for change in ('image_pooling = "cls"', 'text_pooling = "mean"', "project = true"):
@@ -170,7 +151,7 @@ def test_an_interrupted_training_of_adapters_ends_at_the_same_weights(make, monk
 
 def test_a_model_of_fragments_trains_on_patches_and_pieces(make, vit, bert, tmp_path):
     """SCAN trains on the dual encoder's table, with attention from words to patches."""
-    make(*MINED)
+    make("world", "mining")
     text = (tmp_path / "dual.toml").read_text()
     text = text[: text.index("[first_round]")] + text[text.index("[second_round]") :]
     for line in ('image_pooling = "cls"\n', 'text_pooling = "mean"\n'):
