@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 import pytest
-import torch
-from torch import nn
-from torch.nn import functional as F
 
 from aoq.models import MODELS
-from aoq.models.base import Captions, Code, EmbeddingModel, Images
 from aoq.models.scan import SCAN
+from aoq.models.vsepp import VSEpp
 from aoq.pipeline.config.losses import LossSection
 from aoq.pipeline.config.models import ModelSection
 from aoq.pipeline.losses import LOSSES, LossKind
@@ -26,11 +23,11 @@ model = {model}
 second_round = {{{second_round}}}
 {more}
 """
-TOY = '{name = "toy", size = 8, pooling = "max"}'
+TOY = '{name = "toy", size = 8, way = "b"}'
 
 
-class Toy(EmbeddingModel):
-    """One matrix and one table of words."""
+class Toy(VSEpp):
+    """Takes none of the options of its base class, and others instead."""
 
     def __init__(
         self,
@@ -38,21 +35,12 @@ class Toy(EmbeddingModel):
         feature_size: int,
         vocabulary_size: int,
         size: int,
-        pooling: Literal["mean", "max"] = "mean",
+        way: Literal["a", "b"] = "a",
         scale: float | None = None,
-        centred: bool = False,
     ) -> None:
-        super().__init__()
-        self.project, self.words = nn.Linear(feature_size, size), nn.Embedding(vocabulary_size, size)
-        self.pooling = pooling
-
-    def encode_images(self, images: Images) -> Code:
-        pooled = images.features.mean(1) if self.pooling == "mean" else images.features.amax(1)
-        return Code(F.normalize(self.project(pooled), dim=1))
-
-    def encode_captions(self, captions: Captions) -> Code:
-        real = torch.arange(captions.words.shape[1]) < captions.lengths.unsqueeze(1)
-        return Code(F.normalize((self.words(captions.words) * real.unsqueeze(2)).sum(1), dim=1))
+        sizes = {"feature_size": feature_size, "vocabulary_size": vocabulary_size}
+        super().__init__(**sizes, embedding_size=size, word_size=size)
+        self.size, self.way = size, way
 
 
 class Narrow(SCAN):
@@ -79,10 +67,10 @@ def test_a_registered_model_and_a_registered_loss_train_on_the_table(make):
     chain = make("toy", "mining", "second_round", "evaluation", model=TOY, text=TEXT, second_round=short)
     model = load_model(chain["second_round"].path / "model.safetensors")
     assert isinstance(model, Toy)
-    assert (model.pooling, model.project.out_features) == ("max", 8)
+    assert (model.way, model.size) == ("b", 8)
     assert {*lines_with("loss_name", chain)} == {"minedhinge"}
     assert chain["evaluation"].manifest()["metrics"]["rsum"] > 0
-    others = (TOY.replace("max", "mean"), short), (TOY, short.replace("2", "3"))
+    others = (TOY.replace('"b"', '"a"'), short), (TOY, short.replace("2", "3"))
     keys = {make("toy", model=one, text=TEXT, second_round=rounds)["second_round"].key for one, rounds in others}
     assert len({chain["second_round"].key, *keys}) == 3
     assert chain.experiment.second_round.loss.model_dump() == {
