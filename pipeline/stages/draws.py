@@ -35,8 +35,6 @@ logger = logging.getLogger(__name__)
 TableAndView = tuple[NegativeTable, View | None]
 PROBED, CONSTANT = 128, 1e-5
 """Rows of a batch on which a teacher is tried, and the difference of scores below which it has collapsed."""
-MANY = 1 / 3
-"""If the teacher scores this fraction of negatives at least as high as the anchor's own pair, it tells no matches."""
 
 
 def open_student_table(chain: Chain) -> TableAndView:
@@ -185,8 +183,7 @@ def _describe_doubts(lists: NegativeLists, judged: Judged | None, ranks: DrawnRa
     doubtful = lists.scores >= lists.positive_score[:, None] if judged is None else judged.flags != 0
     share = float((doubtful[:, drawn] & listed).sum() / max(1, listed.sum()))
     if judged is None:
-        sentence = f"the teacher scores {share:.1%} of them at least as high as the anchor's lowest positive"
-        return f"{sentence}, so it is too weak to tell which match" if share > MANY else sentence
+        return f"the teacher scores {share:.1%} of them at least as high as the anchor's lowest positive"
     sentence = f"{share:.1%} of them are left out or suspected by the screen"
     if screen is None or screen.match_prior is None:
         return sentence

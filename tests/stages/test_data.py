@@ -74,7 +74,10 @@ def test_a_change_that_keys_do_not_see_is_found_by_hashing(make, own_root):
     assert "train_ims.npy is not the file that was read" in sentence
 
 
-@pytest.mark.parametrize("other", [{"folder": "two"}, {"more": "dataset.train_images = 30"}], ids=["folder", "part"])
+OTHERS = [{"folder": "two"}, {"more": "dataset.train_images = 30"}, {"more": "dataset.noise.ratio = 0.5"}]
+
+
+@pytest.mark.parametrize("other", OTHERS, ids=["folder", "part", "noise"])
 def test_a_table_of_other_data_is_refused_before_anything_is_made(make, taught_by, other):
     make("own")
     with pytest.raises(ValueError, match=r"'student' and 'own' are of different training data .* in an override"):
@@ -139,21 +142,6 @@ def test_training_sees_wrong_pairs_and_dev_does_not(make, data_root):
     shutil.copy(chain["dataset"].path / "noise.npy", data_root / "again.npy")
     again = make("again", "dataset", more='[dataset.noise]\nfile = "again.npy"')
     assert again["dataset"].manifest()["fingerprint"] == manifest["fingerprint"]
-
-
-def test_a_wrong_noise_file_stops_at_the_dataset(make, data_root, tmp_path):
-    np.save(data_root / "short.npy", np.arange(7))
-    with pytest.raises(ValueError, match=r"short.npy: a noise file has .* this array has \(7,\)"):
-        make("short", "dataset", more='[dataset.noise]\nfile = "short.npy"')
-    assert not list((tmp_path / "artifacts").glob("dataset/*/MANIFEST.json"))
-
-
-def test_tables_of_other_wrong_pairs_are_not_joined(make, tmp_path):
-    make("one")
-    make("other", more="[dataset.noise]\nratio = 0.5")
-    members = [str(tmp_path / f"{name}.toml") for name in ("one", "other")]
-    with pytest.raises(ValueError, match="are of different training data"):
-        make("both", text=f'[fusion]\nmembers = {members}\nmethod = "rank"')
 
 
 def test_an_anchor_of_all_candidates_is_refused():

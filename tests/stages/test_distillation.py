@@ -85,8 +85,8 @@ def test_vectors_of_files_teach_in_the_order_of_their_ids(make, data_root):
     np.save(data_root / "captions.npy", store.captions)
     (data_root / "ids.txt").write_text("".join(f"{split.ids[row]}\n" for row in order))
     files = '{images = "images.npy", captions = "captions.npy", image_ids = "ids.txt"}'
-    taught = TAUGHT.format(f"teachers = [{files}]").replace(files, "{" + files + "}")
-    student = make("student", "second_round", loss="online", second_round=taught.replace("{{", "{").replace("}}", "}"))
+    taught = TAUGHT.format(f"teachers = [{files}]")
+    student = make("student", "second_round", loss="online", second_round=taught)
     own = make("by_own", "second_round", loss="online", second_round=TAUGHT.format(""))
     assert figures(student) == pytest.approx(figures(own), rel=1e-3)
     chain = make("student", loss="online", second_round=TAUGHT.format(f"weight = 0.7, teachers = [{files}]"))

@@ -120,7 +120,6 @@ def test_a_student_of_fragments_orders_the_first_tables_lists(planned, write):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ('second_round.loss.name="online", refresh.rounds=1', "refresh. makes tables, and loss 'online' uses none"),
         ("refresh.rounds=-1", "refresh.rounds"),
         (f"{DEPTHS}, sampling.h_images=5", "h_images = 5, and the table keeps 4"),
         (f"{DEPTHS}, screen.image_similarity=0.9", "ask for the teacher's vectors"),
