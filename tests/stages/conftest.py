@@ -25,11 +25,16 @@ OWN = 'first_round = {epochs = 1, batch_size = 16, loss.name = "online"}\nmining
 SHORT = 'epochs = 1, batch_size = 16, loss.name = "LOSS"'
 MINING = ["dataset", "first_round", "embeddings", "hard_negatives"]
 ENGINE = Engine(device="cpu", threads=1)
+TINY = str(Path(__file__).parent.parent / "tiny.toml")
 
 
 def lines_with(name, chain, stage="second_round"):
     """The values of that name in the lines that a training logged."""
     return [line[name] for line in read_metrics(chain[stage].path / "metrics.jsonl") if name in line]
+
+
+def keys_of(chain):
+    return {stage: artifact.key for stage, artifact in chain.stages.items()}
 
 
 def make_stage(chain, stage, engine=ENGINE):

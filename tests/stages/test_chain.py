@@ -8,8 +8,8 @@ import pytest
 
 from aoq.pipeline.stages.chain import run_name, table_depths, table_owner, teacher_of
 from aoq.pipeline.stages.plan import plan
+from tests.stages.conftest import TINY
 
-TINY = str(Path(__file__).parent.parent / "tiny.toml")
 REFRESHED = "refresh={rounds=1, h_captions=10, h_images=4}"
 
 
@@ -26,12 +26,6 @@ def test_a_student_knows_what_it_starts_from():
     again = planned(f'second_round.start="teacher", {REFRESHED}')
     assert again.start is not None
     assert again.start.key == planned('second_round.start="teacher"')["second_round"].key
-
-
-def test_whether_a_student_trains_on_a_table():
-    assert planned().trains_on_table
-    assert not planned('second_round.loss.name="online"').trains_on_table
-    assert planned(REFRESHED).trains_on_table
 
 
 def test_a_table_that_is_made_of_others_trains_nothing(write):

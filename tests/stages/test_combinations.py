@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,9 +16,8 @@ from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.training.checkpoint import save_model
-from tests.stages.conftest import make_stage
+from tests.stages.conftest import TINY, make_stage
 
-TINY = str(Path(__file__).parent.parent / "tiny.toml")
 RERANK = (
     '[rerank]\nshortlist = "{shortlist}"\nteacher = "{teacher}"\nh_captions = 6\nh_images = 3\nchecked_anchors = 4\n'
 )

@@ -25,7 +25,7 @@ from aoq.pipeline.stages.splits import open_pairs
 from aoq.pipeline.training import loop
 from aoq.pipeline.training.checkpoint import load_model
 from tests.prepare.conftest import save_clip
-from tests.stages.conftest import ENGINE, make_stage
+from tests.stages.conftest import ENGINE, keys_of, make_stage
 
 EXPERIMENT = """
 [dataset]
@@ -192,16 +192,12 @@ def drawn(tmp_path):
 def test_keys_are_of_the_photographs_and_of_no_others(make, drawn):
     """Photographs that change after the plan are noticed; a folder without any is refused when it is planned."""
     data, folder = {"data": 'folder = "drawn"', "root": drawn}, drawn / "drawn"
-
-    def keys():
-        return {stage: artifact.key for stage, artifact in make(**data).stages.items()}
-
-    before, chain, dev = keys(), make("dataset", **data), folder / "dev_images.parquet"
+    before, chain, dev = keys_of(make(**data)), make("dataset", **data), folder / "dev_images.parquet"
     images = pq.read_table(dev)
     pq.write_table(images.set_column(1, "path", pa.array(["elsewhere.png"] * len(images))), dev)
-    assert keys() == before
+    assert keys_of(make(**data)) == before
     shutil.copy(folder / "train_images.parquet", dev)
-    after = keys()
+    after = keys_of(make(**data))
     assert all(after[stage] != key for stage, key in before.items())
     with pytest.raises(ValueError, match="a photograph of 'dev' was changed after the run was planned"):
         open_pairs(chain, "dev")

@@ -9,8 +9,8 @@ import pytest
 
 import tasks
 from aoq.pipeline.stages.plan import plan
+from tests.stages.conftest import TINY, keys_of
 
-TINY = str(Path(__file__).parent.parent / "tiny.toml")
 TEXT = Path(TINY).read_text()
 ROUNDS = TEXT[TEXT.index("[first_round]") : TEXT.index("[second_round]")]
 CO_TAUGHT = """
@@ -25,7 +25,7 @@ def chain_of(override="", name=TINY, root=Path("/nowhere")):
 
 
 def keys(override="", name=TINY, root=Path("/nowhere")):
-    return {stage: artifact.key for stage, artifact in chain_of(override, name, root).stages.items()}
+    return keys_of(chain_of(override, name, root))
 
 
 def changed(override, before="", name=TINY):

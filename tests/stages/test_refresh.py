@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,9 +17,8 @@ from aoq.pipeline.stages.splits import open_pairs
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.training.checkpoint import load_model
-from tests.stages.conftest import make_stage
+from tests.stages.conftest import TINY, make_stage
 
-TINY = str(Path(__file__).parent.parent / "tiny.toml")
 DEPTHS = "refresh.h_captions=10, refresh.h_images=4"
 STUDENT = f"""
 teacher = "{TINY}"

@@ -11,7 +11,7 @@ import torch
 from aoq.models import build_model
 from aoq.models.base import Captions
 from aoq.pipeline.prepare.pieces import Pieces
-from tests.stages.conftest import make_stage
+from tests.stages.conftest import keys_of, make_stage
 
 TEXT = """
 dataset = {{folder = "{folder}", tokeniser = "{tower}"}}
@@ -85,15 +85,12 @@ def test_keys_follow_the_tokenisers_files_and_a_change_after_the_plan_is_noticed
         name = f"transformers:{folder}"
         return make("keys", text=TEXT.replace("{tower}", name), model="vse_infinity", more=f', text_tower = "{name}"')
 
-    def keys(chain):
-        return {stage: artifact.key for stage, artifact in chain.stages.items()}
-
     moved = shutil.copytree(bert[2], tmp_path / "moved")
     before = planned(moved)
-    assert keys(before) == keys(planned(bert[2]))
+    assert keys_of(before) == keys_of(planned(bert[2]))
     (moved / "config.json").write_text((moved / "config.json").read_text() + "\n")
-    after = keys(planned(moved))
-    assert all(after[stage] != key for stage, key in keys(before).items())
+    after = keys_of(planned(moved))
+    assert all(after[stage] != key for stage, key in keys_of(before).items())
     for stage in ("dataset", "first_round"):
         with pytest.raises(ValueError, match="was changed after the run was planned"):
             make_stage(before, stage)
