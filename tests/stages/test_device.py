@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
@@ -32,19 +31,13 @@ def test_mined_lists_are_those_that_are_pinned(monkeypatch):
         check_pinned(SMALL[1::90], device=str(DEVICE))
 
 
-@pytest.fixture
-def made_there(tmp_path):
-    """Makes a stage once more, on the device."""
-
-    def make_again(chain, stage):
-        folder = tmp_path / "there" / stage
-        folder.mkdir(parents=True)
-        build = Build(folder)
-        with build.collecting(), Simulated():
-            MAKERS[stage](chain, build, THERE)
-        return folder, build.notes
-
-    return make_again
+def made_there(chain, stage, folder):
+    """Make a stage once more, on the device."""
+    build = Build(folder / stage)
+    build.directory.mkdir()
+    with build.collecting(), Simulated():
+        MAKERS[stage](chain, build, THERE)
+    return build.directory, build.notes
 
 
 def hashes(folder):
@@ -54,22 +47,22 @@ def hashes(folder):
 STUDENT = 'epochs = 1, batch_size = 64, loss.name = "adapoffquin"'
 
 
-def test_every_stage_makes_what_it_makes_on_the_cpu(make, made_there, taught_by):
+def test_every_stage_makes_what_it_makes_on_the_cpu(make, taught_by, tmp_path):
     """The stages of a model that embeds, and the evaluation of one that attends."""
     chain = make("own", "mining", "second_round", second_round=STUDENT)
     scan = {"model": "scan", "teacher": taught_by("own"), "loss": "online"}
     attending = make("scan", "dataset", "second_round", "evaluation", **scan)
-    vectors, _ = made_there(chain, "embeddings")
+    vectors, _ = made_there(chain, "embeddings", tmp_path)
     for side in ("images", "captions"):
         found, expected = (np.load(folder / f"{side}.npy") for folder in (vectors, chain["embeddings"].path))
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-    table, _ = made_there(chain, "hard_negatives")
+    table, _ = made_there(chain, "hard_negatives", tmp_path)
     assert hashes(table / "table") == hashes(chain["hard_negatives"].path / "table")
-    trained, notes = made_there(chain, "second_round")
+    trained, notes = made_there(chain, "second_round", tmp_path)
     assert notes["device"] == str(DEVICE)
     weights, expected = (load_file(each / "model.safetensors") for each in (trained, chain["second_round"].path))
     torch.testing.assert_close(weights, expected, rtol=1e-3, atol=1e-4)
-    _, notes = made_there(attending, "evaluation")
+    _, notes = made_there(attending, "evaluation", tmp_path)
     assert notes["metrics"] == attending["evaluation"].manifest()["metrics"]
 
 

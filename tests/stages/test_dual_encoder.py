@@ -18,8 +18,6 @@ import torch
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.evaluation.evaluate import evaluate
 from aoq.pipeline.prepare.demo_pictures import write_demo_pictures
-from aoq.pipeline.stages import chain as chains
-from aoq.pipeline.stages import data as planned
 from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.stages.splits import open_pairs
 from aoq.pipeline.training import loop
@@ -206,9 +204,9 @@ def test_keys_are_of_the_photographs_and_of_no_others(make, drawn):
         make(**data)
 
 
-def test_an_image_tower_that_changed_after_the_plan_is_noticed(make, vit, monkeypatch):
-    chain = make("world", "dataset")
-    changed = {vit: {"encoder": vit}}
-    monkeypatch.setattr(planned, "pretrained", lambda name: changed.get(name) or chains.pretrained(name))
-    with pytest.raises(ValueError, match=rf"{vit} was changed after the run was planned; run again"):
+def test_an_image_tower_that_changed_after_the_plan_is_noticed(make, vit, tmp_path):
+    moved = shutil.copytree(vit.removeprefix("transformers:"), tmp_path / "moved")
+    chain = make("world", "dataset", image_tower=f"transformers:{moved}")
+    (moved / "config.json").write_text((moved / "config.json").read_text() + "\n")
+    with pytest.raises(ValueError, match=rf"{moved} was changed after the run was planned; run again"):
         make_stage(chain, "first_round")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,15 +16,15 @@ TINY = Path(__file__).parent.parent / "tiny.toml"
 LUIGI = [str(Path(sys.executable).parent / "luigi"), "--module", "tasks"]
 
 
+def command_line(task, *arguments, root, experiment=TINY):
+    given = ["--experiment", str(experiment), "--artifact-root", str(root), "--engine-threads", "1"]
+    return [*LUIGI, task, *given, *arguments]
+
+
 @pytest.fixture
 def command(tmp_path):
     """(task, more arguments) -> the command line that makes the task below tmp_path."""
-
-    def build(task, *arguments, experiment=TINY, root=tmp_path / "artifacts"):
-        given = ["--experiment", str(experiment), "--artifact-root", str(root), "--engine-threads", "1"]
-        return [*LUIGI, task, *given, *arguments]
-
-    return build
+    return partial(command_line, root=tmp_path / "artifacts")
 
 
 @pytest.fixture
@@ -36,8 +37,7 @@ def luigi(command):
 def whole(tmp_path_factory):
     """The artefacts of an uninterrupted run from another directory."""
     folder = tmp_path_factory.mktemp("whole")
-    arguments = ["--experiment", str(TINY), "--artifact-root", str(folder / "artifacts"), "--engine-threads", "1"]
-    made = Program([*LUIGI, "SecondRound", *arguments], folder).wait()
+    made = Program(command_line("SecondRound", root=folder / "artifacts"), folder).wait()
     assert made.returncode == 0, made.stderr
     return folder / "artifacts"
 

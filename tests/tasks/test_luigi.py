@@ -11,7 +11,6 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import luigi as luigi_package
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -23,7 +22,6 @@ from tests.programs import Program, wait_for
 TINY = Path(__file__).parent.parent / "tiny.toml"
 NOISY = TINY.with_name("noisy.toml")
 ROOT = TINY.parent.parent
-TASKS = [task for task in vars(tasks).values() if isinstance(task, type)]
 
 
 def manifests(root):
@@ -232,13 +230,6 @@ def test_mistakes_end_with_a_clear_line_and_a_code(luigi, tmp_path):
         assert failed.returncode in (30, 35, 40)
         assert message in failed.stderr
         assert "Traceback" not in failed.stderr
-
-
-def test_parameter_names_do_not_clash_with_luigis():
-    for task in TASKS:
-        names = set(task.get_param_names(include_significant=True))
-        core = {name for name, _ in luigi_package.interface.core.get_params()}
-        assert not names & {*core, "module", "help", "h", "workers", "lock", "version"}
 
 
 def test_help_describes_each_option_once(luigi):
