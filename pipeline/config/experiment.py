@@ -63,7 +63,10 @@ class Experiment(Runs):
             return self.co_teaching
         student = self.student
         is_control = student.loss.name == "online" and student.distillation is None and not self.uses_table
-        return control_training(student) if use == "control" or is_control else student.as_trained
+        if use == "control" or is_control:
+            return control_training(student)
+        # Warm-up and start-up are for fresh weights, so fine-tuning has neither.
+        return student if student.start is None else student.model_copy(update={"warmup": (), "start_up": None})
 
     @property
     def uses_table(self) -> bool:

@@ -207,11 +207,6 @@ class SecondRound(Training):
     """Fine-tuning instead of fresh weights: start from the first round that the table comes from, or from the student's
     own control. The control itself always starts afresh; `warmup` and `start_up` then apply to it alone."""
 
-    @property
-    def as_trained(self) -> SecondRound:
-        """The schedule that is used: fine-tuning has no warm-up and no start-up, which are for fresh weights."""
-        return self if self.start is None else self.model_copy(update={"warmup": (), "start_up": None})
-
     def problems(self) -> Iterator[str]:
         yield from super().problems()
         if self.start is not None and not self.loss.draws_offline:
