@@ -16,7 +16,7 @@ from aoq.pipeline.training.metrics import read_metrics
 
 EXPERIMENT = """
 dataset.folder = "{folder}"
-model = {{name = "{model}", embedding_size = 16, word_size = 8}}
+model = {{name = "{model}", {options}}}
 {teacher}
 second_round = {{{second_round}}}
 {more}
@@ -81,6 +81,7 @@ def make_once(tmp_path_factory):
 def make(data_root, tmp_path, make_once):
     """Plan an experiment from its parts, or from `text`, and make the stages; `mining` is all up to the table."""
     usual = {"folder": "one", "model": "vsepp", "teacher": OWN, "second_round": SHORT, "more": ""}
+    usual |= {"options": "embedding_size = 16, word_size = 8"}
 
     def run(name, *stages, loss="offtri", text=EXPERIMENT, root=data_root, **parts):
         path, parts = tmp_path / f"{name}.toml", usual | parts

@@ -11,9 +11,8 @@ from tests.stages.conftest import TINY
 
 
 def ensemble_of(*members, weights=None):
-    return f"[ensemble]\nmembers = {[str(member) for member in members]}\n" + (
-        f"weights = {weights}" if weights else ""
-    )
+    text = f"[ensemble]\nmembers = {[*map(str, members)]}\n"
+    return f"{text}weights = {weights}" if weights else text
 
 
 def test_an_ensemble_averages_the_members_similarities(make, tmp_path):

@@ -93,19 +93,15 @@ def failing(rank, what, processes, engine):
 
 
 @pytest.mark.parametrize(
-    ("part", "kind", "message"),
+    ("rank", "what", "kind", "message"),
     [
-        (
-            partial(failing, 1, ValueError("it is missing.")),
-            ChildProcessError,
-            r"^process 1 .* failed: it is missing\.",
-        ),
-        (partial(failing, 0, OSError(28, "the disk is full")), OSError, "the disk is full"),
+        (1, ValueError("it is missing."), ChildProcessError, r"^process 1 .* failed: it is missing\."),
+        (0, OSError(28, "the disk is full"), OSError, "the disk is full"),
     ],
 )
-def test_what_fails_in_one_is_said(tmp_path, part, kind, message):
+def test_what_fails_in_one_is_said(tmp_path, rank, what, kind, message):
     with pytest.raises(kind, match=message):
-        run_ranks(TWO, tmp_path, part)
+        run_ranks(TWO, tmp_path, partial(failing, rank, what))
     assert not multiprocessing.active_children()
 
 

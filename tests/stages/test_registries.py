@@ -16,14 +16,7 @@ from aoq.pipeline.losses.similarities import LossValue, Similarities
 from aoq.pipeline.training.checkpoint import load_model
 from tests.stages.conftest import lines_with
 
-TEXT = """
-dataset.folder = "{folder}"
-model = {model}
-{teacher}
-second_round = {{{second_round}}}
-{more}
-"""
-TOY = '{name = "toy", size = 8, way = "b"}'
+TOY = 'size = 8, way = "b"'
 
 
 class Toy(VSEpp):
@@ -64,14 +57,14 @@ def registered(monkeypatch):
 
 def test_a_registered_model_and_a_registered_loss_train_on_the_table(make):
     short = 'epochs = 1, batch_size = 16, loss = {name = "minedhinge", power = 2, companions = "anchors"}'
-    chain = make("toy", "mining", "second_round", "evaluation", model=TOY, text=TEXT, second_round=short)
+    chain = make("toy", "mining", "second_round", "evaluation", model="toy", options=TOY, second_round=short)
     model = load_model(chain["second_round"].path / "model.safetensors")
     assert isinstance(model, Toy)
     assert (model.way, model.size) == ("b", 8)
     assert {*lines_with("loss_name", chain)} == {"minedhinge"}
     assert chain["evaluation"].manifest()["metrics"]["rsum"] > 0
     others = (TOY.replace('"b"', '"a"'), short), (TOY, short.replace("2", "3"))
-    keys = {make("toy", model=one, text=TEXT, second_round=rounds)["second_round"].key for one, rounds in others}
+    keys = {make("toy", model="toy", options=one, second_round=two)["second_round"].key for one, two in others}
     assert len({chain["second_round"].key, *keys}) == 3
     assert chain.experiment.second_round.loss.model_dump() == {
         "name": "minedhinge",

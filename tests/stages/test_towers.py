@@ -13,13 +13,6 @@ from aoq.models.base import Captions
 from aoq.pipeline.prepare.pieces import Pieces
 from tests.stages.conftest import keys_of, make_stage
 
-TEXT = """
-dataset = {{folder = "{folder}", tokeniser = "{tower}"}}
-model = {{name = "{model}", embedding_size = 16{more}}}
-{teacher}
-second_round = {{{second_round}}}
-"""
-
 
 @pytest.fixture
 def tower(bert):
@@ -83,7 +76,8 @@ def test_mistakes_are_one_sentence(tower, bert):
 def test_keys_follow_the_tokenisers_files_and_a_change_after_the_plan_is_noticed(make, bert, tmp_path):
     def planned(folder):
         name = f"transformers:{folder}"
-        return make("keys", text=TEXT.replace("{tower}", name), model="vse_infinity", more=f', text_tower = "{name}"')
+        options = f'embedding_size = 16, text_tower = "{name}"'
+        return make("keys", model="vse_infinity", options=options, more=f'dataset.tokeniser = "{name}"')
 
     moved = shutil.copytree(bert[2], tmp_path / "moved")
     before = planned(moved)
