@@ -152,8 +152,6 @@ def _shared_change(change: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _renamed(content: Mapping[str, Any], rename: Callable[[str], str]) -> dict[str, Any]:
-    """Rename the experiments that the content names."""
-
     def renamed(key: str, value: Any) -> Any:
         if isinstance(value, Mapping):
             return _renamed(value, rename)

@@ -67,7 +67,6 @@ def make_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
 
 
 def _mine(chain: Chain, mining: Mining, build: Build, engine: Engine) -> None:
-    """Search the teacher's vectors."""
     vectors, weights = chain["embeddings"].opened(), chain["embeddings"].manifest()["weights_sha256"]
     teacher = _teacher(chain, weights)
     if chain.experiment.teacher_encoder is not None:
