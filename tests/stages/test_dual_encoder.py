@@ -18,7 +18,6 @@ import torch
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.evaluation.evaluate import evaluate
 from aoq.pipeline.prepare.demo_pictures import write_demo_pictures
-from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.stages.splits import open_pairs
 from aoq.pipeline.training import loop
 from aoq.pipeline.training.checkpoint import load_model
@@ -77,7 +76,8 @@ def vit(tmp_path_factory):
 def make(make, bert, vit):
     """Plan the experiment and make stages of it."""
     usual = {"image_tower": vit, "text_tower": f"transformers:{bert[2]}", "epochs": 1, "first_round": "", "data": DRAWN}
-    return lambda *stages, **parts: make("dual", *stages, text=EXPERIMENT, **usual | parts)
+    usual["text"] = EXPERIMENT
+    return lambda *stages, name="dual", **parts: make(name, *stages, **usual | parts)
 
 
 def test_both_rounds_from_photographs(make):
@@ -99,23 +99,17 @@ def test_a_pair_starts_at_its_own_temperature(make, tmp_path):
     model, _ = save_clip(tmp_path / "pair", model_max_length=8)
     torch.nn.init.constant_(model.logit_scale, math.log(20))
     model.save_pretrained(tmp_path / "pair")
-    make()
-    text, pair = (tmp_path / "dual.toml").read_text(), f"transformers:{tmp_path / 'pair'}"
-    text = re.sub('(tokeniser|image_tower|text_tower) = ".*"', rf'\1 = "{pair}"', text)
-    text = re.sub('(image|text)_pooling = ".*"', r'\1_pooling = "native"', text)
+    towers = dict.fromkeys(("image_tower", "text_tower"), f"transformers:{tmp_path / 'pair'}")
+    text = re.sub('(image|text)_pooling = ".*"', r'\1_pooling = "native"', EXPERIMENT)
     text = text.replace("embedding_size = 16", "embedding_size = 6\nproject = false")
-    loss = 'loss = {name = "infonce", temperature = "pair"}'
+    loss = 'loss = {{name = "infonce", temperature = "pair"}}'
     text = text.replace('loss.name = "infonce"', loss).replace("learning_rate = 3e-3", "learning_rate = 1e-6")
-    (tmp_path / "pair.toml").write_text(text)
-    chain = plan(str(tmp_path / "pair.toml"), data_root=tmp_path, artifact_root=tmp_path / "artifacts")
-    for stage in ("world", "dataset", "first_round"):
-        make_stage(chain, stage)
+    chain = make("world", "dataset", "first_round", text=text, **towers)
     learnt = chain["first_round"].manifest().get("learnt_by_epoch")
     assert learnt == [{"temperature": pytest.approx(1 / 20, rel=1e-4)}]
     for change in ('image_pooling = "cls"', 'text_pooling = "mean"', "project = true"):
-        (tmp_path / "no_pair.toml").write_text(re.sub(f"{change.split()[0]} = .*", change, text))
         with pytest.raises(ValueError, match=r'\[first_round\] loss.temperature = "pair" needs a pretrained pair: one'):
-            plan(str(tmp_path / "no_pair.toml"), data_root=tmp_path, artifact_root=tmp_path / "artifacts")
+            make(text=re.sub(f"{change.split()[0]} = .*", change, text), **towers)
 
 
 def test_an_interrupted_training_of_adapters_ends_at_the_same_weights(make, monkeypatch):
@@ -147,19 +141,15 @@ def test_an_interrupted_training_of_adapters_ends_at_the_same_weights(make, monk
     assert again == weights
 
 
-def test_a_model_of_fragments_trains_on_patches_and_pieces(make, vit, bert, tmp_path):
+def test_a_model_of_fragments_trains_on_patches_and_pieces(make, tmp_path):
     """SCAN trains on the dual encoder's table, with attention from words to patches."""
     make("world", "mining")
-    text = (tmp_path / "dual.toml").read_text()
-    text = text[: text.index("[first_round]")] + text[text.index("[second_round]") :]
+    text = EXPERIMENT[: EXPERIMENT.index("[first_round]")] + EXPERIMENT[EXPERIMENT.index("[second_round]") :]
     for line in ('image_pooling = "cls"\n', 'text_pooling = "mean"\n'):
         text = text.replace(line, "")
-    constraints = "[second_round.constraints]\nccr = {weight = 0.1, margin = 0.1}\n"
-    scan = tmp_path / "scan.toml"
-    scan.write_text(f'teacher = "{tmp_path}/dual.toml"\n{text.replace("dual_encoder", "scan")}\n{constraints}')
-    chain = plan(str(scan), data_root=tmp_path, artifact_root=tmp_path / "artifacts")
-    for stage in ("second_round", "evaluation"):
-        make_stage(chain, stage)
+    constraints = "[second_round.constraints]\nccr = {{weight = 0.1, margin = 0.1}}\n"
+    text = f'teacher = "{tmp_path}/dual.toml"\n{text.replace("dual_encoder", "scan")}\n{constraints}'
+    chain = make("second_round", "evaluation", name="scan", text=text)
     assert chain["evaluation"].manifest()["metrics"]["rsum"] > 0
 
 
