@@ -13,7 +13,7 @@ import numpy as np
 from aoq.pipeline.console import visible_value
 from aoq.pipeline.evaluation.significance import RECALL_METRICS
 from aoq.pipeline.report.collect import ReportedRun, collect_runs, collect_stages, collect_teachers, is_control
-from aoq.pipeline.report.pictures import OpenModel, attended, examples, tables
+from aoq.pipeline.report.pictures import attended, examples, tables
 from aoq.pipeline.report.plots import PALETTE, curves, histogram_of_ranks
 from aoq.pipeline.report.verdict import on_dev, verdicts
 from aoq.pipeline.stages.chain import Chain, table_depths
@@ -57,7 +57,7 @@ GLOSSARY = {
 """Definitions of the page's terms, each shown when its term is chosen."""
 
 
-def render(named: Sequence[tuple[str, Chain]], *, open_model: OpenModel, evaluating: Callable[[str], str]) -> str:
+def render(named: Sequence[tuple[str, Chain]], evaluating: Callable[[str], str]) -> str:
     """Render the page about named experiments; `evaluating` gives the command that makes a run's evaluation."""
     runs = collect_runs(named)
     shown = [run for run in runs if run.scored or not is_control(run.chain)] or runs
@@ -99,7 +99,7 @@ def render(named: Sequence[tuple[str, Chain]], *, open_model: OpenModel, evaluat
         stages=collect_stages(shown),
         tables=tables(shown),
         examples=examples(shown),
-        attended=list(attended(shown, open_model)),
+        attended=list(attended(shown)),
     )
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from aoq.models.base import MatchingModel
 from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.data.images import Thumbnails
 from aoq.pipeline.data.vocabulary import tokenise
 from aoq.pipeline.evaluation.attention import word_attention
@@ -18,15 +16,14 @@ from aoq.pipeline.report.collect import ReportedRun, ranked_answers
 from aoq.pipeline.report.plots import hardness
 from aoq.pipeline.search.problem import DIRECTIONS, OPPOSITE, Direction
 from aoq.pipeline.stages.chain import Chain, table_owner
-from aoq.pipeline.stages.splits import open_train_split
+from aoq.pipeline.stages.splits import open_named_pairs, open_train_split
 from aoq.pipeline.tables.card import describe_guarantee
 from aoq.pipeline.tables.files import search_facts
 from aoq.pipeline.tables.inspection import inspect_anchor
 from aoq.pipeline.tables.statistics import describe
 from aoq.pipeline.tables.table import read_table
+from aoq.pipeline.training.checkpoint import load_model
 
-OpenModel = Callable[[Chain], tuple[MatchingModel, PairData]]
-"""Open the trained model of an experiment, with its evaluation split."""
 TITLES: dict[Direction, str] = {"i2t": "captions of images", "t2i": "images of captions"}
 ANCHORS, _TOP, QUERIES, ANSWERS, CAPTIONS = 6, 6, 6, 5, 4
 FAR = 50
@@ -92,7 +89,7 @@ def _queries(runs: Sequence[ReportedRun], direction: Direction) -> Iterator[tupl
         yield query, {name: answers[:ANSWERS] for name, answers in ranked.items()}
 
 
-def attended(runs: Sequence[ReportedRun], open_model: OpenModel) -> Iterator[dict[str, Any]]:
+def attended(runs: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
     """Yield captions with their images: how much each word attends to each box, from 0 to 1.
 
     Runs whose words do not attend or whose regions have no boxes are skipped, and so are images without a picture.
@@ -102,7 +99,8 @@ def attended(runs: Sequence[ReportedRun], open_model: OpenModel) -> Iterator[dic
         attends = run.trains and run.scored and run.chain.experiment.model.attends
         if not attends or split.boxes is None or split.boxes.shape[2] != 4:
             continue
-        (model, pairs), thumbs = open_model(run.chain), Thumbnails(run.chain.folder, split)
+        pairs, thumbs = open_named_pairs(run.chain, split.name), Thumbnails(run.chain.folder, split)
+        model = load_model(run.chain["second_round"].opened() / "model.safetensors")
         count = min(CAPTIONS, split.caption_count)
         rows = np.sort(np.random.default_rng(1).choice(split.caption_count, count, replace=False))
         with torch.inference_mode():

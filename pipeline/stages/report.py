@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.build import Build
@@ -14,12 +13,8 @@ from aoq.pipeline.config.load import merged, override_text, parse_override, spli
 from aoq.pipeline.config.training import control_training
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.extras import import_extra
-from aoq.pipeline.stages.chain import Chain, Member, trains_as_control
+from aoq.pipeline.stages.chain import Member, trains_as_control
 from aoq.pipeline.stages.plan import plan
-
-if TYPE_CHECKING:
-    from aoq.models.base import MatchingModel
-    from aoq.pipeline.data.batches import PairData
 
 SEPARATOR = ";"
 
@@ -88,12 +83,4 @@ def render_report(
     from aoq.pipeline.report.page import render
 
     named = [(member.asked, member.chain) for member in planned.members]
-    return render(named, open_model=_open_model, evaluating=evaluating)
-
-
-def _open_model(chain: Chain) -> tuple[MatchingModel, PairData]:
-    from aoq.pipeline.stages.splits import open_named_pairs
-    from aoq.pipeline.training.checkpoint import load_model
-
-    pairs = open_named_pairs(chain, chain.experiment.evaluation.split)
-    return load_model(chain["second_round"].opened() / "model.safetensors"), pairs
+    return render(named, evaluating)
