@@ -28,13 +28,13 @@ SHARED_DATA = (*TRAINING_DATA, "dev", "min_count")
 """Options of [dataset] that the named experiments share when one of TRAINING_DATA changes."""
 
 
-def load_experiment(name: str, override: str = "", configs: tuple[Path, ...] = CONFIGS) -> Experiment | Combination:
+def load_experiment(name: str, override: str = "") -> Experiment | Combination:
     """Load the experiment in `configs/<name>.toml`, or in the TOML file `name`; its sections tell its kind.
 
     `override` is the inside of a TOML inline table, e.g. `seed=1, second_round.loss.name="offtri"`. A change of the
     training data also reaches the experiments that the file names.
     """
-    path, content = read_named("experiment", name, configs)
+    path, content = read_named("experiment", name, CONFIGS)
     content = _renamed(content, partial(_beside, path.parent))
     change = parse_override(override)
     where = f"{path}, changed by the override {override!r}" if change else str(path)
@@ -42,8 +42,8 @@ def load_experiment(name: str, override: str = "", configs: tuple[Path, ...] = C
     section = next((section for section in COMBINATIONS if section in {*content, *change}), "")
     kind: type[Experiment | Combination] = COMBINATIONS.get(section, Experiment)
     if shared := _shared_change(change):
-        content = _renamed(content, partial(_change_named, shared=shared, own_wins=False, configs=configs))
-        change = _renamed(change, partial(_change_named, shared=shared, own_wins=True, configs=configs))
+        content = _renamed(content, partial(_change_named, shared=shared, own_wins=False))
+        change = _renamed(change, partial(_change_named, shared=shared, own_wins=True))
         if section:  # its members take these options, and it has none of them
             rest = {key: value for key, value in change["dataset"].items() if key not in shared["dataset"]}
             change = {key: value for key, value in change.items() if key in kind.model_fields or key not in shared}
@@ -173,11 +173,11 @@ def _beside(folder: Path, member: str) -> str:
     return f"{file}{mark}{override}"
 
 
-def _change_named(member: str, shared: Mapping[str, Any], own_wins: bool, configs: tuple[Path, ...]) -> str:
+def _change_named(member: str, shared: Mapping[str, Any], own_wins: bool) -> str:
     """Add the change to an experiment's override, unless it changes nothing; `own_wins` over it what it says itself."""
     name, override = split_member(member)
     own = parse_override(override)
-    content = _changed_by(read_named("experiment", name, configs)[1], own)
+    content = _changed_by(read_named("experiment", name, CONFIGS)[1], own)
     data = content.get("dataset")
     if isinstance(data, Mapping) and data.keys() & {"vocabulary", "tokeniser"}:  # its words come from elsewhere
         shared = {**shared, "dataset": {key: shared["dataset"][key] for key in shared["dataset"] if key != "min_count"}}

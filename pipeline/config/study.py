@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, NonNegativeInt
@@ -76,7 +75,7 @@ class Study(Section):
         return self.arms[arm].says or arm
 
 
-def load_study(name: str, folders: tuple[Path, ...] = STUDIES) -> Study:
+def load_study(name: str) -> Study:
     """Load the study in `configs/studies/<name>.toml`, or in the TOML file `name`."""
-    path, content = read_named("study", name, folders)
+    path, content = read_named("study", name, STUDIES)
     return validated(Study, str(path), {"name": path.stem, **content})

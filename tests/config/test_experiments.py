@@ -57,7 +57,7 @@ SOFT = "screen={mutual_rank=3, suspected='soft_margin'}"
 def load(tmp_path):
     def load_text(text=TEXT, override=""):
         (tmp_path / "trial.toml").write_text(text)
-        return load_experiment("trial", override, configs=(tmp_path,))
+        return load_experiment(str(tmp_path / "trial.toml"), override)
 
     return load_text
 
