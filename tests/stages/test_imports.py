@@ -7,14 +7,11 @@ import pytest
 from aoq.models import build_model
 from aoq.pipeline.config.models import ModelSection
 from aoq.pipeline.training.checkpoint import read_weights, save_model
+from tests.stages.conftest import EXPERIMENT
 
 SMALL = {"embedding_size": 16, "word_size": 8}
 IMPORTED = 'teacher_weights = "vsepp.safetensors"\nmining = {h_captions = 9, h_images = 4}'
-WEIGHTS = """
-dataset.folder = "{folder}"
-model = {{name = "{model}", embedding_size = 16, word_size = 8}}
-{teacher}
-"""
+WEIGHTS = EXPERIMENT.replace("second_round = {{{second_round}}}", "")
 
 
 @pytest.fixture
