@@ -11,9 +11,7 @@ logit_scale, must be frozen.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -48,19 +46,35 @@ class _TableLoss(CachedLossMixin, nn.Module):
     mini_batch_size: int
     drawn: ClassVar[int]
     """Number of images in a row, unless companions are anchors."""
+    functions: ClassVar[tuple[Callable[..., LossValue], Callable[..., LossValue]]]
+    """Loss functions without and with adaptive weights."""
 
-    def __init__(self, model: nn.Module, companions: Companions | None, mini_batch_size: int | None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        numbers: dict[str, float],
+        *,
+        adaptive: bool,
+        alpha: float = 0.3,
+        beta: float = 1.5,
+        companions: Companions | None = None,
+        mini_batch_size: int | None = None,
+    ) -> None:
         super().__init__()
         if companions not in ("anchors", None):
             raise ValueError(f'companions is {companions!r}; it is "anchors" or None.')
         self.model, self.companions, self.mini_batch_size = model, companions, mini_batch_size or 0
         self.uses_gradient_cache = mini_batch_size is not None
         self.groups = self.drawn if companions is None else 1
+        self.numbers = numbers | ({"alpha": alpha, "beta": beta} if adaptive else {})
         self.options: dict[str, Any] = {"companions": companions, "mini_batch_size": mini_batch_size}
+        self.options |= {**self.numbers, "adaptive": adaptive}
+        function = self.functions[adaptive]
+        self._function = with_companions(function) if companions == "anchors" else function
 
-    @abstractmethod
     def value(self, pairs: Similarities) -> LossValue:
         """Compute the loss, summed over the pairs."""
+        return self._function(pairs, **self.numbers)
 
     def get_config_dict(self) -> dict[str, Any]:
         """Return the options for the model card."""
@@ -130,30 +144,10 @@ class _TableLoss(CachedLossMixin, nn.Module):
 class _Hinges(_TableLoss):
     """A triplet or quintuplet loss."""
 
-    functions: ClassVar[tuple[Callable[..., LossValue], Callable[..., LossValue]]]
-    """Loss functions without and with adaptive weights."""
-
     def __init__(
-        self,
-        model: nn.Module,
-        *,
-        adaptive: bool,
-        margin_online: float = 0.2,
-        margin_offline: float = 0.0,
-        alpha: float = 0.3,
-        beta: float = 1.5,
-        companions: Companions | None = None,
-        mini_batch_size: int | None = None,
+        self, model: nn.Module, *, margin_online: float = 0.2, margin_offline: float = 0.0, **options: Any
     ) -> None:
-        super().__init__(model, companions, mini_batch_size)
-        numbers = {"margin_online": margin_online, "margin_offline": margin_offline}
-        numbers |= {"alpha": alpha, "beta": beta} if adaptive else {}
-        self.options |= {**numbers, "adaptive": adaptive}
-        function = self.functions[adaptive]
-        self._function = partial(with_companions(function) if companions == "anchors" else function, **numbers)
-
-    def value(self, pairs: Similarities) -> LossValue:
-        return self._function(pairs)
+        super().__init__(model, {"margin_online": margin_online, "margin_offline": margin_offline}, **options)
 
 
 class OfflineQuintupletLoss(_Hinges):
@@ -183,7 +177,7 @@ class OfflineInfoNCELoss(_TableLoss):
     This is `aoq.info_nce`, or `aoq.adap_info_nce` if `adaptive`. `learn_temperature` learns the temperature.
     """
 
-    drawn = 2
+    drawn, functions = 2, (info_nce, adap_info_nce)
 
     def __init__(
         self,
@@ -194,17 +188,11 @@ class OfflineInfoNCELoss(_TableLoss):
         learn_temperature: bool = False,
         max_scale: float = 100.0,
         hardness_weight: float = 0.0,
-        alpha: float = 0.3,
-        beta: float = 1.5,
-        companions: Companions | None = None,
-        mini_batch_size: int | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(model, companions, mini_batch_size)
-        self.numbers = {"temperature": temperature, "hardness_weight": hardness_weight}
-        self.numbers |= {"alpha": alpha, "beta": beta} if adaptive else {}
-        self.options |= {**self.numbers, "adaptive": adaptive, "learn_temperature": learn_temperature}
-        function = adap_info_nce if adaptive else info_nce
-        self._function = with_companions(function) if companions == "anchors" else function
+        numbers = {"temperature": temperature, "hardness_weight": hardness_weight}
+        super().__init__(model, numbers, adaptive=adaptive, **options)
+        self.options |= {"learn_temperature": learn_temperature}
         self.learnt = LearntTemperature(temperature=temperature, max_scale=max_scale) if learn_temperature else None
 
     def value(self, pairs: Similarities) -> LossValue:
