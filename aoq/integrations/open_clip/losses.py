@@ -39,9 +39,11 @@ class _TableLoss(nn.Module):
     halves: ClassVar[int] = 1
     """2 if the two directions are averaged."""
 
-    def __init__(self, table: NegativeTable | ScreenedTable, groups: int) -> None:
+    def __init__(
+        self, table: NegativeTable | ScreenedTable, *, negatives: Literal["offline", "quintuplet"] | None = "offline"
+    ) -> None:
         super().__init__()
-        self.groups, self._table, self._is_checked = groups, parts_of(table).table, False
+        self.groups, self._table, self._is_checked = PAIRS_DRAWN[negatives], parts_of(table).table, False
         if (pairs := self._table.positives) is None:
             raise ValueError("the table does not say which pairs are true; mine it with --pairs or --per-image.")
         keys = pair_keys(pairs[:, 0], pairs[:, 1], len(self._table.t2i))
@@ -132,7 +134,7 @@ class OfflineClipLoss(_TableLoss):
         beta: float = 1.5,
         hardness_weight: float = 0.0,
     ) -> None:
-        super().__init__(table, PAIRS_DRAWN[negatives])
+        super().__init__(table, negatives=negatives)
         function = partial(adap_info_nce, alpha=alpha, beta=beta) if adaptive else info_nce
         self._function = partial(function, hardness_weight=hardness_weight)
 
@@ -145,11 +147,6 @@ class OfflineSigLipLoss(_TableLoss):
 
     For models with a bias (`--siglip`, `init_logit_bias`). `negatives=None` leaves only the batch's pairs.
     """
-
-    def __init__(
-        self, table: NegativeTable | ScreenedTable, *, negatives: Literal["offline"] | None = "offline"
-    ) -> None:
-        super().__init__(table, PAIRS_DRAWN[negatives])
 
     def value(self, pairs: Similarities, scale: Float[Tensor, ""], bias: Float[Tensor, ""]) -> LossValue:
         return sigmoid_loss(pairs, temperature=1 / scale, bias=bias)
@@ -173,7 +170,7 @@ class OfflineQuintupletLoss(_TableLoss):
         alpha: float = 0.3,
         beta: float = 1.5,
     ) -> None:
-        super().__init__(table, PAIRS_DRAWN["quintuplet"])
+        super().__init__(table, negatives="quintuplet")
         function = partial(adap_off_quin, alpha=alpha, beta=beta) if adaptive else off_quin
         self._function = partial(function, margin_online=margin_online, margin_offline=margin_offline)
 
