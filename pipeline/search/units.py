@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import platform
 from collections import deque
@@ -35,18 +34,15 @@ class Folder:
 
     def has(self, name: str) -> bool:
         """Return whether the table exists and is undamaged."""
-        path = self._file(name)
-        if not path.is_file():
-            return False
-        if not self._is_whole(name):
+        is_whole = self._is_whole(name)
+        if not is_whole and (path := self._file(name)).is_file():
             logger.warning("%s is damaged or belongs to another search; making it again", path)
-            return False
-        return True
+        return is_whole
 
     def read(self, name: str) -> pa.Table:
         """Map the table, so that only the used parts are read."""
         path = self._file(name)
-        if not path.is_file() or not self._is_whole(name):
+        if not self._is_whole(name):
             raise ValueError(
                 f"{path} was lost or damaged after it was written; run again: only this file is made again."
             )
@@ -59,8 +55,7 @@ class Folder:
         with pa.ipc.new_file(temporary, table.schema) as writer:
             writer.write_table(table)
         with temporary.open("r+b") as file:
-            checksum = _checksum(file, self.of, name)
-            file.write(checksum)
+            file.write(_checksum(file, self.of, name, temporary.stat().st_size))
         os.replace(temporary, self._file(name))
 
     def drop(self, name: str) -> None:
@@ -76,8 +71,10 @@ class Folder:
         return self.path / f"{name}.unit"
 
     def _is_whole(self, name: str) -> bool:
-        """Check the hash once, and again if the file has changed."""
-        found = self._file(name).stat()
+        """Check the hash once, and again if the file has changed; a missing file is not whole."""
+        if not (path := self._file(name)).is_file():
+            return False
+        found = path.stat()
         return _is_whole(self, name, (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
 
 
@@ -88,12 +85,12 @@ def _is_whole(folder: Folder, name: str, stamp: tuple[int, ...]) -> bool:
         return _checksum(file, folder.of, name, size) == file.read()
 
 
-def _checksum(file: BinaryIO, of: str, name: str, size: int | None = None) -> bytes:
-    """Hash the first `size` bytes, by default all, and leave the file position after them."""
-    found, left = sha256(f"{of}\0{name}\0".encode()), math.inf if size is None else size
-    while block := file.read(int(min(left, 2**20))):
+def _checksum(file: BinaryIO, of: str, name: str, size: int) -> bytes:
+    """Hash the first `size` bytes, and leave the file position after them."""
+    found = sha256(f"{of}\0{name}\0".encode())
+    while block := file.read(min(size, 2**20)):
         found.update(block)
-        left -= len(block)
+        size -= len(block)
     return found.digest()
 
 
