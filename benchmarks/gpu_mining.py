@@ -6,8 +6,8 @@
 The vectors of `benchmarks/mining.py`. Ours is the search without writing: positives masked, exact and certified lists
 of both directions in host memory. The bare product is the time of all tiles' products alone. Rivals search both
 directions without masking positives or proving anything: `torch` multiplies block by block in TF32 and takes topk,
-`faiss` is GpuIndexFlatIP in float32, `cuvs` its brute force; those that are not installed are left out. Each way starts
-with vectors in host memory, once to warm up; seconds are the medians of the turns.
+`faiss` is GpuIndexFlatIP in float32, left out where it is not installed. Each way starts with vectors
+in host memory, once to warm up; seconds are the medians of the turns.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from datetime import date
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ from aoq.pipeline.search.units import MemoryStore
 from benchmarks.mining_world import EACH, SIZES, make_world
 
 DEPTHS = (300, 60), (20, 20)
-TOGETHER = 2**29  # similarities that torch and cuVS compute at a time
+TOGETHER = 2**29  # similarities that torch computes at a time
 Seconds = Mapping[str, float]
 Way = Callable[[Problem, torch.device], Seconds]
 
@@ -80,25 +79,11 @@ def by_faiss(problem: Problem, device: torch.device) -> Seconds:
     return {}
 
 
-def by_cuvs(problem: Problem, device: torch.device) -> Seconds:
-    from cuvs.neighbors import brute_force
-
-    sides = (torch.from_numpy(np.array(side)).to(device) for side in (problem.images, problem.captions))
-    for anchors, others, k in searches(problem, *sides):
-        index = brute_force.build(others, metric="inner_product")
-        for block in anchors.split(max(1, TOGETHER // len(others))):
-            brute_force.search(index, block, k)
-    torch.cuda.synchronize(device)
-    return {}
-
-
 def ways(device: torch.device) -> dict[str, Way]:
     """All that run here; rivals on GPUs need one."""
     found: dict[str, Way] = {"ours": ours, "torch, TF32": by_torch}
     if device.type == "cuda" and has_faiss() and hasattr(load_faiss(), "GpuIndexFlatIP"):
         found["faiss, float32"] = by_faiss
-    if device.type == "cuda" and find_spec("cuvs"):
-        found["cuvs, float32"] = by_cuvs
     return found
 
 

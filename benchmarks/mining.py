@@ -1,23 +1,17 @@
 """Seconds and memory of mining both directions, compared with other ways.
 
     python benchmarks/mining.py S M
-    python benchmarks/mining.py XL --repeat 1 --rivals faiss
-    python benchmarks/mining.py S --rivals sentence-transformers        # pip install sentence-transformers datasets
-    python benchmarks/mining.py S M L --output mining.md --rivals "command,faiss,torch,usearch,scikit-learn"
+    python benchmarks/mining.py XL --repeat 1
+    python benchmarks/mining.py S M L --output mining.md --rivals command,faiss
 
 Vectors are clustered, of norm 1, and 2 in 100 captions have the vector of another; each image has five captions. All
 ways read the same memory-mapped files. Ours is the whole job: positives masked, exact lists of both directions with
 certificates, Parquet on disk; `command` is `aoq mine` from the shell, its start included. `faiss` is the baseline: two
-big IndexFlatIP searches that mask and write nothing. `torch` is a matrix product and topk, block by block. `usearch` is
-its exact search, `scikit-learn` its NearestNeighbors by brute force, both once per direction. `sentence-transformers`
-is its `mine_hard_negatives`, once per direction, with its own search or (`sentence-transformers faiss`) by FAISS, in
-memory, in its fastest format; a stand-in for the model returns the vectors. `row loop` is the official code's loop over
-single anchors, on some of them, extrapolated.
+big IndexFlatIP searches that mask and write nothing.
 
 `product float32` is the bare product of all images with all captions, once for both directions, and so are those of the
 other arithmetics that this processor has units for: nobody who compares all pairs in that arithmetic takes less. The
-column "/ product" holds all figures against the fastest of these. A way that is not installed, fails, or takes longer
-than --limit says so in its row.
+column "/ product" holds all figures against the fastest of these. A way that fails says so in its row.
 
 Everything runs in a process of its own, rivals in turn, each with its library or its kernels loaded. Seconds are
 medians, wall clock and (in brackets) processor; memory is the peak beyond that at the start of the work; the mapped
@@ -34,11 +28,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from dataclasses import replace
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +42,13 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.memory import Peak
-from benchmarks.mining_rivals import BARE, NEEDS, RIVALS, Work
+from benchmarks.mining_rivals import BARE, RIVALS, Work
 from benchmarks.mining_world import BLOCK, EACH, SIZES, make_world
 
 console = Console(width=120)
 
 CHECKED = 200
-PACKAGES = "aoq", "numpy", "torch", "numba", "faiss-cpu", "usearch", "scikit-learn", "sentence-transformers"
+PACKAGES = "aoq", "numpy", "torch", "numba", "faiss-cpu"
 
 
 @click.command()
@@ -65,8 +57,7 @@ PACKAGES = "aoq", "numpy", "torch", "numba", "faiss-cpu", "usearch", "scikit-lea
     "--depth", "depths", multiple=True, default=("300/60", "20/20"), show_default=True, help="h of each side."
 )
 @click.option("--repeat", default=5, show_default=True, help="Turns, of which the median is given.")
-@click.option("--rivals", default="faiss,torch,row loop", show_default=True)
-@click.option("--limit", default=3600.0, show_default=True, help="Seconds that a turn of a rival may take.")
+@click.option("--rivals", default="faiss", show_default=True)
 @click.option("--output", type=click.Path(path_type=Path), help="Write the tables to this Markdown file too.")
 @click.option("--search", default="auto", show_default=True, help="Our backend.")
 @click.option("--threads", default=0, help="0: as many as this process may use.")
@@ -76,7 +67,6 @@ def main(
     depths: tuple[str, ...],
     repeat: int,
     rivals: str,
-    limit: float,
     output: Path | None,
     search: str,
     threads: int,
@@ -84,7 +74,6 @@ def main(
 ) -> None:
     """Print a table for each of SIZES: S M L XL XL2048 COCO, or IMAGESxDIMENSIONS."""
     threads = threads or len(os.sched_getaffinity(0))
-    curves: dict[tuple[int, str], list[tuple[float, ...]]] = defaultdict(list)
     names = [*filter(None, rivals.split(","))]
     if unknown := [name for name in names if name not in RIVALS]:
         raise click.UsageError(f"there are no rivals {unknown}; known are {', '.join(RIVALS)}.")
@@ -97,11 +86,8 @@ def main(
             ways = [f"ours {search}", *names, *(f"product {one}" for one in able())]
             for depth in depths:
                 title = f"{size}: {images:,} x {EACH * images:,} x {dimensions}, h = {depth}, {threads} threads"
-                found = run_all(place, title, ways, [int(part) for part in depth.split("/")], repeat, threads, limit)
+                found = run_all(place, title, ways, [int(part) for part in depth.split("/")], repeat, threads)
                 said.append(show(title, found))
-                ours = found[ways[0]]
-                curves[dimensions, depth].append((images, median(ours, "seconds"), median(ours, "memory")))
-    said += [show_curve(*key, curve) for key, curve in curves.items() if len(curve) > 1]
     if output is not None:
         output.write_text("\n\n".join(said) + "\n", encoding="utf-8")
 
@@ -133,7 +119,7 @@ def able() -> list[str]:
 
 
 def run_all(
-    place: Path, title: str, ways: list[str], h: list[int], repeat: int, threads: int, limit: float
+    place: Path, title: str, ways: list[str], h: list[int], repeat: int, threads: int
 ) -> dict[str, list[dict[str, Any]]]:
     """Run all ways in turn; one that fails is not run again."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in ways}
@@ -141,7 +127,7 @@ def run_all(
         for name, results in found.items():
             if not any("failed" in result for result in results):
                 with console.status(f"{title}: {name} {turn + 1}/{repeat}"):
-                    results.append(run(place, name, h, threads, limit))
+                    results.append(run(place, name, h, threads))
     (first, *_) = found.values()
     if "failed" in first[-1]:
         raise click.ClickException(f"{ways[0]}: {first[-1]['failed']}")
@@ -189,28 +175,12 @@ def show_table(title: str, columns: list[str], rows: list[list[str]]) -> str:
     return f"**{title}**\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def show_curve(dimensions: int, depth: str, curve: list[tuple[float, ...]]) -> str:
-    """Show how our seconds and memory grow."""
-    rows = []
-    for images, seconds, memory in sorted(curve):
-        each = seconds / (EACH * images**2 / 1e9)
-        sizes = f"{images:,.0f} x {EACH * images:,.0f}"
-        rows.append([sizes, f"{seconds:.2f}", f"{each:.1f}", f"{memory / 1e6:.0f}"])
-    columns = ["images x captions", "seconds", "of 10^9 pairs", "MB"]
-    return show_table(f"{dimensions} dimensions, h = {depth}", columns, rows)
-
-
-def run(place: Path, name: str, h: list[int], threads: int, limit: float) -> dict[str, Any]:
-    """Run one turn, in a process of its own; tell why there are no figures."""
-    if name in NEEDS and find_spec(NEEDS[name]) is None:
-        return {"failed": "not installed"}
+def run(place: Path, name: str, h: list[int], threads: int) -> dict[str, Any]:
+    """Run one turn, in a process of its own."""
     code = f"import sys; sys.path.insert(0, {sys.path[0]!r}); from benchmarks.mining import turn; turn(*sys.argv[1:])"
     command = [sys.executable, "-c", code, str(place), name, str(h[0]), str(h[1]), str(threads)]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=limit)
-    except subprocess.TimeoutExpired:
-        return {"failed": f"over {limit:g} s"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
         console.print(done.stderr[-2000:], highlight=False, markup=False)
         return {"failed": "failed" if done.returncode > 0 else "was killed"}
@@ -230,8 +200,6 @@ def turn(place: str, name: str, h_captions: str, h_images: str, threads: str) ->
         wall, processor = time.perf_counter(), sum(os.times()[:4])  # of its children too
         result = work(images, captions, int(h_captions), int(h_images))
         figures = {"seconds": time.perf_counter() - wall, "processor": sum(os.times()[:4]) - processor}
-    factor = result.pop("factor", 1.0)
-    figures = {key: value * factor for key, value in figures.items()}
     read_scores = result.pop("scores", None)  # after the clock has stopped and memory was measured
     if read_scores is not None:
         result |= {side: share_found(images, captions, scores, side) for side, scores in read_scores().items()}
@@ -239,7 +207,6 @@ def turn(place: str, name: str, h_captions: str, h_images: str, threads: str) ->
 
 
 def prepare_ours(search: str, dimensions: int) -> Work:
-
     from aoq.pipeline.mining.mine import mine
     from aoq.pipeline.search.backends import choose_backend
     from aoq.pipeline.search.problem import Problem
