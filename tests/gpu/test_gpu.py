@@ -17,11 +17,14 @@ from torch.nn.functional import normalize
 
 import aoq
 from aoq.models import MODELS, naaf
+from aoq.pipeline.engine import Engine
 from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.losses.similarities import Similarities
 from aoq.pipeline.search.faiss_flat import gpus
+from aoq.pipeline.stages.plan import MAKERS, plan
 from aoq.pipeline.training.batches import read_batch
 from aoq.pipeline.training.chunks import Cut
+from aoq.pipeline.training.loop import Loop
 from aoq.pipeline.training.step import make_objective, take_step
 from tests.training.conftest import pairs, sampler  # noqa: F401  (fixtures)
 from tests.training.steps import LOSSES, drawn, fresh
@@ -136,12 +139,18 @@ def test_both_rounds_run_and_say_where(trained, device):
     assert np.isfinite(said["metrics"]["rsum"])
 
 
-def test_a_resumed_round_ends_at_the_same_weights(trained, device, tmp_path):
-    """Stopped after its first checkpoint by a limit on how far it logs, and gone on."""
-    script = Path(__file__).parent / "stopped.py"
-    arguments = [sys.executable, script, TINY, device.type, tmp_path]
-    stopped = subprocess.run([str(one) for one in arguments], capture_output=True, text=True, timeout=600)
-    assert stopped.returncode == 9, stopped.stderr
+def test_a_resumed_round_ends_at_the_same_weights(trained, device, tmp_path, monkeypatch):
+    """Stopped at its first checkpoint, and gone on with by another process."""
+    assert luigi("HardNegatives", tmp_path, device).returncode == 0
+    chain, save = plan(str(TINY), data_root=Path(), artifact_root=tmp_path), Loop.checkpoint
+
+    def stop(loop):
+        save(loop)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Loop, "checkpoint", stop)
+    with pytest.raises(KeyboardInterrupt), chain["second_round"].building() as build:
+        MAKERS["second_round"](chain, build, Engine(device=device.type))
     assert list(tmp_path.glob("**/last.ckpt"))
     assert luigi("SecondRound", tmp_path, device).returncode == 0
     assert manifest(tmp_path)["final_weights_sha256"] == manifest(trained)["final_weights_sha256"]

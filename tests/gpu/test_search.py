@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from aoq.pipeline.engine import products_in
 from aoq.pipeline.search import scan
 from aoq.pipeline.search.backends import search_problem
-from aoq.pipeline.search.device import TF32, Operand, arithmetics, errors_of, room_on
+from aoq.pipeline.search.device import arithmetics, room_on
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
-from tests.search.problems import KINDS, NAMES, check_pinned, vectors_of
+from tests.search.problems import KINDS, NAMES, check_pinned, check_products
 
 pytestmark = pytest.mark.gpu
 
@@ -28,15 +27,7 @@ def how(request, device, monkeypatch):
 @pytest.mark.parametrize("kind", [*KINDS, "of one sign"])
 @pytest.mark.parametrize("size", [7, 1024, 4096])
 def test_products_are_within_their_bound(device, how, size, kind):
-    """All of one sign and of one size is the worst for sums that are cut."""
-    rng = np.random.default_rng(size)
-    sides = [vectors_of(rng, 256, size, "normal" if kind == "of one sign" else kind) for _ in range(2)]
-    sides = [np.abs(side) for side in sides] if kind == "of one sign" else sides
-    one, other = (Operand.of(side, np.linalg.norm(side.astype(np.float64), axis=1), how, device) for side in sides)
-    with products_in("tf32" if how.name == TF32.name else "float32"):
-        near = (one.near @ other.near.T).double()
-    exact, errors = one.vectors.double() @ other.vectors.double().T, errors_of(one, other, how)[:, None]
-    assert ((near - exact).abs() <= errors + how.result * (exact.abs() + errors)).all()
+    check_products(how, device, 256, size, kind)
 
 
 def test_lists_are_those_that_are_pinned(device, how):

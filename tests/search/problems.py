@@ -9,9 +9,12 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
+import torch
 
+from aoq.pipeline.engine import products_in
 from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search.backends import search_problem
+from aoq.pipeline.search.device import Arithmetic, Operand, errors_of, floors_of
 from aoq.pipeline.search.problem import Direction, Problem
 from aoq.pipeline.search.scores import sum_exactly
 from aoq.pipeline.tables.table import NegativeTable, read_table
@@ -69,6 +72,23 @@ def vectors_of(rng: np.random.Generator, count: int, size: int, kind: str) -> np
     if kind in ("denormal", "of all sizes"):  # a side of nothing but tiny vectors is refused
         found[0] = rng.standard_normal(size)
     return found
+
+
+def check_products(how: Arithmetic, device: torch.device, count: int, size: int, kind: str) -> None:
+    """The arithmetic's products are within their bounds, and reach the floors of the scores that they belong to.
+
+    All of one sign and of one size is the worst for sums that are cut.
+    """
+    rng = np.random.default_rng(size)
+    sides = [vectors_of(rng, count, size, "normal" if kind == "of one sign" else kind) for _ in range(2)]
+    sides = [np.abs(side) for side in sides] if kind == "of one sign" else sides
+    one, other = (Operand.of(side, np.linalg.norm(side.astype(np.float64), axis=1), how, device) for side in sides)
+    with products_in("tf32" if how.name == "tf32" else "float32"):
+        near = one.near @ other.near.T
+    exact, errors = one.vectors.double() @ other.vectors.double().T, errors_of(one, other, how)[:, None]
+    assert ((near.double() - exact).abs() <= errors + how.result * (exact.abs() + errors)).all()
+    for column in range(0, count, 7):
+        assert (near[:, column] >= floors_of(exact[:, column].float(), errors[:, 0], how)).all()
 
 
 def problem_named(name: str) -> Problem:

@@ -13,20 +13,10 @@ from hypothesis import strategies as st
 from aoq.pipeline.engine import find_device, products_in
 from aoq.pipeline.search import exact, kept, scan
 from aoq.pipeline.search.backends import search_problem
-from aoq.pipeline.search.device import (
-    BFLOAT16,
-    FLOAT32,
-    FLOAT64,
-    TF32,
-    Operand,
-    arithmetics,
-    errors_of,
-    floors_of,
-    room_on,
-)
+from aoq.pipeline.search.device import BFLOAT16, FLOAT32, FLOAT64, TF32, arithmetics, room_on
 from aoq.pipeline.search.problem import DIRECTIONS, Problem, longest_lists
 from aoq.pipeline.tables.audit import audit
-from tests.search.problems import KINDS, NAMES, SMALL, check_pinned, mined, reference_lists, vectors_of
+from tests.search.problems import KINDS, NAMES, SMALL, check_pinned, check_products, mined, reference_lists, vectors_of
 from tests.training.test_precision import STATES, arithmetic
 
 CPU = torch.device("cpu")
@@ -100,17 +90,7 @@ def test_lists_are_those_of_the_definition(seed, kind, how, tile, width, directi
 @pytest.mark.parametrize("size", [1, 1024])
 @pytest.mark.parametrize("how", ARITHMETICS.values(), ids=list(ARITHMETICS))
 def test_near_products_are_within_their_bound(how, size, kind):
-    """And reach the floors of the scores that they belong to."""
-    rng = np.random.default_rng(size)
-    sides = [vectors_of(rng, 60, size, "normal" if kind == "of one sign" else kind) for _ in range(2)]
-    sides = [np.abs(side) for side in sides] if kind == "of one sign" else sides
-    one, other = (Operand.of(side, np.linalg.norm(side.astype(np.float64), axis=1), how, CPU) for side in sides)
-    near, exact_products = one.near @ other.near.T, one.vectors.double() @ other.vectors.double().T
-    errors = errors_of(one, other, how)[:, None]
-    assert ((near.double() - exact_products).abs() <= errors + how.result * (exact_products.abs() + errors)).all()
-    scores = exact_products.float()
-    for column in range(0, 60, 7):
-        assert (near[:, column] >= floors_of(scores[:, column], errors[:, 0], how)).all()
+    check_products(how, CPU, 60, size, kind)
 
 
 @pytest.fixture
