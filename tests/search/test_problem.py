@@ -36,21 +36,6 @@ def test_positives_are_pairs_in_any_order(given, pairs, of_images, of_captions):
     assert (own(problem, "i2t"), own(problem, "t2i")) == (of_images, of_captions)
 
 
-@pytest.mark.parametrize("one_set", [False, True])
-def test_a_range_of_anchors_is_that_selection_of_rows(one_set):
-    vectors = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
-    others = vectors if one_set else vectors.copy()
-    side = Problem(vectors, others, np.array([[0, 2], [3, 1], [3, 5]]), 1, 0 if one_set else 1, one_set=one_set)["i2t"]
-    found, expected = side.rows(slice(2, 5)), side.rows(np.arange(2, 5))
-    assert np.shares_memory(found.anchors, vectors)
-    np.testing.assert_array_equal(found.anchors, expected.anchors)
-    np.testing.assert_array_equal(found.positives.ids, expected.positives.ids)
-    np.testing.assert_array_equal(found.positives.offsets, expected.positives.offsets)
-    np.testing.assert_array_equal(found.matches.ids, expected.matches.ids)
-    np.testing.assert_array_equal(found.anchor_norms, expected.anchor_norms)
-    assert (found.h, found.memory) == (expected.h, expected.memory)
-
-
 def test_in_one_set_pairs_count_both_ways_and_no_row_is_listed_for_itself():
     vectors = np.eye(4, dtype=np.float32)
     problem = Problem(vectors, vectors, np.array([[0, 2], [2, 0], [3, 3]]), 1, 0, one_set=True)

@@ -11,7 +11,7 @@ import pytest
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.on_ray import choose_runner, connected, room_for, ship_problem
 from aoq.pipeline.search.problem import Problem
-from aoq.pipeline.search.units import Folder, MemoryStore, Store, Unit, run_in_order
+from aoq.pipeline.search.units import Folder, MemoryStore, Unit, run_in_order
 
 
 @pytest.mark.parametrize(
@@ -84,18 +84,6 @@ def test_units_are_taken_in_order_and_as_soon_as_they_can_be():
     run_in_order(units, None, store, run, lambda number, table: told.append((number, table["n"].to_pylist())))
     assert told == ["done 2", (0, [0]), "done 0", (1, [1]), (2, [2]), "done 1", (3, [3]), "done 3"]
     assert not any(store.has(f"unit-{n}") for n in range(4))
-
-
-@pytest.fixture(params=["folder", "memory"])
-def store(request, tmp_path) -> Store:
-    return Folder(tmp_path) if request.param == "folder" else MemoryStore()
-
-
-def test_tables_come_back(store):
-    table = pa.table({"limit": [0.5, 0.25], "keys": [[3, 1], []]})
-    store.write("kept-0", table)
-    assert (store.has("kept-0"), store.has("kept-1")) == (True, False)
-    assert store.read("kept-0") == table
 
 
 def test_a_table_of_a_folder_is_read_only_as_it_was_written(tmp_path, caplog):
