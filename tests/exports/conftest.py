@@ -56,14 +56,16 @@ def world(tmp_path_factory):
     for name, lines in (("captions", captions), ("described", described), ("ids", ids)):
         (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
     (folder / "pictures").mkdir()
-    for row, name in enumerate(ids):
-        Image.new("RGB", (32, 24), (16 * row,) * 3).save(folder / "pictures" / f"{name}.png")
+    pictures = [str(folder / "pictures" / f"{name}.png") for name in ids]
+    for row, path in enumerate(pictures):
+        Image.new("RGB", (32, 24), (16 * row,) * 3).save(path)
     depths = ("--h-captions", DEPTHS["i2t"], "--h-images", DEPTHS["t2i"])
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         run("mine", "images.npy", "captions.npy", "table", "--per-image", EACH, "--normalise", *depths)
     table = read_table(folder / "table")
-    return SimpleNamespace(folder=folder, table=table, captions=captions, described=described, ids=ids)
+    texts = {"captions": captions, "described": described}
+    return SimpleNamespace(folder=folder, table=table, ids=ids, pictures=pictures, **texts)
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ from aoq.pipeline.data.folder import split_fingerprint
 from aoq.pipeline.prepare.demo_pictures import write_demo_pictures
 from tests.exports.conftest import clip, datasets, export, run, world  # noqa: F401  (fixtures)
 
+ADAPTIVE = {"alpha": 0.3, "beta": 1.5}
+MARGINS = {"margin_online": 0.2, "margin_offline": 0.0}
 NEEDS = {
     "sentence_transformers": ["test_sentence_transformers.py", "two_processes.py"],
     "open_clip_train": ["test_open_clip_training.py"],

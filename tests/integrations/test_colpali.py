@@ -13,12 +13,10 @@ from torch import nn
 from torch.utils.data import BatchSampler
 
 import aoq
-from tests.exports.conftest import DEPTHS, colour, load_reader, readers_forgotten
+from tests.exports.conftest import DEPTHS, EACH, colour, load_reader, readers_forgotten
 from tests.tutorials import blocks, page, run, save_data_set
 
 pytestmark = [pytest.mark.integrations, pytest.mark.filterwarnings("ignore")]
-
-IMAGES, EACH = 15, 2
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +41,7 @@ def colpali():
 def pages(world):
     from PIL import Image
 
-    return [{"doc": Image.open(world.folder / "pictures" / f"{name}.png").convert("RGB")} for name in world.ids]
+    return [{"doc": Image.open(path).convert("RGB")} for path in world.pictures]
 
 
 @pytest.fixture

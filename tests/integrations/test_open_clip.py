@@ -29,12 +29,10 @@ from aoq.integrations.open_clip import (
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.data.images import decode
 from aoq.pipeline.prepare.photographs import open_photographs
-from tests.exports.conftest import PICTURES
-from tests.integrations.conftest import distillation
+from tests.exports.conftest import EACH, PICTURES
+from tests.integrations.conftest import ADAPTIVE, MARGINS, distillation
 
-EACH, LENGTH = 2, 4
-ADAPTIVE = {"alpha": 0.3, "beta": 1.5}
-MARGINS = {"margin_online": 0.2, "margin_offline": 0.0}
+LENGTH = 4
 SCALE, BIAS = torch.tensor(7.0), torch.tensor(-2.0)
 
 
@@ -56,8 +54,7 @@ WHOLE = {"images": range(15), "captions": [""] * 30, **TAKING}
 
 @pytest.fixture
 def data(world):
-    pictures = [str(world.folder / "pictures" / f"{name}.png") for name in world.ids]
-    return TableData(world.table, pictures, world.captions, **TAKING)
+    return TableData(world.table, world.pictures, world.captions, **TAKING)
 
 
 @pytest.fixture
@@ -257,8 +254,8 @@ def test_a_prepared_folder_is_read_as_it_was(demo):
 def test_rows_are_found_by_id(world, data):
     """The pictures in another order than the table."""
     order = np.random.default_rng(0).permutation(15)
-    paths = [str(world.folder / "pictures" / f"{world.ids[row]}.png") for row in order]
-    table, ids = replace(world.table, ids={"images": world.ids}), [world.ids[row] for row in order]
+    paths, ids = ([values[row] for row in order] for values in (world.pictures, world.ids))
+    table = replace(world.table, ids={"images": world.ids})
     moved = TableData(table, paths, world.captions, image_ids=ids, **TAKING)
     for pair in world.table.positives:
         assert all(map(torch.equal, moved[pair], data[pair]))
@@ -306,12 +303,11 @@ def test_a_model_without_what_rows_need_is_refused(data):
         carry_rows(Tiny(output_dict=False))(*next(iter(data.loader(5).dataloader)))
 
 
-def test_negclips_file_is_trained_on(world, export):
+def test_negclips_file_is_trained_on(data, export):
     """Training on the file that `aoq export` writes sees the same pictures, captions and negatives."""
     table, images, captions = read_negclip(export("negclip", None, *PICTURES) / "train.tsv")
     ours = TableData(table, images, captions, **TAKING).loader(10, seed=1)
-    pictures = [str(world.folder / "pictures" / f"{name}.png") for name in world.ids]
-    theirs = TableData(world.table, pictures, world.captions, **TAKING).loader(10, seed=1)
+    theirs = data.loader(10, seed=1)
     for one, other in zip(ours.dataloader, theirs.dataloader, strict=True):
         assert all(map(torch.equal, one, other))
 

@@ -27,13 +27,10 @@ from aoq.integrations.sentence_transformers import (
     RecallEvaluator,
     TableData,
 )
-from tests.integrations.conftest import distillation
+from tests.exports.conftest import EACH
+from tests.integrations.conftest import ADAPTIVE, MARGINS, distillation
 
 pytestmark = [pytest.mark.integrations, pytest.mark.filterwarnings("ignore")]
-
-EACH = 2
-ADAPTIVE = {"alpha": 0.3, "beta": 1.5}
-MARGINS = {"margin_online": 0.2, "margin_offline": 0.0}
 
 
 @pytest.fixture
@@ -44,8 +41,7 @@ def model(clip):
 @pytest.fixture
 def data(world):
     def make(**options):
-        pictures = [str(world.folder / "pictures" / f"{name}.png") for name in world.ids]
-        return TableData(world.table, pictures, world.captions, **options)
+        return TableData(world.table, world.pictures, world.captions, **options)
 
     return make
 
@@ -186,10 +182,9 @@ def test_triples_train_any_loss_on_pairs(model, data, world, tmp_path):
 
 def test_the_evaluator_gives_our_recalls(model, world, tmp_path):
     image_of = np.arange(30) // EACH
-    pictures = [str(world.folder / "pictures" / f"{name}.png") for name in world.ids]
-    evaluator = RecallEvaluator(pictures, world.captions, image_of, name="dev")
+    evaluator = RecallEvaluator(world.pictures, world.captions, image_of, name="dev")
     found = evaluator(model)
-    images, captions = (model.encode(side, normalize_embeddings=True) for side in (pictures, world.captions))
+    images, captions = (model.encode(side, normalize_embeddings=True) for side in (world.pictures, world.captions))
     expected = aoq.recalls(images @ captions.T, image_of)
     assert {f"dev_{name}": value for name, value in expected.items()}.items() <= found.items()
     assert evaluator.primary_metric == "dev_rsum"
