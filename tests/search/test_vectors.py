@@ -35,16 +35,14 @@ def table_of(vectors, *, is_fixed=True):
     return pa.table({"name": IDS, "vector": lists, "number": [2 * row for row in range(ROWS)], "same": ["a"] * ROWS})
 
 
-def write_arrow(path, vectors, kind=pa.ipc.new_file):
-    table = table_of(vectors)
+def write_arrow(path, table, kind=pa.ipc.new_file):
     with pa.OSFile(str(path), "wb") as sink, kind(sink, table.schema) as writer:
         writer.write_table(table, max_chunksize=9)
 
 
-def write_saved(path, vectors):
+def write_saved(path, table):
     """A data set in two files, of rows that lie in another order on disk."""
     datasets = pytest.importorskip("datasets")
-    table = table_of(vectors, is_fixed=False)
     order = np.random.default_rng(1).permutation(len(table))
     shuffled = datasets.Dataset(table.take(pa.array(order)))
     shuffled.select(np.argsort(order).tolist()).save_to_disk(str(path), num_shards=2)
@@ -62,8 +60,8 @@ WRITERS = {
     "v.npy": np.save,
     "v.npz": lambda path, vectors: np.savez(path, vector=vectors),
     "v.safetensors": lambda path, vectors: save_file({"vector": vectors}, path),
-    "v.parquet": lambda path, vectors: pq.write_table(table_of(vectors), path, row_group_size=7),
-    "v.feather": lambda path, vectors: feather.write_feather(table_of(vectors, is_fixed=False), path, chunksize=6),
+    "v.parquet": lambda path, table: pq.write_table(table, path, row_group_size=7),
+    "v.feather": lambda path, table: feather.write_feather(table, path, chunksize=6),
     "v.arrow": write_arrow,
     "stream.arrow": partial(write_arrow, kind=pa.ipc.new_stream),
     "saved": write_saved,
@@ -71,8 +69,11 @@ WRITERS = {
 COLUMNED = [*WRITERS][4:]
 
 
-def written(name, folder, vectors):
-    WRITERS[name](folder / name, vectors)
+def written(name, folder, given):
+    """Write vectors, or a table of columns; return the path."""
+    if name in COLUMNED and not isinstance(given, pa.Table):
+        given = table_of(given, is_fixed=name not in ("v.feather", "saved"))
+    WRITERS[name](folder / name, given)
     return folder / name
 
 
@@ -97,7 +98,7 @@ def categories(values, kind):
 
 
 @pytest.mark.parametrize("name", ["v.arrow", "stream.arrow", "v.feather", "v.parquet"])
-def test_ids_are_texts_of_any_kind(name, vectors, tmp_path, monkeypatch):
+def test_ids_are_texts_of_any_kind(name, tmp_path):
     """Polars writes views, and Categorical and Enum as dictionaries, in Arrow files of views."""
     kinds = [pa.string_view(), pa.large_string()]
     columns = {
@@ -108,8 +109,7 @@ def test_ids_are_texts_of_any_kind(name, vectors, tmp_path, monkeypatch):
     }
     if name == "v.parquet":  # pyarrow writes none of these
         del columns["string_view dictionary"]
-    monkeypatch.setitem(globals(), "table_of", lambda *_, **__: pa.table(columns))
-    path = written(name, tmp_path, vectors)
+    path = written(name, tmp_path, pa.table(columns))
     for column in [*columns][:-2]:
         assert read_id_file(f"{path}::{column}") == ["b", "a", "b"]
     with pytest.raises(ValueError, match="row 1 has no id in column 'lacking'"):
@@ -138,13 +138,9 @@ def test_what_are_no_ids_are_refused(name, column, vectors, tmp_path):
 
 
 @pytest.mark.parametrize("name", COLUMNED)
-def test_a_missing_id_or_vector_is_refused(name, vectors, tmp_path, monkeypatch):
-    def table(vectors, *, is_fixed=True):
-        return pa.table({"id": ["a", None], "vector": pa.array([[1.0, 2.0], None], pa.list_(pa.float32()))})
-
-    monkeypatch.setitem(globals(), "table_of", table)
-    monkeypatch.setitem(globals(), "ROWS", 2)
-    path = written(name, tmp_path, vectors)
+def test_a_missing_id_or_vector_is_refused(name, tmp_path):
+    table = pa.table({"id": ["a", None], "vector": pa.array([[1.0, 2.0], None], pa.list_(pa.float32()))})
+    path = written(name, tmp_path, table)
     with pytest.raises(ValueError, match="row 1 has no id in column 'id'"):
         read_id_file(f"{path}::id")
     with pytest.raises(ValueError, match=r"column 'vector' are not all of . numbers; that of row 1 is"):
@@ -152,12 +148,11 @@ def test_a_missing_id_or_vector_is_refused(name, vectors, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("name", ["v.parquet", "v.arrow", "stream.arrow"])
-def test_two_columns_of_one_name_are_refused_and_none_too(name, vectors, tmp_path, monkeypatch):
+def test_two_columns_of_one_name_are_refused_and_none_too(name, vectors, tmp_path):
     table = table_of(vectors)
     for columns in (table.append_column("vector", table["vector"]), table.select([]))[: 1 + (name == "v.parquet")]:
-        monkeypatch.setitem(globals(), "table_of", lambda *_, columns=columns, **__: columns)
         with pytest.raises(ValueError, match=rf"{name} has the columns .*; give it columns, each"):
-            VectorFile.of(str(written(name, tmp_path, vectors))).open()
+            VectorFile.of(str(written(name, tmp_path, columns))).open()
 
 
 @pytest.mark.parametrize("name", ["v.arrow", "stream.arrow", "v.feather", "saved"])
