@@ -61,14 +61,12 @@ class PairRows:
     """Find the rows of pairs in a list of all true pairs."""
 
     def __init__(self, pairs: Pairs, captions: int) -> None:
-        self._captions = captions
-        keys = pair_keys(pairs[:, 0], pairs[:, 1], captions)
-        self._order = np.argsort(keys)
-        self._sorted = keys[self._order]
+        self._captions, self._keys = captions, pair_keys(pairs[:, 0], pairs[:, 1], captions)
+        self._order = np.argsort(self._keys)
 
     def __call__(self, pairs: np.ndarray) -> np.ndarray:
         keys = pair_keys(pairs[:, 0], pairs[:, 1], self._captions)
-        return np.asarray(self._order[np.searchsorted(self._sorted, keys)])
+        return np.asarray(self._order[np.searchsorted(self._keys, keys, sorter=self._order)])
 
 
 def processes() -> Processes:
