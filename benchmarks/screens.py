@@ -8,9 +8,6 @@ lost: fraction flagged of the true negatives.
 
 `judgements` come from a simulated judge: it judges the first ten of each list and knows the truth, but misses 5 % of
 the matches and takes 2 % of the others for matches (seed 0); its probabilities are 0.9 and 0.1.
-
-The second table is of suspicion as a weight, `suspected = "downweight"`: the fractions of their weight that false and
-true negatives lose, and the AUC, the probability that a false one is suspected more than a true one (ties count half).
 """
 
 from __future__ import annotations
@@ -36,41 +33,17 @@ from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.tables.screens.judge import judge
 from aoq.pipeline.tables.screens.judgements import Judgements, pairs_to_judge
 from aoq.pipeline.tables.screens.knowledge import Knowledge, entry_blocks
-from aoq.pipeline.tables.screens.view import bit
 from aoq.pipeline.tables.table import read_table
 
 SCREENS = [
     {"same_text": True},
-    {"near_text": 0.9},
     {"near_text": 0.7},
-    {"near_text": 0.5},
     {"caption_similarity": 0.98},
     {"caption_similarity": 0.95},
     {"caption_similarity": 0.9},
-    {"image_similarity": 0.8},
-    {"image_similarity": 0.7},
-    {"mutual_rank": 1},
     {"mutual_rank": 5},
-    {"absolute_margin": 0.0},
     {"relative_margin": 0.05},
-    {"range_min": 5},
-    {"range_min": 20},
-    {"near_text": 0.9, "caption_similarity": 0.95, "image_similarity": 0.8},
-    {"alike_owners": 0.1},
-    {"alike_owners": 0.5},
-    {"range_max": 35, "alike_owners": 0.8},  # the released code of SaHa keeps 7 of 35
     {"judgements": "simulated"},
-    {"judgements": "simulated", "caption_similarity": 0.9},
-]
-WEIGHTS = [
-    {"match_prior": 1e-4},
-    {"match_prior": 0.01},
-    {"match_prior": 0.05},
-    {"caption_similarity": 0.9},
-    {"caption_similarity": 0.9, "match_prior": 0.05},
-    {"alike_owners": 0.1},
-    {"judgements": "simulated"},
-    {"judgements": "simulated", "caption_similarity": 0.9, "match_prior": 0.05},
 ]
 ASKED, MISSES, FALSE_ALARMS = 10, 0.05, 0.02
 
@@ -96,8 +69,7 @@ def main(artifact_root: str) -> None:
         f"{direction} {wrong.mean():.1%} of all, {wrong[:, :ASKED].mean():.1%} of the first ten"
         for direction, wrong in false.items()
     )
-    show(f"False negatives: {shares}", ("precision", "recall", "lost"), figures(SCREENS, table, known, flagged, false))
-    show("Suspicion as a weight", ("false lose", "true lose", "AUC"), figures(WEIGHTS, table, known, weighed, false))
+    show(f"False negatives: {shares}", figures(table, known, false))
 
 
 def simulated_judge(table, true) -> Judgements:  # type: ignore[no-untyped-def]
@@ -110,36 +82,26 @@ def simulated_judge(table, true) -> Judgements:  # type: ignore[no-untyped-def]
     return Judgements(np.stack([images, captions], axis=1).astype(np.int32), said)
 
 
-def figures(screens, table, known, measure, false):  # type: ignore[no-untyped-def]
+def figures(table, known, false):  # type: ignore[no-untyped-def]
     """Name and figures of every screen, by direction."""
-    for settings in screens:
+    for settings in SCREENS:
         view = judge(table, Screen(**settings), known)
         name = ", ".join(f"{rule} = {value}" for rule, value in settings.items())
-        yield name, [figure for direction in DIRECTIONS for figure in measure(view[direction], false[direction])]
+        yield name, [figure for direction in DIRECTIONS for figure in flagged(view[direction], false[direction])]
 
 
 def flagged(judged, false):  # type: ignore[no-untyped-def]
-    """Precision, recall, and the fraction of true negatives lost; ranks beyond range_max are not in the lists."""
-    there = judged.flags & bit("range_max") == 0
-    flags, wrong = (judged.flags > 0)[there], false[there]
-    hits = (flags & wrong).sum()
-    return hits / max(1, flags.sum()), hits / wrong.sum(), (flags & ~wrong).sum() / (~wrong).sum()
+    """Precision, recall, and the fraction of true negatives lost."""
+    flags = judged.flags > 0
+    hits = (flags & false).sum()
+    return hits / max(1, flags.sum()), hits / false.sum(), (flags & ~false).sum() / (~false).sum()
 
 
-def weighed(judged, false):  # type: ignore[no-untyped-def]
-    suspicion = judged.suspicion.ravel()
-    wrong = false.ravel()
-    values, which = np.unique(suspicion, return_inverse=True)
-    of_false, of_true = (np.bincount(which[chosen], minlength=len(values)) for chosen in (wrong, ~wrong))
-    below = np.cumsum(of_true) - of_true / 2
-    return suspicion[wrong].mean(), suspicion[~wrong].mean(), of_false @ below / (of_false.sum() * of_true.sum())
-
-
-def show(title, names, screens) -> None:  # type: ignore[no-untyped-def]
+def show(title, screens) -> None:  # type: ignore[no-untyped-def]
     rows = Table(title=title, title_justify="left", box=None)
     rows.add_column("screen", max_width=52)
     for direction in DIRECTIONS:
-        for name in names:
+        for name in ("precision", "recall", "lost"):
             rows.add_column(f"{direction} {name}", justify="right")
     for name, found in screens:
         rows.add_row(name, *(f"{figure:.1%}" for figure in found))

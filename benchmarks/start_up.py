@@ -1,7 +1,7 @@
 """Count collapses of `start_up = "auto"` in short trainings of many models, batches and worlds.
 
     python benchmarks/start_up.py --data-root data --jobs 2             200 trainings, hours on two cores
-    python benchmarks/start_up.py --runs 20 --hardest                   the first 20, and the same on hardest negatives
+    python benchmarks/start_up.py --runs 20                             the first 20
 
 A training is drawn from all combinations by its number: model, batch size, world, regions, wrong pairs, learning rate.
 A training has collapsed if at its end the loss lies on the plateau and positives do not stand out
@@ -36,7 +36,6 @@ STEPS = {16: 600, 32: 400, 64: 300, 128: 200, 256: 120}
 """Least number of steps, by batch size; whole epochs."""
 ARMS = {
     "auto": 'loss.name = "online"\nstart_up = "auto"',
-    "hardest": 'loss.name = "online"',
     "sum": 'loss.name = "sum"',
 }
 LONGER = 4
@@ -134,12 +133,10 @@ def trial(number: int, worlds: list[str]) -> Trial:
 
 @click.command()
 @click.option("--runs", default=200, show_default=True)
-@click.option("--first", default=0, show_default=True)
 @click.option("--jobs", default=1, show_default=True, help="Trainings at a time, one thread each.")
-@click.option("--hardest", is_flag=True, help="The same trainings on hardest negatives as well.")
 @click.option("--data-root", default="")
 @click.option("--artifact-root", default="")
-def main(runs: int, first: int, jobs: int, hardest: bool, data_root: str, artifact_root: str) -> None:
+def main(runs: int, jobs: int, data_root: str, artifact_root: str) -> None:
     """Count collapsed trainings."""
     read_shipped_settings()
     roots = {
@@ -148,16 +145,15 @@ def main(runs: int, first: int, jobs: int, hardest: bool, data_root: str, artifa
     }
     real = roots["data_root"] / FLICKR8K
     worlds = [name for name in WORLDS if name.startswith("demo") or real.is_dir()]
-    trials = [trial(number, worlds) for number in range(first, first + runs)]
+    trials = [trial(number, worlds) for number in range(runs)]
     with TemporaryDirectory() as name:
         folder = Path(name)
         if real.is_dir():
             _cut_dev(real, folder / FLICKR8K)
         roots["data_root"] = folder
-        for arm in ["hardest"] * hardest + ["auto"]:
-            with ThreadPoolExecutor(jobs) as pool:
-                ended = list(pool.map(lambda one: _collapses(one, arm, folder, roots), trials))  # noqa: B023
-            click.echo(f"{arm}: {sum(ended)} of {len(ended)} trainings collapsed")
+        with ThreadPoolExecutor(jobs) as pool:
+            ended = list(pool.map(lambda one: _collapses(one, folder, roots), trials))
+        click.echo(f"{sum(ended)} of {len(ended)} trainings collapsed")
 
 
 def _cut_dev(source: Path, folder: Path) -> None:
@@ -172,17 +168,17 @@ def _cut_dev(source: Path, folder: Path) -> None:
     (folder / "dev_caps.txt").write_text("\n".join(captions[: DEV_IMAGES * CAPTIONS_AN_IMAGE]) + "\n", encoding="utf-8")
 
 
-def _collapses(one: Trial, arm: str, folder: Path, roots: dict[str, Path]) -> bool:
-    found = _train(one, arm, folder, roots)
+def _collapses(one: Trial, folder: Path, roots: dict[str, Path]) -> bool:
+    found = _train(one, "auto", folder, roots)
     collapsed, said = False, str(found)
     if found.is_flat:
-        later = _train(one, arm, folder, roots, longer=LONGER)
+        later = _train(one, "auto", folder, roots, longer=LONGER)
         collapsed, said = later.is_flat, f"{found}, on the plateau; {LONGER} times as long: {later}"
     elif found.rsum < 3 * found.chance:
         beside = _train(one, "sum", folder, roots)
         collapsed, said = found.rsum < LEAST * beside.rsum, f"{found}, on the sum {beside.rsum:.1f}"
         if collapsed:
-            later, beside = (_train(one, name, folder, roots, longer=LONGER) for name in (arm, "sum"))
+            later, beside = (_train(one, name, folder, roots, longer=LONGER) for name in ("auto", "sum"))
             collapsed = later.rsum < LEAST * beside.rsum
             said += f"; {LONGER} times as long: {later}, on the sum {beside.rsum:.1f}"
     click.echo(f"{one}: {said}{', COLLAPSED' if collapsed else ''}")
