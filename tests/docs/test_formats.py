@@ -16,7 +16,7 @@ from aoq.pipeline.data.folder import OPTIONAL, REQUIRED, open_split
 from aoq.pipeline.data.noise import CLEAN_PAIR_COLUMNS as CLEAN_PAIRS
 from aoq.pipeline.prepare.photographs import PACKED
 from aoq.pipeline.tables.files import LISTS, About
-from tests.cli.conftest import run, write_corpus
+from tests.cli.conftest import run, write_files
 
 PAGES = Path(__file__).parent.parent.parent / "docs" / "formats"
 DATASET, TABLE = ((PAGES / f"{name}.md").read_text(encoding="utf-8") for name in ("dataset", "table"))
@@ -44,7 +44,7 @@ def folder(tmp_path_factory):
     """Tables of two sides and of one set with ids, a view and batches."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root := tmp_path_factory.mktemp("formats"))
-        write_corpus()
+        write_files()
         run("screen", "corpus", "view", "--mutual-rank", 2)
         run("batches", "corpus", "epochs", "--batch-size", 2)
     return root
