@@ -94,14 +94,6 @@ def certify(found: Heads, side: Side, scan: Scan, searches: Sequence[float | Non
     return found
 
 
-def complete(found: Heads, side: Side) -> Heads:
-    """Search anchors whose lists are not certified again, exactly."""
-    if not (count := int((~found.certified).sum())):
-        return found
-    logger.info("%d of %d rows need a second exact search", count, len(side.anchors))
-    return on_device(side, lambda scan: certify(found, side, scan))
-
-
 def exact_heads(side: Side) -> Heads:
     """Find the h best negatives of every anchor, all certified."""
     found = Heads.none(len(side.anchors), side.h)
@@ -169,17 +161,20 @@ def _scan(start: int, stop: int, problem: Problem, store: Store) -> list[pa.Tabl
     """Find the lists of a block of images, and the images of this block that each caption keeps."""
     side, h = problem["i2t"].rows(slice(start, stop)), problem.h_images
 
-    def work(scan: Scan) -> tuple[Heads | None, list[pa.Table]]:
+    def work(scan: Scan) -> list[pa.Table]:
         read = {direction: store.read(f"limits-{direction}")["limit"].to_numpy() for direction in problem.directions}
         limits = {direction: torch.tensor(each, device=scan.device) for direction, each in read.items()}
         kept = Kept.nothing(limits["i2t"][start:stop], side.h, len(side.candidates)) if "i2t" in limits else None
         sweep = scan.sweep(side, kept, limits.get("t2i"), h, start)
         others = [_kept_table(each) for each in sweep if each is not None]
-        return None if kept is None else Heads.of(kept.keys, kept.limits, side.h), others
+        tables = []
+        if kept is not None:
+            found = Heads.of(kept.keys, kept.limits, side.h)
+            _log_second_search(found, side)
+            tables.append(lists_table(side, certify(found, side, scan), start))
+        return [*tables, pa.concat_tables(others)] if others else tables
 
-    found, others = on_device(problem["i2t"], work)
-    lists = [] if found is None else [lists_table(side, complete(found, side), start)]
-    return [*lists, pa.concat_tables(others)] if others else lists
+    return on_device(problem["i2t"], work)
 
 
 def _kept_table(kept: Kept) -> pa.Table:
@@ -204,7 +199,15 @@ def _merge(start: int, stop: int, problem: Problem, store: Store) -> list[pa.Tab
     for column, end, count in zip(columns, ends, counts, strict=True):
         keys[(places < end[:, None]) & (places >= (end - count)[:, None])] = column.flatten().to_numpy()
     found = Heads.of(torch.from_numpy(keys), torch.from_numpy(limits), side.h)
-    return [lists_table(side, complete(found, side), start)]
+    _log_second_search(found, side)
+    if not found.certified.all():
+        found = on_device(side, lambda scan: certify(found, side, scan))
+    return [lists_table(side, found, start)]
+
+
+def _log_second_search(found: Heads, side: Side) -> None:
+    if count := int((~found.certified).sum()):
+        logger.info("%d of %d rows need a second exact search", count, len(side.anchors))
 
 
 def _costs(problem: Problem) -> Mapping[str, float]:

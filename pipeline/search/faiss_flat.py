@@ -17,7 +17,7 @@ import pyarrow as pa
 from jaxtyping import Float32, Int64
 
 from aoq.pipeline.engine import find_device
-from aoq.pipeline.search.exact import complete, lists_table, rescored
+from aoq.pipeline.search.exact import certify, lists_table, on_device, rescored
 from aoq.pipeline.search.problem import Direction, Problem, Side, blocks
 from aoq.pipeline.search.units import Backend, Steps, Store, Unit, unit_name
 
@@ -89,7 +89,9 @@ def _search(direction: Direction, start: int, stop: int, problem: Problem, store
     error = 1.01 * (side.anchors.shape[1] + 2) * 2.0**-24 * side.anchor_norms * side.candidate_norms.max()
     others = np.nextafter((near[:, -1] + error).astype(np.float32), np.float32(np.inf))
     found = replace(found, bound=others if k < len(side.candidates) else np.full_like(others, -np.inf))
-    return [lists_table(side, complete(found, side), start)]
+    if not found.certified.all():
+        found = on_device(side, lambda setup: certify(found, side, setup))
+    return [lists_table(side, found, start)]
 
 
 def _flat_steps(problem: Problem) -> Steps[Problem]:
