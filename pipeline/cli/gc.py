@@ -47,9 +47,7 @@ def gc_command(
     needed = _needed(root, configured_path("data_root", data_root), kept)
     artefacts = sorted(path.parent for path in root.glob(f"*/[!.]*/{MANIFEST_FILE}"))
     locked = (lock.with_name(lock.stem[1:]) for lock in sorted(root.glob("*/.*.lock")))
-    half_deleted = [
-        path for path in locked if path.is_dir() and path not in artefacts
-    ]  # by an `aoq gc` that was killed
+    half_deleted = [path for path in locked if path.is_dir() and path not in artefacts]  # by an `aoq gc` killed
     unneeded, interrupted = [*(path for path in artefacts if path not in needed), *half_deleted], []
     if unfinished:
         scratch = scratch_in(Path.cwd(), configured_path("cache_root"), *runs.glob("*"))
