@@ -71,11 +71,12 @@ class Distillation(Section):
     """Learning from a teacher's scores, beside the loss and in all epochs (`aoq.pipeline.losses.distillation`)."""
 
     kind: Literal["batch", "lists", "both"] = "batch"
-    """`batch`: the scores of all pairs of the batch, from the teachers' embeddings. `lists`: the table's scores of
+    """`batch`: the teachers' scores of all pairs of the batch. `lists`: the table's scores of
     `negatives` drawn from each list, with the lowest own pair; the table may come from a teacher that attends."""
     teachers: TomlArray[str | TeacherVectors] = ()
     """Experiments that score the batch, each with an optional override after `@`: by their first round (or encoder),
-    or by their student if they have none of their own. Or vectors of files. By default what the table is mined from."""
+    or by their student if they have none of their own; by embeddings, or by a forward pass if it attends. Or vectors of
+    files. By default what the table is mined from."""
     weight: PositiveFloat = 0.3
     """Weight beside the loss; both are sums over anchors."""
     temperature: PositiveFloat = 0.05

@@ -87,7 +87,7 @@ def collect_runs(named: Sequence[tuple[str, Chain]]) -> list[ReportedRun]:
 
 
 def _baseline(name: str, chain: Chain, evaluated: Mapping[str, Chain]) -> str | None:
-    """Choose the control of a run that trains on a table, or for other runs the first control or else the first run.
+    """Choose the control of a run that a table or teachers' scores teach; for others the first control, or first run.
 
     None for a control, for the first run, and if the run's own control is not evaluated: a gain over the control of
     another model would say nothing about the table.
@@ -96,7 +96,7 @@ def _baseline(name: str, chain: Chain, evaluated: Mapping[str, Chain]) -> str | 
         return None
     own = [other for other, its_chain in evaluated.items() if trains_as_control(its_chain, chain)]
     controls = [other for other, its_chain in evaluated.items() if is_control(its_chain)]
-    others = [] if chain.trains_on_table else [*controls, *evaluated]
+    others = [] if chain.is_taught else [*controls, *evaluated]
     baseline = next(iter([*own, *others]), None)
     return None if baseline == name else baseline
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.config.load import split_member
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.evaluation.ranks import DEV_RANKS
 from aoq.pipeline.evaluation.retrieval import Ranks
 from aoq.pipeline.evaluation.significance import Interval, compare_runs, rsum_intervals, verdict
 from aoq.pipeline.report.collect import SEED, ReportedRun, read_dev_ranks, seeds_of
 from aoq.pipeline.stages.chain import Chain, same_queries
+from aoq.pipeline.stages.plan import plan_parts
 from aoq.pipeline.stages.splits import evaluated_ranks, open_checked, open_evaluated
 from aoq.pipeline.training.metrics import read_metrics, training_seconds
 
@@ -59,12 +61,20 @@ def _judge(pairs: Sequence[tuple[ReportedRun, ReportedRun]]) -> dict[str, Any]:
         "seeds": len(pairs),
         "split": run.split,
         "times": float(np.mean(times)) if times else None,
+        "parts": _parts(run) if len(pairs) == 1 else (),
     }
+
+
+def _parts(run: ReportedRun) -> Collection[str]:
+    """Compare the table alone and the teachers' scores alone with the control on dev, as far as they are trained."""
+    name, override = split_member(run.name)
+    parts = plan_parts(name, run.chain, override)
+    return gains_apart(run.chain, {part: artifact for part, (_, artifact) in parts.items()}).values()
 
 
 def on_dev(runs: Sequence[ReportedRun]) -> list[tuple[ReportedRun, str]]:
     """Gains on dev of runs whose controls are trained but not evaluated."""
-    waiting = [run for run in runs if run.gain is None and run.chain.trains_on_table]
+    waiting = [run for run in runs if run.gain is None and run.chain.is_taught]
     return [(run, gain) for run in waiting if (gain := gain_on_control(run.chain))]
 
 

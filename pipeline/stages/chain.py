@@ -133,6 +133,12 @@ class Chain:
         trains = "second_round" in self.stages and self.experiment.weights is None
         return trains and self.experiment.uses_table
 
+    @property
+    def is_taught(self) -> bool:
+        """Return whether the second round, unlike its control, learns from a table or from teachers' scores."""
+        trains = "second_round" in self.stages and self.experiment.weights is None
+        return trains and (self.experiment.uses_table or self.experiment.student.distillation is not None)
+
 
 @dataclass(frozen=True)
 class Member:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from itertools import chain as chain_of
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from aoq.pipeline.batches.lists import meeting_lists
 from aoq.pipeline.batches.order import COMMUNITY, MinedBatches
-from aoq.pipeline.build import planned_file
+from aoq.pipeline.build import UNITS, planned_file
 from aoq.pipeline.config.screen import Screen
 from aoq.pipeline.config.training import TeacherVectors, Training
 from aoq.pipeline.data.files import read_lines
@@ -21,12 +22,14 @@ from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.positives import positive_pairs_of
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
 from aoq.pipeline.stages.chain import Chain
-from aoq.pipeline.stages.splits import fingerprint
+from aoq.pipeline.stages.splits import fingerprint, open_pairs
 from aoq.pipeline.tables.pairs import rows_by_id
 from aoq.pipeline.tables.screens.view import Judged, View, read_view
 from aoq.pipeline.tables.table import NegativeTable, read_table
-from aoq.pipeline.training.batches import score_all
+from aoq.pipeline.training.batches import read_pairs, score_all, score_batch
+from aoq.pipeline.training.checkpoint import load_model
 from aoq.pipeline.training.drawable import DrawnRanks, drawable, drawn_ranks
+from aoq.pipeline.training.loop import Run
 from aoq.pipeline.training.sampler import WHOLE_LISTS, Sampler
 from aoq.pipeline.vectors import open_vectors
 
@@ -61,13 +64,20 @@ def table_draws(chain: Chain, split: Split, training: Training) -> dict[str, Any
     return draws
 
 
-def make_teachers(chain: Chain, stage: str, training: Training, split: Split, folder: Path) -> list[EmbeddingStore]:
-    """Open the teachers of a training's batches, if it has any; `folder` keeps copies of vectors of files."""
-    distillation = training.distillation
+def make_teachers(chain: Chain, stage: str, training: Training, split: Split, run: Run) -> dict[str, Any]:
+    """Open the teachers of a training's batches, as a trainer names them: embeddings, and models that attend."""
+    distillation, folder = training.distillation, run.work / UNITS
     if distillation is None or not distillation.scores_batch:
-        return []
+        return {}
     folder.mkdir(parents=True, exist_ok=True)
-    stores = [EmbeddingStore.open(member.artifact.opened()) for member in chain.distilled[stage]]
+    members = chain.distilled[stage]
+    stores = [EmbeddingStore.open(one.artifact.opened()) for one in members if one.stage != "second_round"]
+    attending = [one for one in members if one.stage == "second_round"]
+    weights = [one.artifact.opened() / "model.safetensors" for one in attending]
+    models = [
+        (load_model(path).to(run.device), open_pairs(one.chain, "train"))
+        for path, one in zip(weights, attending, strict=True)
+    ]
     hashes = chain[stage].ingredients["training"]["distillation"]["files"]
     for number, (files, planned) in enumerate(zip(distillation.files, hashes, strict=True)):
         for name, (path, _) in files.parts.items():
@@ -78,15 +88,16 @@ def make_teachers(chain: Chain, stage: str, training: Training, split: Split, fo
             raise ValueError(f"[{stage}.distillation] teacher {number + 1} of files: {error}") from None
     rng = np.random.default_rng(0)
     probed = rng.integers(0, (split.image_count, split.caption_count), (PROBED, 2))
-    for number, scores in enumerate(score_all(store, probed) for store in stores):
+    parts = ((model, *(part.to(run.device) for part in read_pairs(pairs, probed))) for model, pairs in models)
+    tried = chain_of((score_all(store, probed) for store in stores), (score_batch(*each) for each in parts))
+    for number, scores in enumerate(tried):
         if float(scores.max() - scores.min()) < CONSTANT:
-            raise ValueError(
-                f"[{stage}.distillation] teacher {number + 1} of {len(stores)} gives all pairs nearly the same score, "
-                "so there is nothing to learn from it; name another."
-            )
+            which = f"[{stage}.distillation] teacher {number + 1} of {len(stores) + len(models)}"
+            same = f"{which} gives all pairs nearly the same score"
+            raise ValueError(f"{same}, so there is nothing to learn from it; name another.")
     if training.augment:
-        logger.info("the teachers' embeddings are of the photographs as they are, without `augment`")
-    return stores
+        logger.info("the teachers see the photographs as they are, without `augment`")
+    return {"teachers": stores, "models_that_teach": models}
 
 
 def _open_store(files: TeacherVectors, root: Path, split: Split, copies: Path) -> EmbeddingStore:

@@ -114,21 +114,21 @@ class _Planner:
         return chain
 
     def add_teachers(self, chain: Chain, stage: str, section: Training | None) -> None:
-        """Plan the experiments whose embeddings score a training's batches; by default the table's teacher."""
+        """Plan the experiments that score a training's batches; by default the table's teacher."""
         if section is None or (distillation := section.distillation) is None or not distillation.scores_batch:
             return
         names = [teacher for teacher in distillation.teachers if isinstance(teacher, str)]
         members = [self.member("teacher", name, "embeddings") for name in names]
         for number, member in enumerate(members):
-            if "student_embeddings" in member.chain.stages:
-                members[number] = replace(member, stage="student_embeddings")
+            stages = "student_embeddings", "embeddings", "second_round"  # without embeddings its model scores
+            members[number] = replace(member, stage=next((s for s in stages if s in member.chain.stages), "embeddings"))
         if not members and not distillation.files:
             members = [Member("", chain, "embeddings")]
         for member in members:
             if not any(member.stage in each.stages for each in member.chain.lineage[: 1 if member.asked else None]):
                 subject = f"teacher {member.asked!r}" if member.asked else "without `teachers`: the table"
-                scores = f"{subject} has no embeddings, so it scores no batch"
-                remedy = 'name one whose model makes embeddings, or choose kind = "lists".'
+                scores = f"{subject} has neither embeddings nor a model, so it scores no batch"
+                remedy = 'name an experiment that trains a model, or choose kind = "lists".'
                 raise ValueError(f"[{stage}.distillation] {scores}; {remedy}")
             check_same_data(chain.experiment.name, chain, member.chain, member.stage)
         chain.distilled[stage] = tuple(members)

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.build import Build
@@ -28,7 +29,7 @@ class PlannedReport:
 
 
 def plan_report(runs: str, *, data_root: Path, artifact_root: Path) -> PlannedReport:
-    """Plan a report of `runs` as typed, "demo; demo@seed=1", and of the controls of those that train on a table."""
+    """Plan a report of `runs` as typed, "demo; demo@seed=1", and of the controls of those that are taught."""
     for package in ("jinja2", "matplotlib"):  # a missing one is named before anything is made
         import_extra(package, "report", "a report")
     names = tuple(filter(None, map(str.strip, runs.split(SEPARATOR))))
@@ -55,13 +56,14 @@ def _planned(asked: str, **roots: Path) -> Member:
 
 
 def control_of(member: Member, *, data_root: Path, artifact_root: Path) -> Member | None:
-    """Return the run whose training is the member's control; None without a table, or if no override makes it."""
+    """Return the run whose training is the member's control; None if it is its own, or if no override makes it."""
     experiment = member.chain.experiment
-    if not member.chain.trains_on_table or experiment.co_teaching is not None:
+    if not member.chain.is_taught or experiment.co_teaching is not None:
         return None
     name, override = split_member(member.asked)
-    loss = control_training(experiment.student).loss.model_dump(mode="json", exclude_defaults=True)
-    changed = merged(parse_override(override), {"second_round": {"loss": loss}})
+    change: dict[str, Any] = {} if experiment.student.distillation is None else {"distillation": False}
+    change["loss"] = control_training(experiment.student).loss.model_dump(mode="json", exclude_defaults=True)
+    changed = merged(parse_override(override), {"second_round": change})
     try:
         control = _planned(f"{name}@{override_text(changed)}", data_root=data_root, artifact_root=artifact_root)
     except ValueError:  # the experiment has options that need offline negatives

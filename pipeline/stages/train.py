@@ -17,7 +17,7 @@ import torch
 from aoq.models import build_model
 from aoq.models.base import MatchingModel
 from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.build import UNITS, Build, code_versions, planned_file
+from aoq.pipeline.build import Build, code_versions, planned_file
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.training import CoTeaching, Training
 from aoq.pipeline.console import show_progress
@@ -115,8 +115,8 @@ def _make_trainer(chain: Chain, stage: str, section: Training | CoTeaching, **co
     if on_table and chain.start is not None:
         model.load_state_dict(read_weights(chain.start.opened() / "model.safetensors")[1])
     schedule = _with_numbers_of_pair(section, model)
-    teachers = make_teachers(chain, stage, section, split, common["run"].work / UNITS)
-    return Trainer(models=[model], schedule=schedule, teachers=teachers, **draws, **common)
+    teachers = make_teachers(chain, stage, section, split, common["run"])
+    return Trainer(models=[model], schedule=schedule, **teachers, **draws, **common)
 
 
 def _fresh_model(name: str, options: Mapping[str, Any]) -> MatchingModel:

@@ -13,12 +13,14 @@ import torch
 from jaxtyping import Bool, Float, Int, Int32
 from torch import Tensor
 
-from aoq.models.base import Captions, Images
+from aoq.models.base import Captions, Images, MatchingModel
 from aoq.models.packing import sent
 from aoq.pipeline.config.losses import Loss
 from aoq.pipeline.data.batches import PairData
-from aoq.pipeline.embedding import EmbeddingStore
+from aoq.pipeline.embedding import SCORED_IMAGES, EmbeddingStore
+from aoq.pipeline.engine import products_in
 from aoq.pipeline.losses import LOSSES, Offline
+from aoq.pipeline.search.problem import blocks
 from aoq.pipeline.training.sampler import Draw
 
 _T = TypeVar("_T")
@@ -82,9 +84,22 @@ def read_batch(pairs: PairData, draw: Draw, part: slice = slice(None)) -> Batch:
     )
 
 
+def read_pairs(pairs: PairData, rows: Int[np.ndarray, "batch 2"]) -> tuple[Images, Captions]:
+    return pairs.images(rows[:, 0]), pairs.captions(rows[:, 1])
+
+
 def score_all(embeddings: EmbeddingStore, pairs: Int[np.ndarray, "batch 2"]) -> Float[Tensor, "batch batch"]:
     """Score every image of these pairs with every caption, by a teacher's embeddings of the training split."""
     return torch.from_numpy(embeddings.images[pairs[:, 0]] @ embeddings.captions[pairs[:, 1]].T)
+
+
+@torch.no_grad()
+@products_in("float32")
+def score_batch(model: MatchingModel, images: Images, captions: Captions) -> Float[Tensor, "batch batch"]:
+    """Score every image with every caption by a teacher that attends, in eval mode."""
+    of_images, of_captions = model.encode_images(images), model.encode_captions(captions)
+    parts = (of_images[start:stop] for start, stop in blocks(len(images), SCORED_IMAGES))
+    return torch.cat([model.similarity(part, of_captions) for part in parts]).float()
 
 
 def read_ahead(make: Callable[[int], _T], steps: Iterable[int], workers: int) -> Generator[_T]:

@@ -14,14 +14,23 @@ import torch
 from jaxtyping import Int32
 from torch import Tensor
 
+from aoq.models.base import Captions, Images, MatchingModel
 from aoq.pipeline.batches.order import MinedBatches
 from aoq.pipeline.config.losses import online_version
-from aoq.pipeline.data.batches import epoch_order, step_rng
+from aoq.pipeline.data.batches import PairData, epoch_order, step_rng
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.losses import Offline, collapsed_cost
 from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.losses.similarities import guided_matches
-from aoq.pipeline.training.batches import Batch, matched, offline_draws, read_batch, score_all
+from aoq.pipeline.training.batches import (
+    Batch,
+    matched,
+    offline_draws,
+    read_batch,
+    read_pairs,
+    score_all,
+    score_batch,
+)
 from aoq.pipeline.training.loop import Loop
 from aoq.pipeline.training.metrics import CollapseDetector, means_by_epoch, read_metrics
 from aoq.pipeline.training.sampler import Sampler
@@ -29,8 +38,8 @@ from aoq.pipeline.training.step import Figure, Objective, constrain, make_object
 
 logger = logging.getLogger(__name__)
 
-_Drawn = tuple[Batch, np.random.Generator, dict[str, float]]
-"""A batch, its random numbers after drawing, and figures about the draw."""
+_Drawn = tuple[Batch, list[tuple[Images, Captions]], np.random.Generator, dict[str, float]]
+"""A batch, its anchors as each model that teaches reads them, random numbers after drawing, figures about the draw."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -45,6 +54,8 @@ class Trainer(Loop):
     epoch, also in a warm-up."""
     teachers: Sequence[EmbeddingStore] = ()
     """Score the pairs of every batch, also in a warm-up."""
+    models_that_teach: Sequence[tuple[MatchingModel, PairData]] = ()
+    """Teachers without embeddings, in eval mode, and the split as each reads it: likewise, by a forward pass."""
     collapse: CollapseDetector = field(default_factory=CollapseDetector)
 
     def __post_init__(self) -> None:
@@ -106,8 +117,10 @@ class Trainer(Loop):
         if self.teachers:
             scores = torch.stack([score_all(one, anchors) for one in self.teachers])
             batch = replace(batch, teacher_scores=scores)
-        # Pinned, so that no step waits for the copy to a GPU.
-        return batch.pin_memory() if self.run.device.type == "cuda" else batch, rng, figures
+        seen = [read_pairs(pairs, anchors) for _, pairs in self.models_that_teach]
+        if self.run.device.type == "cuda":  # pinned, so that no step waits for the copy
+            batch, seen = batch.pin_memory(), [(one.pin_memory(), other.pin_memory()) for one, other in seen]
+        return batch, seen, rng, figures
 
     def _loss_numbers(self) -> dict[str, Tensor]:
         """Return the learnt numbers of the loss; every process computes the same loss, so only the leader learns."""
@@ -116,8 +129,13 @@ class Trainer(Loop):
         return numbers if self.run.processes.leads else {name: number.detach() for name, number in numbers.items()}
 
     def _step(self, objective: Objective, drawn: _Drawn) -> Mapping[str, Figure]:
-        (batch, rng, of_draw), schedule = drawn, self.schedule
-        batch = batch.to(self.run.device)
+        (batch, seen, rng, of_draw), schedule, device = drawn, self.schedule, self.run.device
+        batch = batch.to(device)
+        if seen:
+            known = [] if batch.teacher_scores is None else [*batch.teacher_scores]
+            for (model, _), (images, captions) in zip(self.models_that_teach, seen, strict=True):
+                known.append(score_batch(model, images.to(device), captions.to(device)))
+            batch = replace(batch, teacher_scores=torch.stack(known))
         rank = self.cut.sharing(batch.size).rank  # 0 for all that compute the whole batch
         self.run.processes.seed(self.seed, self.state.epoch, self.state.step, rank)
         if schedule.constraints is not None:
@@ -129,7 +147,7 @@ class Trainer(Loop):
         if self.pace is not None:
             figures["hardness"] = self.pace.figure
         if "plateau" not in figures:
-            figures["plateau"] = collapsed_cost(objective.loss, batch.size, batch.match_probability, self.run.device)
+            figures["plateau"] = collapsed_cost(objective.loss, batch.size, batch.match_probability, device)
         return figures | of_draw
 
     def content(self) -> dict[str, Any]:

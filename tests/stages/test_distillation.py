@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
 from aoq.pipeline.cli import main
@@ -12,10 +13,13 @@ from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.files import file_sha256
 from aoq.pipeline.stages import draws
 from aoq.pipeline.stages.plan import plan, plan_parts
-from aoq.pipeline.stages.splits import open_train_split
-from aoq.pipeline.training.batches import offline_draws, score_all
+from aoq.pipeline.stages.report import plan_report, render_report
+from aoq.pipeline.stages.splits import open_pairs, open_train_split
+from aoq.pipeline.training.batches import offline_draws, read_pairs, score_all, score_batch
+from aoq.pipeline.training.checkpoint import load_model
 from tests.stages.conftest import lines_with, make_stage
 
+FUSED = 'fusion = {{members = ["{}", "{}"], h_captions = 9, h_images = 4}}'
 TAUGHT = 'epochs = 1, batch_size = 16, loss.name = "LOSS", distillation = {{{}}}'
 
 
@@ -107,28 +111,53 @@ def test_a_student_without_a_first_round_teaches_by_its_own_embeddings(make, tau
     assert not np.array_equal(model.images, EmbeddingStore.open(chain["embeddings"].path).images)
 
 
+def test_a_teacher_that_attends_scores_each_batch(make, taught_by, file_of):
+    make("own", "mining")
+    teacher = make("fragments", "second_round", model="scan", teacher=taught_by("own"), loss="online")
+    taught = TAUGHT.format(f'teachers = ["{file_of("own")}", "{file_of("fragments")}"]')
+    chain = make("student", "second_round", loss="online", second_round=taught)
+    assert teacher["second_round"].key in {artifact.key for artifact in chain["second_round"].upstream}
+    assert all(0 < value < 1e4 for value in figures(chain))
+    model = load_model(teacher["second_round"].path / "model.safetensors")
+    pairs, rng = open_pairs(teacher, "train"), np.random.default_rng(0)
+    rows = np.stack([rng.permutation(40)[:5], rng.permutation(200)[:5]], axis=1)
+    scores = score_batch(model, *read_pairs(pairs, rows))
+    for row, image in enumerate(rows[:, 0]):
+        for column, caption in enumerate(rows[:, 1]):
+            seen, read = read_pairs(pairs, np.array([[image, caption]]))
+            with torch.no_grad():
+                expected = model.pair_similarity(model.encode_images(seen), model.encode_captions(read))
+            assert float(scores[row, column]) == pytest.approx(float(expected), abs=1e-5)
+
+
 def test_results_tell_the_table_and_the_teacher_apart(make, data_root, tmp_path, file_of, places):
     chain = make("own", "mining", "second_round", "control", loss="offtri", second_round=TAUGHT.format(""))
     command = ["results", file_of("own"), *places]
     shown = CliRunner().invoke(main, command).stdout
     assert "the table alone is not trained: aoq run" in shown
     assert shown.count("second_round.distillation=false") == 1
+    roots = {"data_root": data_root, "artifact_root": tmp_path / "artifacts"}
     for part, (override, artifact) in plan_parts(file_of("own"), chain).items():
-        roots = {"data_root": data_root, "artifact_root": tmp_path / "artifacts"}
         make_stage(plan(file_of("own"), override=override, **roots), "second_round")
         assert artifact.exists()
         assert f"\n{part} - control: " in CliRunner().invoke(main, command).stdout
+    report = plan_report(file_of("own"), **roots)
+    assert [member.artifact.exists() for member in report.members] == [False, False]  # the run, its control
+    for member in report.members:
+        make_stage(member.chain, "evaluation")
+    page = render_report(report)
+    assert all(page.count(f"{part} − control: ") == 1 for part in plan_parts(file_of("own"), chain))
 
 
-def test_teachers_that_cannot_teach_are_refused(make, taught_by, file_of, data_root, monkeypatch):
+def test_teachers_that_cannot_teach_are_refused(make, file_of, data_root, tmp_path, monkeypatch):
     make("own", "mining")
     make("two", folder="two")
-    make("fragments", model="scan", teacher=taught_by("own"), loss="online")
+    (tmp_path / "fused.toml").write_text(FUSED.format(file_of("own"), file_of("own") + "@seed=1"))
     np.save(data_root / "few.npy", np.ones((3, 2), np.float32))
     monkeypatch.setattr(draws, "CONSTANT", 3.0)
     for distillation, message in (
         (f'teachers = ["{file_of("two")}"]', "are of different training data"),
-        (f'teachers = ["{file_of("fragments")}"]', "has no embeddings, so it scores no batch"),
+        (f'teachers = ["{file_of("fused")}"]', "has neither embeddings nor a model, so it scores no batch"),
         (f'teachers = ["{file_of("student")}"]', "teachers in a circle"),
         (f'teachers = ["{file_of("two")}", "{file_of("two")}"]', "a teacher appears twice"),
         ("negatives = 2", r'kind = "batch" does not use '),

@@ -1,4 +1,15 @@
-"""Queries with their documents and a table's negatives, and an order of pairs that keeps true matches apart."""
+"""Offline hard negatives for colpali-engine's trainer: a data set that rotates through a table, and its batches.
+
+data = TableDataset(table, captions, Corpus(pages), num_negatives=3)      # queries are captions, documents images
+trainer = TableTrainer(
+    model=model,
+    args=TrainingArguments(...),
+    train_dataset=data,
+    data_collator=VisualRetrieverCollator(processor),
+    loss_func=ColbertPairwiseNegativeCELoss(),
+    is_vision_model=True,
+)
+"""
 
 from __future__ import annotations
 
@@ -7,18 +18,22 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from colpali_engine.data.dataset import ColPaliEngineDataset, Corpus
-from colpali_engine.trainer.contrastive_trainer import ContrastiveTrainer
 from torch.utils.data import Sampler
 
 from aoq.integrations.shared import PairRows, find_places, require_same_draws
 from aoq.pipeline.batches.lists import meeting_lists
 from aoq.pipeline.batches.order import COMMUNITY, MinedBatches, keep_apart
 from aoq.pipeline.data.batches import epoch_order, step_rng
+from aoq.pipeline.extras import import_extra
 from aoq.pipeline.tables.pairs import SIDES, Pairs
 from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
 from aoq.pipeline.training.batch_sampler import BatchSampler
 from aoq.pipeline.training.rotation import Rotation
+
+import_extra("colpali_engine", "colpali-engine", __name__)
+
+from colpali_engine.data.dataset import ColPaliEngineDataset, Corpus
+from colpali_engine.trainer.contrastive_trainer import ContrastiveTrainer
 
 
 class TableDataset(ColPaliEngineDataset):
