@@ -73,8 +73,8 @@ def results_command(
     evaluation = made.manifest() if made and made.exists() else {}
     control = control_of(run, **folders) if (beside := _split_beside_dev(chain, evaluation)) else None
     elsewhere = evaluated_gain(chain, control.chain) if control else None
-    parts = plan_parts(name, chain, override)
-    apart = gains_apart(chain, {part: artifact for part, (_, artifact) in parts.items()}) if parts else {}
+    parts = plan_parts(chain)
+    apart = gains_apart(chain, parts)
     if as_json:
         trainings = {stage: training.artifact for stage, _, training in _trainings(chain) if training.artifact.exists()}
         rounds = {stage: {"key": one.key, **one.manifest()["metrics"]} for stage, one in trainings.items()}

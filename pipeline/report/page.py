@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from aoq.pipeline.evaluation.significance import RECALL_METRICS
 from aoq.pipeline.report.collect import ReportedRun, collect_runs, collect_stages, collect_teachers, is_control
 from aoq.pipeline.report.pictures import attended, examples, tables
 from aoq.pipeline.report.plots import PALETTE, curves, histogram_of_ranks
-from aoq.pipeline.report.verdict import on_dev, verdicts
+from aoq.pipeline.report.verdict import Parts, on_dev, verdicts
 from aoq.pipeline.stages.chain import Chain, table_depths
 from aoq.pipeline.training.metrics import read_metrics
 
@@ -57,8 +57,15 @@ GLOSSARY = {
 """Definitions of the page's terms, each shown when its term is chosen."""
 
 
-def render(named: Sequence[tuple[str, Chain]], evaluating: Callable[[str], str]) -> str:
-    """Render the page about named experiments; `evaluating` gives the command that makes a run's evaluation."""
+def render(
+    named: Sequence[tuple[str, Chain]],
+    evaluating: Callable[[str], str],
+    parts: Mapping[str, Parts],
+) -> str:
+    """Render the page about named experiments; `evaluating` gives the command that makes a run's evaluation.
+
+    `parts` are further trainings of a run, which show what each part of its method gains.
+    """
     runs = collect_runs(named)
     shown = [run for run in runs if run.scored or not is_control(run.chain)] or runs
     by_name = {run.name: colour for run, colour in zip(shown, cycle(PALETTE), strict=False)}
@@ -86,7 +93,7 @@ def render(named: Sequence[tuple[str, Chain]], evaluating: Callable[[str], str])
         depths=table_depths,
         metrics=RECALL_METRICS,
         baselines=list(dict.fromkeys(run.baseline for run in shown if run.baseline and run.baseline in by_name)),
-        verdicts=verdicts(runs),
+        verdicts=verdicts(runs, parts),
         on_dev=on_dev(shown),
         alone=[run for run in shown if len(shown) == 1],
         missing=[run for run in runs if not run.scored],

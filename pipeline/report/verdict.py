@@ -3,39 +3,39 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.config.load import split_member
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.evaluation.ranks import DEV_RANKS
 from aoq.pipeline.evaluation.retrieval import Ranks
 from aoq.pipeline.evaluation.significance import Interval, compare_runs, rsum_intervals, verdict
 from aoq.pipeline.report.collect import SEED, ReportedRun, read_dev_ranks, seeds_of
 from aoq.pipeline.stages.chain import Chain, same_queries
-from aoq.pipeline.stages.plan import plan_parts
 from aoq.pipeline.stages.splits import evaluated_ranks, open_checked, open_evaluated
 from aoq.pipeline.training.metrics import read_metrics, training_seconds
 
+Parts = Mapping[str, tuple[str, Artifact]]
+"""Trainings with one part of a student's method each: the override that makes one, and its artefact."""
 SHORTEST = 20.0
 """Seconds below which the duration of a training means nothing."""
 
 
-def verdicts(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
-    """Judge each run that has a baseline; runs that differ only in the seed are judged together."""
+def verdicts(runs: Sequence[ReportedRun], parts: Mapping[str, Parts] = {}) -> list[dict[str, Any]]:
+    """Judge each run that has a baseline, and the `parts` of its gain; runs that differ only in the seed, together."""
     judgements, judged = [], set[str]()
     for run in runs:
         if run.gain is not None and run.name not in judged:
             pairs = seeds_of(run, runs)
             judged |= {one.name for one, _ in pairs}
-            judgements.append(_judge(pairs))
+            judgements.append(_judge(pairs, parts))
     return judgements
 
 
-def _judge(pairs: Sequence[tuple[ReportedRun, ReportedRun]]) -> dict[str, Any]:
+def _judge(pairs: Sequence[tuple[ReportedRun, ReportedRun]], parts: Mapping[str, Parts]) -> dict[str, Any]:
     """Judge a run and its baseline, or several seeds of both by their mean and, of three or more, an interval."""
     run, other = pairs[0]
     gains = [one.gain for one, _ in pairs if one.gain]
@@ -61,15 +61,8 @@ def _judge(pairs: Sequence[tuple[ReportedRun, ReportedRun]]) -> dict[str, Any]:
         "seeds": len(pairs),
         "split": run.split,
         "times": float(np.mean(times)) if times else None,
-        "parts": _parts(run) if len(pairs) == 1 else (),
+        "parts": gains_apart(run.chain, parts.get(run.name, {})).values() if len(pairs) == 1 else (),
     }
-
-
-def _parts(run: ReportedRun) -> Collection[str]:
-    """Compare the table alone and the teachers' scores alone with the control on dev, as far as they are trained."""
-    name, override = split_member(run.name)
-    parts = plan_parts(name, run.chain, override)
-    return gains_apart(run.chain, {part: artifact for part, (_, artifact) in parts.items()}).values()
 
 
 def on_dev(runs: Sequence[ReportedRun]) -> list[tuple[ReportedRun, str]]:
@@ -115,11 +108,10 @@ def evaluated_gain(chain: Chain, control: Chain) -> str | None:
     return _verdict("round two", split, evaluated_ranks(chain), evaluated_ranks(control), folds=folds)
 
 
-def gains_apart(chain: Chain, parts: Mapping[str, Artifact]) -> dict[str, str]:
+def gains_apart(chain: Chain, parts: Parts) -> dict[str, str]:
     """Compare each part of a student's gain with the control on dev, as far as both are trained."""
-    control = chain["control"]
-    trained = {part: one for part, one in parts.items() if control.exists() and one.exists()}
-    return {part: _dev_verdict(chain, part, one, control) for part, one in trained.items()}
+    trained = {part: one for part, (_, one) in parts.items() if chain["control"].exists() and one.exists()}
+    return {part: _dev_verdict(chain, part, one, chain["control"]) for part, one in trained.items()}
 
 
 def _dev_verdict(chain: Chain, part: str, training: Artifact, control: Artifact) -> str:

@@ -45,9 +45,9 @@ def plan(name: str, *, data_root: Path, artifact_root: Path, override: str = "")
     return _Planner(data_root, artifact_root, (asked,)).chain(load_experiment(name, override))
 
 
-def plan_parts(name: str, chain: Chain, override: str = "") -> dict[str, tuple[str, Artifact]]:
+def plan_parts(chain: Chain) -> dict[str, tuple[str, Artifact]]:
     """Plan the students of the table alone and of the teachers' scores alone, if `chain` has both, with overrides."""
-    experiment = chain.experiment
+    experiment, (name, override) = chain.experiment, split_member(chain.asked)
     if chain.is_ensemble or not chain.trains_on_table or experiment.student.distillation is None:
         return {}
     loss = control_version(experiment.student.loss).model_dump(mode="json", exclude_unset=True)

@@ -15,7 +15,7 @@ from aoq.pipeline.config.training import control_training
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.stages.chain import Member, trains_as_control
-from aoq.pipeline.stages.plan import plan
+from aoq.pipeline.stages.plan import plan, plan_parts
 
 SEPARATOR = ";"
 
@@ -85,4 +85,4 @@ def render_report(
     from aoq.pipeline.report.page import render
 
     named = [(member.asked, member.chain) for member in planned.members]
-    return render(named, evaluating)
+    return render(named, evaluating, {asked: plan_parts(chain) for asked, chain in named})

@@ -137,7 +137,7 @@ def test_results_tell_the_table_and_the_teacher_apart(make, data_root, tmp_path,
     assert "the table alone is not trained: aoq run" in shown
     assert shown.count("second_round.distillation=false") == 1
     roots = {"data_root": data_root, "artifact_root": tmp_path / "artifacts"}
-    for part, (override, artifact) in plan_parts(file_of("own"), chain).items():
+    for part, (override, artifact) in plan_parts(chain).items():
         make_stage(plan(file_of("own"), override=override, **roots), "second_round")
         assert artifact.exists()
         assert f"\n{part} - control: " in CliRunner().invoke(main, command).stdout
@@ -146,7 +146,7 @@ def test_results_tell_the_table_and_the_teacher_apart(make, data_root, tmp_path,
     for member in report.members:
         make_stage(member.chain, "evaluation")
     page = render_report(report)
-    assert all(page.count(f"{part} − control: ") == 1 for part in plan_parts(file_of("own"), chain))
+    assert all(page.count(f"{part} − control: ") == 1 for part in plan_parts(chain))
 
 
 def test_teachers_that_cannot_teach_are_refused(make, file_of, data_root, tmp_path, monkeypatch):
