@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALL := -m pip install --quiet --no-compile --constraint constraints.txt
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test checks test-slow test-cluster test-exports test-extractors test-gpu test-integrations test-install bench-gpu chaos docs lint clean
+.PHONY: demo test checks test-slow test-cluster test-exports test-extractors test-gpu test-integrations test-install bench-gpu chaos docs lint tree clean
 
 # The control trains beside the teacher, the table and the student, in one thread each: equal machines give equal figures.
 demo: .venv/runs
@@ -85,7 +85,7 @@ FROM := --no-deps --retries 0 --timeout 5 --index-url $(TORCH_INDEX)
 
 .venv/runs: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	@if ! command -v nvidia-smi > /dev/null && \
+	@if { [ "$(origin TORCH_INDEX)" != file ] || ! command -v nvidia-smi > /dev/null; } && \
 		$(BIN)/python $(INSTALL) $(FROM) torch 2> /dev/null; \
 	then echo "torch comes from $(TORCH_INDEX)"; else echo "torch comes from pip's default index"; fi
 	$(BIN)/python $(INSTALL) --editable ".[cpu]"
@@ -94,6 +94,10 @@ FROM := --no-deps --retries 0 --timeout 5 --index-url $(TORCH_INDEX)
 .venv/installed: .venv/runs
 	$(BIN)/python $(INSTALL) --editable ".[cpu,dev]"
 	@touch $@
+
+tree:
+	@for file in $$(git ls-files 'models/*.py' 'pipeline/*.py' 'tasks/*.py' 'aoq/*.py'); do \
+		printf '%-46s %s\n' $$file "$$(head -1 $$file | tr -d '"')"; done
 
 clean:
 	rm -rf .venv artifacts runs build dist site *.egg-info

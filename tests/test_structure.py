@@ -1,4 +1,4 @@
-"""The house as CONTRIBUTING.md draws it: imports point one way, and what is loaded before a fork is light."""
+"""The layout in CONTRIBUTING.md: imports point one way, and what is loaded before a fork is light."""
 
 from __future__ import annotations
 

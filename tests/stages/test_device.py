@@ -7,6 +7,7 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
+import aoq
 from aoq.pipeline.build import Build
 from aoq.pipeline.cli import main
 from aoq.pipeline.engine import Engine
@@ -64,6 +65,19 @@ def test_every_stage_makes_what_it_makes_on_the_cpu(make, taught_by, tmp_path):
     torch.testing.assert_close(weights, expected, rtol=1e-3, atol=1e-4)
     _, notes = made_there(attending, "evaluation", tmp_path)
     assert notes["metrics"] == attending["evaluation"].manifest()["metrics"]
+
+
+def test_vectors_in_memory_are_searched_there(monkeypatch):
+    rng = np.random.default_rng(0)
+    sides = [rng.normal(size=(rows, 8)).astype(np.float32) for rows in (40, 120)]
+    expected, names = aoq.hard_negatives(*sides, np.repeat(np.arange(40), 3), h=10), []
+    monkeypatch.setattr(scan, "find_device", lambda name: names.append(name) or DEVICE)
+    with Simulated():
+        table = aoq.hard_negatives(*sides, np.repeat(np.arange(40), 3), h=10)
+    assert set(names) == {"auto"}
+    for one, other in zip((table.i2t, table.t2i), (expected.i2t, expected.t2i), strict=True):
+        assert one.negative_ids.tobytes() == other.negative_ids.tobytes()
+        assert one.scores.tobytes() == other.scores.tobytes()
 
 
 def test_aoq_mine_searches_there(tmp_path, monkeypatch):
