@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from itertools import chain as chain_of
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +87,10 @@ def make_teachers(chain: Chain, stage: str, training: Training, split: Split, ru
             raise ValueError(f"[{stage}.distillation] teacher {number + 1} of files: {error}") from None
     rng = np.random.default_rng(0)
     probed = rng.integers(0, (split.image_count, split.caption_count), (PROBED, 2))
-    parts = ((model, *(part.to(run.device) for part in read_pairs(pairs, probed))) for model, pairs in models)
-    tried = chain_of((score_all(store, probed) for store in stores), (score_batch(*each) for each in parts))
+    tried = [score_all(store, probed) for store in stores]
+    for model, pairs in models:
+        images, captions = read_pairs(pairs, probed)
+        tried.append(score_batch(model, images.to(run.device), captions.to(run.device)))
     for number, scores in enumerate(tried):
         if float(scores.max() - scores.min()) < CONSTANT:
             which = f"[{stage}.distillation] teacher {number + 1} of {len(stores) + len(models)}"

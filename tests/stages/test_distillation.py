@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from html import unescape
+
 import numpy as np
 import pytest
 import torch
@@ -19,7 +21,7 @@ from aoq.pipeline.training.batches import offline_draws, read_pairs, score_all, 
 from aoq.pipeline.training.checkpoint import load_model
 from tests.stages.conftest import lines_with, make_stage
 
-FUSED = 'fusion = {{members = ["{}", "{}"], h_captions = 9, h_images = 4}}'
+FUSED = 'fusion = {{method = "rank", members = ["{}", "{}"], h_captions = 9, h_images = 4}}'
 TAUGHT = 'epochs = 1, batch_size = 16, loss.name = "LOSS", distillation = {{{}}}'
 
 
@@ -121,10 +123,10 @@ def test_a_teacher_that_attends_scores_each_batch(make, taught_by, file_of):
     model = load_model(teacher["second_round"].path / "model.safetensors")
     pairs, rng = open_pairs(teacher, "train"), np.random.default_rng(0)
     rows = np.stack([rng.permutation(40)[:5], rng.permutation(200)[:5]], axis=1)
-    scores = score_batch(model, *read_pairs(pairs, rows))
+    scores = score_batch(model, *(part.to(torch.device("cpu")) for part in read_pairs(pairs, rows)))
     for row, image in enumerate(rows[:, 0]):
         for column, caption in enumerate(rows[:, 1]):
-            seen, read = read_pairs(pairs, np.array([[image, caption]]))
+            seen, read = (part.to(torch.device("cpu")) for part in read_pairs(pairs, np.array([[image, caption]])))
             with torch.no_grad():
                 expected = model.pair_similarity(model.encode_images(seen), model.encode_captions(read))
             assert float(scores[row, column]) == pytest.approx(float(expected), abs=1e-5)
@@ -145,7 +147,7 @@ def test_results_tell_the_table_and_the_teacher_apart(make, data_root, tmp_path,
     assert [member.artifact.exists() for member in report.members] == [False, False]  # the run, its control
     for member in report.members:
         make_stage(member.chain, "evaluation")
-    page = render_report(report)
+    page = unescape(render_report(report))
     assert all(page.count(f"{part} − control: ") == 1 for part in plan_parts(chain))
 
 
