@@ -122,8 +122,9 @@ def _estimate_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int],
     first = source.experiment.first_round if source and source.table is None else None
     trained: dict[str, Training | None] = {"round one": first, "round two": experiment.student}
     for teacher in chain.distilled.get("second_round", ()):
-        taught_by = teacher.chain.owner("embeddings").experiment
-        trained[f"teacher {teacher.run}"] = taught_by.first_round if teacher.asked else None
+        other = teacher.chain.experiment
+        section = other.first_round if teacher.stage == "embeddings" else other.second_round
+        trained[f"teacher {teacher.run}"] = section if teacher.asked else None
     steps = {name: one.epochs * steps_per_epoch(captions, one.batch_size) for name, one in trained.items() if one}
     if source is None:
         note = "co-taught networks draw from no table; their steps after the warm-up are of pairs selected as clean"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from html import unescape
 
 import numpy as np
@@ -113,13 +114,16 @@ def test_a_student_without_a_first_round_teaches_by_its_own_embeddings(make, tau
     assert not np.array_equal(model.images, EmbeddingStore.open(chain["embeddings"].path).images)
 
 
-def test_a_teacher_that_attends_scores_each_batch(make, taught_by, file_of):
+def test_a_teacher_that_attends_scores_each_batch(make, taught_by, file_of, places):
     make("own", "mining")
     teacher = make("fragments", "second_round", model="scan", teacher=taught_by("own"), loss="online")
     taught = TAUGHT.format(f'teachers = ["{file_of("own")}", "{file_of("fragments")}"]')
     chain = make("student", "second_round", loss="online", second_round=taught)
     assert teacher["second_round"].key in {artifact.key for artifact in chain["second_round"].upstream}
     assert all(0 < value < 1e4 for value in figures(chain))
+    shown = CliRunner().invoke(main, ["estimate", "--experiment", file_of("student"), *places, "--json"]).stdout
+    steps = dict.fromkeys(["round one", "round two", "teacher own", "teacher fragments"], 13)
+    assert json.loads(shown)["steps"] == steps
     model = load_model(teacher["second_round"].path / "model.safetensors")
     pairs, rng = open_pairs(teacher, "train"), np.random.default_rng(0)
     rows = np.stack([rng.permutation(40)[:5], rng.permutation(200)[:5]], axis=1)
