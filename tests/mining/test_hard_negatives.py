@@ -127,7 +127,7 @@ MASKED = np.ma.masked_equal(GOOD, 1)
         ({"queries": GOOD, "documents": GOOD, "positives": [[0.5]] * 4}, "give a list of document rows"),
         ({"queries": GOOD, "documents": GOOD, "positives": [0, 1, 2, 3]}, "give a list of document rows"),
         ({"images": torch.eye(4).to(torch.complex64), "captions": GOOD}, "images are complex64"),
-        ({"images": MASKED, "captions": GOOD}, "images is a masked array, whose mask nothing reads"),
+        ({"images": MASKED, "captions": GOOD}, "images is a masked array, whose mask would be ignored"),
         ({"queries": GOOD, "documents": GOOD, "positives": [MASKED[0]] * 4}, "positives is a masked array"),
         ({"images": torch.eye(4, device="meta"), "captions": GOOD}, "images is a tensor of float32 on meta"),
         ({"images": torch.eye(4).to_sparse(), "captions": GOOD}, "a tensor of float32 on cpu, sparse_coo, "),
