@@ -266,7 +266,7 @@ class _Saved(TypedDict):
 
 
 def _files_at(path: Path) -> list[Path]:
-    """Return the file, or a folder's files in order: a saved data set, or files of one kind, as of clip-retrieval."""
+    """Return the file, or a folder's files in order: a saved data set, or files of one kind (clip-retrieval)."""
     if not path.is_dir():
         return [path] if path.suffix in VECTOR_READERS else []
     if not (path / _SAVED).is_file():

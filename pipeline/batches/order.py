@@ -1,9 +1,9 @@
 """Order of an epoch's pairs: the pairs of a batch are each other's hard negatives.
 
 As in B3 (Thirukovalluru et al., NeurIPS 2025), a teacher's ranks make a sparse graph, which is split into communities,
-and a batch is whole communities. Here both directions of a table are in the graph. An epoch is split into passes in
-which each image occurs once, so that its captions never share a batch. The negatives that become edges are drawn anew
-in each epoch, so batches differ. Pairs that match, or are suspected to, are moved to other batches.
+and a batch consists of whole communities. Here both directions of a table are in the graph. An epoch is split into
+passes in which each image occurs once, so that its captions never share a batch. The negatives that become edges are
+drawn anew in each epoch, so batches differ. Pairs that match, or are suspected to, are moved to other batches.
 """
 
 from __future__ import annotations

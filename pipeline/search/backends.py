@@ -140,8 +140,8 @@ def search_problem(
 ) -> SearchResult[NegativeLists]:
     """Find the lists that `aoq.pipeline.mining.mine` would write, without writing a file.
 
-    Intermediate results stay in memory too: in the one pass, 8 bytes per candidate that a caption keeps from a block of
-    images, which are at most `h_images`.
+    Intermediate results stay in memory too: in the one pass, 8 bytes for each of up to `h_images` candidates that a
+    caption keeps per block of images.
     """
     result = run_search(problem, search, MemoryStore(), recall_floor=recall_floor)
     lists = {direction: from_arrow(pa.concat_tables(tables)) for direction, tables in result.lists.items()}

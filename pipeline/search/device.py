@@ -100,10 +100,10 @@ def marked_places(mask: Bool[Tensor, "rows columns"]) -> Int64[Tensor, " places"
 
 
 def multiply(rows: Float[Tensor, "rows D"], columns: Float[Tensor, "columns D"], out: Tensor | None = None) -> Tensor:
-    """Multiply all rows with all columns. On AMD processors numpy's BLAS takes 20 % less time than torch's."""
+    """Multiply all rows with all columns."""
     if out is None:
         out = torch.empty(len(rows), len(columns), dtype=rows.dtype, device=rows.device)
-    if rows.device.type == "cpu" and rows.dtype != torch.bfloat16:
+    if rows.device.type == "cpu" and rows.dtype != torch.bfloat16:  # numpy's BLAS takes 20 % less time on AMD
         ours, theirs, products = rows.numpy(), columns.numpy().T, out.numpy()
         in_parallel(lambda a, b: np.matmul(ours[a:b], theirs, out=products[a:b]), len(rows), parts=1)
         return out

@@ -140,7 +140,7 @@ class Unit(Generic[_Job]):
 def unit_name(kind: str, start: int, stop: int) -> str:
     """Name a table of the rows from `start` to before `stop`; names sort as rows do.
 
-    The lists of a direction (`lists_table`) are of the kind "i2t" or "t2i".
+    The lists of a direction (`lists_table`) have the kind "i2t" or "t2i".
     """
     return f"{kind}-{start:09d}-{stop:09d}"
 
