@@ -108,7 +108,7 @@ MASKED = np.ma.masked_equal(GOOD, 1)
         ({"queries": GOOD, "documents": GOOD}, r"as positives; \[\] if there are none"),
         ({"queries": GOOD, "documents": GOOD, "positives": [[0]]}, "1 items and there are 4 queries"),
         ({"queries": GOOD, "documents": GOOD, "positives": np.array([0, 1])}, r"shape \(2,\); give integer rows"),
-        ({"queries": GOOD, "documents": GOOD, "positives": np.array([[0, 9]])}, "row 9 of the documents, and"),
+        ({"queries": GOOD, "documents": GOOD, "positives": np.array([[0, 9]])}, "row 9 of the documents, whose"),
         ({"images": GOOD, "captions": GOOD[:3]}, "3 captions and 4 images do not form pairs"),
         ({"images": GOOD, "captions": GOOD, "image_of": [0.5] * 4}, "image_of is float64"),
         ({"images": GOOD, "captions": GOOD, "image_of": [0, 1, 2, 4]}, "caption 3 is paired with image 4"),
