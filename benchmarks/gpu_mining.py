@@ -99,8 +99,8 @@ def product_seconds(problem: Problem) -> tuple[str, float]:
     """The arithmetic of a search, and the time of all tiles' products, from one tile multiplied ten times."""
     side = problem["i2t"]
     scan = Scan.of(side)
-    one = Operand.of(side.anchors[: scan.room.rows], side.anchor_norms[: scan.room.rows], scan.how, scan.device).near
-    columns = slice(0, scan.room.columns)
+    rows, columns = slice(0, scan.tiling.rows), slice(0, scan.tiling.columns)
+    one = Operand.of(side.anchors[rows], side.anchor_norms[rows], scan.how, scan.device).near
     other = Operand.of(side.candidates[columns], side.candidate_norms[columns], scan.how, scan.device).near
     wait = torch.cuda.synchronize if scan.device.type == "cuda" else lambda: None
     with products_in("tf32" if scan.how.name == "tf32" else "float32"):

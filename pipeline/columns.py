@@ -58,7 +58,7 @@ def open_parquet(
     """Open a Parquet file that has columns of these types (`fitted`), by default any, except for `optional` ones.
 
     Raises:
-        ValueError: on opening if columns are missing or of other types; on reading for invalid values.
+        ValueError: on opening if columns are missing or have other types; on reading for invalid values.
     """
 
     def fit(table: pa.Table) -> pa.Table:
@@ -69,7 +69,7 @@ def open_parquet(
     with reading_it():
         file = pq.ParquetFile(path, page_checksum_verification=True)
         if columns is not None:
-            columns = _without_lacking(optional, columns, file.schema_arrow)
+            columns = _without_missing(optional, columns, file.schema_arrow)
             fitting_kinds(file.schema_arrow, columns)
     with file:
         yield Parquet(file, None if columns is None else columns.names, reading_it, fit)
@@ -82,7 +82,7 @@ def read_parquet(path: Path, columns: pa.Schema, *, nullable: Collection[str] = 
 
 
 def find_separator(header: str) -> str:
-    """Return what separates the values of a CSV file, by its first line.
+    """Return the separator of a CSV file, judged by its first line.
 
     >>> find_separator("image;caption"), find_separator("image")
     (';', ',')
@@ -108,7 +108,7 @@ def parse_csv(
     texts = {field.name: field.type for field in columns if pa.types.is_string(field.type)}
     options = _csv_options(path)
     table = csv.read_csv(path, parse_options=options, convert_options=csv.ConvertOptions(column_types=texts))
-    columns = _without_lacking(optional, columns, table.schema)
+    columns = _without_missing(optional, columns, table.schema)
     if len(table):
         return fitted(table, columns, nullable)
     return table.select(columns.names).cast(columns)  # a CSV file without rows has no column types
@@ -126,7 +126,7 @@ def parse_json_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def transpose(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the columns of all rows; None where a row has no such key.
+    """Return the columns of all rows; None where a row lacks the key.
 
     >>> transpose([{"a": 1}, {"a": 2, "b": 3}])
     {'a': [1, 2], 'b': [None, 3]}
@@ -135,8 +135,8 @@ def transpose(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     return {name: [row.get(name) for row in rows] for name in names}
 
 
-def _without_lacking(optional: Collection[str], columns: pa.Schema, found: pa.Schema) -> pa.Schema:
-    return pa.schema([field for field in columns if field.name in found.names or field.name not in optional])
+def _without_missing(optional: Collection[str], columns: pa.Schema, file: pa.Schema) -> pa.Schema:
+    return pa.schema([field for field in columns if field.name in file.names or field.name not in optional])
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
@@ -177,21 +177,21 @@ def fitted(table: pa.Table, columns: pa.Schema, nullable: Collection[str] = ()) 
     return table.cast(kinds)
 
 
-def fitting_kinds(found: pa.Schema, columns: pa.Schema) -> pa.Schema:
+def fitting_kinds(file: pa.Schema, columns: pa.Schema) -> pa.Schema:
     """Return the types to which `fitted` casts the columns of a file; refuse columns that do not fit."""
-    if wrong := [name for name in columns.names if found.names.count(name) != 1]:
-        raise ValueError(f"its columns are {found.names}, and {wrong[0]!r} must be one of them")
-    kinds = {field.name: _fitting_kind(plain_type(found.field(field.name).type), field.type) for field in columns}
+    if wrong := [name for name in columns.names if file.names.count(name) != 1]:
+        raise ValueError(f"its columns are {file.names}, and {wrong[0]!r} must be one of them")
+    kinds = {field.name: _fitting_kind(plain_type(file.field(field.name).type), field.type) for field in columns}
     if wrong := [name for name, kind in kinds.items() if kind is None]:
-        kind, needed = (schema.field(wrong[0]).type for schema in (found, columns))
-        raise ValueError(f"column {wrong[0]!r} is of {kind}, and {needed} is needed")
+        kind, needed = (schema.field(wrong[0]).type for schema in (file, columns))
+        raise ValueError(f"column {wrong[0]!r} has type {kind}, and {needed} is needed")
     return pa.schema(kinds)
 
 
-def _fitting_kind(found: pa.DataType, needed: pa.DataType) -> pa.DataType | None:
+def _fitting_kind(kind: pa.DataType, needed: pa.DataType) -> pa.DataType | None:
     if pa.types.is_list(needed):
-        is_like = pa.types.is_fixed_size_list(found) and _fitting_kind(found.value_type, needed.value_type)
-        return pa.list_(needed.value_type, found.list_size) if is_like else None
-    is_whole = pa.types.is_integer(found) and (pa.types.is_integer(needed) or pa.types.is_floating(needed))
-    are_floats = pa.types.is_floating(found) and pa.types.is_floating(needed) and found.bit_width <= needed.bit_width
-    return needed if is_whole or are_floats or found == needed else None
+        is_like = pa.types.is_fixed_size_list(kind) and _fitting_kind(kind.value_type, needed.value_type)
+        return pa.list_(needed.value_type, kind.list_size) if is_like else None
+    is_whole = pa.types.is_integer(kind) and (pa.types.is_integer(needed) or pa.types.is_floating(needed))
+    are_floats = pa.types.is_floating(kind) and pa.types.is_floating(needed) and kind.bit_width <= needed.bit_width
+    return needed if is_whole or are_floats or kind == needed else None

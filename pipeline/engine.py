@@ -1,4 +1,4 @@
-"""Where and how stages run: device, threads, precision, processes. Nothing of this is part of a key, or loads torch."""
+"""Where and how stages run: device, threads, precision, processes. None of this is part of a key, or loads torch."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     import torch
 
 Verify = Literal["sampled", "full"]
-"""How large arrays of the data folder are compared with what was read first."""
 THREADS_PER_CORE = 64
-"""More would not help anybody; with about ten thousand, OpenMP ends the process."""
+"""More threads do not help, and with about ten thousand OpenMP ends the process."""
+DEVICE_OPTIONS = "[engine] device, --engine-device, --device"
+CHOOSE_CPU = f'choose device cpu ({DEVICE_OPTIONS}, or CUDA_VISIBLE_DEVICES="")'
 PARTS = 4  # per thread, so that one slow part delays little
 PR_SET_PDEATHSIG = 1
 
@@ -42,7 +43,7 @@ class Engine:
     mining_memory_mb: int = 1500
     """Approximate MB that mining may use beyond the embeddings; on Ray, per unit."""
     backend: str = "inprocess"
-    """What mines, extracts, encodes and starts the processes of a training: this process, or Ray."""
+    """Where units of mining, extraction and encoding run, and training processes start: in this process, or on Ray."""
     processes: int = 1
     """Processes that train a model together, on this machine or on Ray, each with its own GPU or `threads` threads."""
     ray_address: str = ""
@@ -67,7 +68,7 @@ class Engine:
                 raise ValueError(f"[engine] {name} is {value}; {advice}.")
 
     def torch_device(self, place: int | None = None, sharing: int = 1) -> torch.device:
-        """Return the device and set the process's threads; `place` is its number among those `sharing` the task."""
+        """Return the device and set the process's threads; `place` is its number among `sharing` processes."""
         import torch  # takes seconds, which commands without computation can save
 
         torch.set_num_threads(self.threads or max(1, core_count() // (sharing * self.tasks)))
@@ -91,11 +92,11 @@ def find_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ValueError(f"[engine] device is {name!r}; use auto, cpu, cuda, or cuda:0 and so on.") from None
+        raise ValueError(f"device is {name!r}; use auto, cpu, cuda, or cuda:0 and so on ({DEVICE_OPTIONS}).") from None
     if device.type != "cuda":
         return device
     if (device.index or 0) >= count:
-        raise ValueError(f"[engine] device is {name}, but torch sees {count} GPUs; use another, cpu or auto.")
+        raise ValueError(f"device is {name}, but torch sees {count} GPUs; use another, cpu or auto ({DEVICE_OPTIONS}).")
     return device if device.index is not None else torch.device("cuda", torch.cuda.current_device())
 
 
@@ -175,10 +176,10 @@ def torchrun_rank() -> int | None:
     return int(os.environ["RANK"]) if "TORCHELASTIC_RUN_ID" in os.environ else None
 
 
-def how_it_ended(code: int) -> str:
-    """Say how a process with this exit code ended.
+def describe_exit(code: int) -> str:
+    """Describe how a process with this exit code ended.
 
-    >>> how_it_ended(-9), how_it_ended(1)
+    >>> describe_exit(-9), describe_exit(1)
     ('was killed by SIGKILL, probably out of memory', 'ended with exit code 1')
     """
     if code >= 0:

@@ -35,7 +35,7 @@ DEFAULTS = {
 }
 HERE = {"address": "local", "object_store_memory": 100_000_000, "include_dashboard": False}
 RETRIES = 10
-"""How often a unit's process or node may be lost."""
+"""Number of times that a unit's process or node may be lost."""
 _ANSWER, _PATIENCE, _ENDING = 600.0, 60.0, 10.0
 """Seconds for a node to check its input, between checks that any node is left, and for cancelled units to end."""
 
@@ -53,7 +53,7 @@ class Job(Generic[Opened]):
     open: Callable[[], Opened] = field(compare=False)
     """Load the units' input; called once per process."""
     lacking: Callable[[], list[str]] = field(compare=False)
-    """List what a node lacks for the job, one phrase each."""
+    """List the requirements of the job that a node lacks, one phrase each."""
     versions: Mapping[str, str] = field(default_factory=code_versions, compare=False)
 
 
@@ -86,7 +86,7 @@ def _other_vectors(opened: Callable[[], Problem], sha256: str) -> list[str]:
 def load_ray() -> Any:
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
-    return import_extra("ray", "ray", "[engine] backend = ray")
+    return import_extra("ray", "ray", "backend = ray")
 
 
 @contextmanager
@@ -132,7 +132,7 @@ def _require_listener(address: str) -> None:
         ) from None
 
 
-def room_for(ray: Any, device: str, cpus: int, memory: int = 0, count: int = 1) -> dict[str, int]:
+def required_resources(ray: Any, device: str, cpus: int, memory: int = 0, count: int = 1) -> dict[str, int]:
     """Return the resources that each of `count` processes takes; with `auto`, a GPU if any node has one.
 
     Raises:
@@ -140,22 +140,23 @@ def room_for(ray: Any, device: str, cpus: int, memory: int = 0, count: int = 1) 
     """
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     gpu = any(node.get("GPU") for node in nodes) if device == "auto" else device.startswith("cuda")
-    takes = {name: of_each for name, of_each in (("CPU", cpus), ("GPU", int(gpu)), ("memory", memory)) if of_each}
-    if (most := sum(_times(takes, node) for node in nodes)) < count:
+    takes = {name: amount for name, amount in (("CPU", cpus), ("GPU", int(gpu)), ("memory", memory)) if amount}
+    if (most := sum(_count_fitting(takes, node) for node in nodes)) < count:
         raise ValueError(
             f"the cluster has room for {most} of {count} processes of {_describe(takes)} each; its {len(nodes)} nodes "
             f"have {'; '.join(map(_describe, nodes)) or 'nothing'}. Start more nodes, or lower [engine] processes, "
-            f"threads or mining_memory_mb{', or set device = cpu' * gpu}."
+            f"threads or mining_memory_mb{', or choose device cpu' * gpu}."
         )
     return takes
 
 
-def _times(takes: Mapping[str, int], node: Mapping[str, Any]) -> int:
-    return int(min(node.get(name, 0) // of_each for name, of_each in takes.items()))
+def _count_fitting(takes: Mapping[str, int], node: Mapping[str, Any]) -> int:
+    return int(min(node.get(name, 0) // amount for name, amount in takes.items()))
 
 
-def _describe(room: Mapping[str, Any]) -> str:
-    return f"{room.get('CPU', 0):.0f} CPUs, {room.get('GPU', 0):.0f} GPUs and {room.get('memory', 0) / 1e6:.0f} MB"
+def _describe(resources: Mapping[str, Any]) -> str:
+    cpus, gpus, memory = (resources.get(name, 0) for name in ("CPU", "GPU", "memory"))
+    return f"{cpus:.0f} CPUs, {gpus:.0f} GPUs and {memory / 1e6:.0f} MB"
 
 
 def node_name(node: Mapping[str, Any]) -> str:
@@ -163,13 +164,13 @@ def node_name(node: Mapping[str, Any]) -> str:
 
 
 def check_nodes(ray: Any, takes: Mapping[str, int], folder: Path, lacking: Callable[[], list[str]] = list) -> None:
-    """Raise if a node that has room differs in versions, does not share the folder, or lacks something."""
+    """Raise if a node that fits a process has other versions, does not share the folder, or lacks something."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     task, answers, unfit = ray.remote(num_cpus=0, num_gpus=takes.get("GPU", 0), max_retries=0)(problems_here), {}, []
     with TemporaryDirectory(prefix=".seen-by-nodes-", dir=folder) as seen:
         for node in ray.nodes():
-            if node["Alive"] and _times(takes, node["Resources"]):
+            if node["Alive"] and _count_fitting(takes, node["Resources"]):
                 there = task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False))
                 answers[node_name(node)] = there.remote(code_versions(), Path(seen), lacking)
         for name, answer in answers.items():
@@ -186,7 +187,7 @@ def check_nodes(ray: Any, takes: Mapping[str, int], folder: Path, lacking: Calla
 
 
 def problems_here(versions: Mapping[str, str], seen: Path, lacking: Callable[[], list[str]]) -> list[str]:
-    """List what keeps this node from working, one phrase each; `seen` lies in the work folder."""
+    """List the reasons why this node cannot work, one phrase each; `seen` lies in the work folder."""
     problems = differing_here(versions)
     try:
         (seen / uuid4().hex).touch()
@@ -208,11 +209,11 @@ def run_on_ray(
     assert isinstance(store, Folder)  # shared by all nodes
     with connected(engine.ray_address) as ray:
         job, cpus = ship(opened, replace(store, path=store.path.absolute())), engine.threads or 1
-        takes = room_for(ray, job.device, cpus, job.memory)
+        takes = required_resources(ray, job.device, cpus, job.memory)
         check_nodes(ray, takes, job.store.path, job.lacking)
         # Without max_calls, Ray would start a process for each unit on a GPU, and each would open the job again.
-        room = {"num_cpus": cpus, "num_gpus": takes.get("GPU", 0), "memory": job.memory, "max_calls": 0}
-        task, shipped = ray.remote(**room, max_retries=RETRIES)(do_unit), ray.put(job)
+        options = {"num_cpus": cpus, "num_gpus": takes.get("GPU", 0), "memory": job.memory, "max_calls": 0}
+        task, shipped = ray.remote(**options, max_retries=RETRIES)(do_unit), ray.put(job)
         total, done = sum(map(len, steps)), 0
         for step in steps:
             left = [task.remote(unit, shipped, cpus) for unit in step]
@@ -223,7 +224,7 @@ def run_on_ray(
                         ray.get(unit)
                         progress(done := done + 1, total)
                     if not finished:
-                        room_for(ray, job.device, cpus, job.memory)
+                        required_resources(ray, job.device, cpus, job.memory)
             except ray.exceptions.RayTaskError as error:
                 raise error.cause from None
             except ray.exceptions.RayError as error:
@@ -234,7 +235,7 @@ def run_on_ray(
             finally:
                 for unit in left:
                     ray.cancel(unit, force=True)
-                if left:  # a unit that still writes would disturb whoever clears the folder
+                if left:  # a unit that still writes would disturb the clearing of the folder
                     ray.wait(left, num_returns=len(left), timeout=_ENDING)
 
 
@@ -243,11 +244,11 @@ def do_unit(unit: Unit[Opened], job: Job[Opened], cpus: int) -> None:
     import torch
 
     torch.set_num_threads(cpus)
-    unit.do(_open(job), job.store)
+    unit.do(_open_job(job), job.store)
 
 
 @lru_cache(maxsize=1)
-def _open(job: Job[Any]) -> Any:
+def _open_job(job: Job[Any]) -> Any:
     """Open the job, once per process; nodes that joined after the start have not been checked yet."""
     if wrong := differing_here(job.versions):
         raise ValueError(f"a node that joined late {', '.join(wrong)}; install the same there, then run again.")

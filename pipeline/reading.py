@@ -34,11 +34,11 @@ else:
 
 _Kind = TypeVar("_Kind")
 LONGEST_REASON = 200
-MOST_TEXT = 4_000_000_000
+MOST_FILE_BYTES = 4_000_000_000
 """Largest size of a file that is read whole, in bytes."""
 MOST_VALUES = 10_000
 _HASHED = ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "FROZENSET", "DUP", "MEMOIZE")
-"""Opcodes of pickles that make values of others, which hashing goes through, or repeat one."""
+"""Opcodes of pickles that build a value from others, all of which hashing visits, or repeat one."""
 PLAIN_ARRAY = "copy it again, or write it with numpy.save as a plain array"
 
 
@@ -68,10 +68,10 @@ def reading(path: Path, what: str, remedy: str = "") -> Iterator[None]:
         raise ValueError(f"{path} is damaged or not {what} ({visible(reason)}){advice}.") from None
 
 
-def read_file(path: Path | str, most: int = MOST_TEXT, *, start: int = 0, size: int | None = None) -> bytes:
+def read_file(path: Path | str, most: int = MOST_FILE_BYTES, *, start: int = 0, size: int | None = None) -> bytes:
     """Read a regular file of up to `most` bytes, or `size` bytes of any from `start` on; refused before it is opened.
 
-    A device may never end, a pipe waits for ever, and a sparse file takes memory that it does not take on disk.
+    A device may never end, a pipe may never be written, and a sparse file takes more memory than disk.
     """
     about = os.stat(path)
     if not stat.S_ISREG(about.st_mode):
@@ -126,15 +126,15 @@ def _read_header(file: io.BufferedIOBase, size: int) -> tuple[tuple[int, ...], b
         raise ValueError(f"its header says shape {shape}")
     needed, there = math.prod(shape) * dtype.itemsize, size - file.tell()
     if needed != there:
-        raise ValueError(f"shape {shape} of {dtype} takes {needed:,} bytes, and {there:,} are there")
+        raise ValueError(f"shape {shape} of {dtype} takes {needed:,} bytes, and the file has {there:,}")
     return shape, is_fortran, dtype
 
 
 def host_array(values: Any, name: str) -> np.ndarray:
     """Bring an array, a tensor on any device, or lists into host memory; bfloat16, which numpy lacks, as float32."""
     if np.ma.is_masked(values):
-        raise ValueError(f"{name} is a masked array, whose mask nothing reads; fill the masked values, or drop them.")
-    torch = sys.modules.get("torch")  # loaded already if there is a tensor
+        raise ValueError(f"{name} is a masked array, whose mask would be ignored; fill or drop the masked values.")
+    torch = sys.modules.get("torch")  # a tensor has loaded it already
     if torch is None or not isinstance(values, torch.Tensor):
         return np.asarray(values)
     try:
@@ -142,7 +142,7 @@ def host_array(values: Any, name: str) -> np.ndarray:
         return np.asarray(values.float() if values.dtype == torch.bfloat16 else values)
     except (RuntimeError, TypeError) as error:
         kind = f"{values.dtype} on {values.device}, {values.layout}".replace("torch.", "")
-        raise ValueError(f"{name} is a tensor of {kind}, which has no plain numbers to read ({error}).") from None
+        raise ValueError(f"{name} is a tensor of {kind}, which has no plain numbers ({error}).") from None
 
 
 def read_json(path: Path, kind: type[_Kind] | GenericAlias, *, remedy: str = "") -> _Kind:
@@ -155,7 +155,7 @@ def parse_json(text: bytes | str, kind: type[_Kind] | GenericAlias) -> _Kind:
     """Parse a JSON text whose content fits a type or a TypedDict.
 
     Raises:
-        ValueError: for invalid JSON, a key that is there twice, a number that is not finite, and a value of another
+        ValueError: for invalid JSON, a repeated key, a number that is not finite, and a value of another
             type, with its place.
     """
     try:
@@ -166,7 +166,7 @@ def parse_json(text: bytes | str, kind: type[_Kind] | GenericAlias) -> _Kind:
 
 
 def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object; Python's own keeps the last of equal keys without a word."""
+    """Make an object; Python's parser would silently keep the last of equal keys."""
     content = dict(pairs)
     if len(content) < len(pairs):
         twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
@@ -188,7 +188,7 @@ def checked(content: object, kind: type[_Kind] | GenericAlias) -> _Kind:
 
 
 def require_shallow(pickled: bytes | BinaryIO) -> None:
-    """Refuse a pickle with a tuple of more than MOST_VALUES values, counted through the tuples in it.
+    """Refuse a pickle with a tuple of more than MOST_VALUES values, those of nested tuples included.
 
     `x = (x, x)`, nested 60 deep, takes some hundred bytes, and as a key 2^60 steps to hash. Other damage is left to the
     unpickler.

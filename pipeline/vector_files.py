@@ -36,7 +36,7 @@ class FilePart:
 
     kind: str | pa.DataType
     shape: tuple[int, ...]
-    """Of a column the number of rows."""
+    """For a column, the number of rows."""
     blocks: Callable[[], Iterator[Any]]
     whole: np.ndarray | None = None
     """The map of a .npy file, copy-on-write, so that torch takes it without a copy."""
@@ -45,7 +45,7 @@ class FilePart:
     def holds_vectors(self) -> bool:
         if isinstance(self.kind, str):
             return len(self.shape) == 2 and self.kind in FLOATS
-        value = getattr(self.kind, "value_type", None)  # for a data set's two-dimensional arrays this is a name
+        value = getattr(self.kind, "value_type", None)  # a name for a data set's two-dimensional arrays
         return isinstance(value, pa.DataType) and pa.types.is_floating(value)
 
 
@@ -57,12 +57,12 @@ class VectorFile(NamedTuple):
     part: str
 
     @classmethod
-    def of(cls, given: str) -> VectorFile:
+    def of(cls, source: str) -> VectorFile:
         """Parse FILE or FILE::NAME; refuse it unless there is such a file or data set."""
-        name, _, part = given.partition("::")
+        name, _, part = source.partition("::")
         path = Path(name)
         if is_of_hub(name):
-            _hub_columns(name)
+            _hub_parts(name)
         elif (path / _SPLITS).is_file():
             splits = sorted(saved.parent.name for saved in path.glob(f"*/{_SAVED}"))
             raise ValueError(f"{path} holds a data set's splits, {splits}; name one: {path}/SPLIT::COLUMN.")
@@ -91,8 +91,8 @@ class VectorFile(NamedTuple):
     def read(self) -> dict[str, FilePart]:
         """Open the columns or the arrays of the file by name."""
         if is_of_hub(str(self.path)):
-            return _hub_columns(str(self.path))
-        return _joined(_files_at(self.path))
+            return _hub_parts(str(self.path))
+        return _joined_parts(_files_at(self.path))
 
     def open(self) -> FilePart:
         """Open the named matrix, or the only one; its shape has both sizes, and its blocks are matrices."""
@@ -139,32 +139,32 @@ class VectorFile(NamedTuple):
                 rows = enumerate(column.to_pylist(), start)
                 wrong = next(row for row, one in rows if not one or None in one or len(one) != dimensions)
                 raise ValueError(
-                    f"{self.path}: the lists of column {name!r} are not all of {dimensions} numbers; that of row "
-                    f"{wrong} is not."
+                    f"{self.path}: the lists of column {name!r} must all have {dimensions} numbers; that of row "
+                    f"{wrong} does not."
                 )
             yield column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), dimensions)
             start += len(column)
 
 
-def _array(array: np.ndarray, whole: np.ndarray | None = None) -> FilePart:
+def _array_part(array: np.ndarray, whole: np.ndarray | None = None) -> FilePart:
     def read() -> Iterator[np.ndarray]:
         return (array[start:stop] for start, stop in blocks(len(array), READ_ROWS))
 
     return FilePart(array.dtype.name, array.shape, read, whole)
 
 
-def _npy(path: Path) -> dict[str, FilePart]:
+def _npy_parts(path: Path) -> dict[str, FilePart]:
     whole = open_array(path, "c")
-    return {"": _array(whole, whole)}
+    return {"": _array_part(whole, whole)}
 
 
-def _npz(path: Path) -> dict[str, FilePart]:
+def _npz_parts(path: Path) -> dict[str, FilePart]:
     with reading(path, "an .npz file"), zipfile.ZipFile(path) as archive:
         names = [Path(name).stem for name in archive.namelist()]
-    return dict(zip(names, map(_array, read_arrays(path, names)), strict=True))
+    return dict(zip(names, map(_array_part, read_arrays(path, names)), strict=True))
 
 
-def _safetensors(path: Path) -> dict[str, FilePart]:
+def _safetensors_parts(path: Path) -> dict[str, FilePart]:
     def read(name: str, kind: str) -> Iterator[np.ndarray]:
         with safe_open(path, framework="pt" if kind == "BF16" else "np") as tensors:  # numpy has no bfloat16
             rows = tensors.get_slice(name)
@@ -177,23 +177,23 @@ def _safetensors(path: Path) -> dict[str, FilePart]:
     return {name: FilePart(kind, shape, partial(read, name, kind)) for name, (kind, shape) in kinds.items()}
 
 
-def _columns(source: object, schema: pa.Schema, rows: int, read: Callable[[str], Iterator[Any]]) -> dict[str, FilePart]:
+def _parts(source: object, schema: pa.Schema, rows: int, read: Callable[[str], Iterator[Any]]) -> dict[str, FilePart]:
     if len(set(schema.names)) != len(schema) or not schema.names:
         raise ValueError(f"{source} has the columns {schema.names}; give it columns, each with a name of its own.")
     return {field.name: FilePart(plain_type(field.type), (rows,), partial(read, field.name)) for field in schema}
 
 
-def _parquet(path: Path) -> dict[str, FilePart]:
+def _parquet_parts(path: Path) -> dict[str, FilePart]:
     def read(name: str) -> Iterator[Any]:
         with open_parquet(path) as file:
             for batch in file.batches(READ_ROWS, [name]):
                 yield plain(batch.column(0).combine_chunks())
 
     with open_parquet(path) as file:
-        return _columns(path, file.file.schema_arrow, len(file), read)
+        return _parts(path, file.file.schema_arrow, len(file), read)
 
 
-def _arrow(path: Path) -> dict[str, FilePart]:
+def _arrow_parts(path: Path) -> dict[str, FilePart]:
     """Read a file of the format of files (Feather) or of streams."""
 
     def read(name: str) -> Iterator[Any]:
@@ -207,7 +207,7 @@ def _arrow(path: Path) -> dict[str, FilePart]:
         rows = sum(batch.num_rows for batch in batches)
     with _opened_arrow(path) as (schema, _):
         pass
-    return _columns(path, schema, rows, read)
+    return _parts(path, schema, rows, read)
 
 
 @contextmanager
@@ -225,22 +225,22 @@ def _opened_arrow(path: Path, fields: Sequence[int] = ()) -> Iterator[tuple[pa.S
             yield file.schema, map(file.get_batch, range(file.num_record_batches))
 
 
-def _hub_columns(given: str) -> dict[str, FilePart]:
+def _hub_parts(source: str) -> dict[str, FilePart]:
     """Open one split of a data set on the hub; refuse several splits unless one is named."""
 
     def read(name: str) -> Iterator[Any]:
         for table in rows.select_columns([name]).iter(batch_size=READ_ROWS):
             yield plain(table[name].combine_chunks())
 
-    splits = load_splits(given)
+    splits = load_splits(source)
     if len(splits) > 1:
-        raise ValueError(f"{given} has the splits {sorted(splits)}; name one: {given}@SPLIT::COLUMN.")
+        raise ValueError(f"{source} has the splits {sorted(splits)}; name one: {source}@SPLIT::COLUMN.")
     (rows,) = (split.with_format("arrow") for split in splits.values())
-    return _columns(given, rows.features.arrow_schema.remove_metadata(), len(rows), read)
+    return _parts(source, rows.features.arrow_schema.remove_metadata(), len(rows), read)
 
 
-def _joined(paths: Sequence[Path]) -> dict[str, FilePart]:
-    """Read files of the same parts one after another."""
+def _joined_parts(paths: Sequence[Path]) -> dict[str, FilePart]:
+    """Read files that have the same parts one after another."""
     first, *others = opened = [VECTOR_READERS[path.suffix](path) for path in paths]
     shapes = [{name: (part.kind, part.shape[1:]) for name, part in parts.items()} for parts in opened]
     if wrong := next((path for path, shape in zip(paths, shapes, strict=True) if shape != shapes[0]), None):
@@ -266,7 +266,7 @@ class _Saved(TypedDict):
 
 
 def _files_at(path: Path) -> list[Path]:
-    """Return the file, or the files of a folder in order: of a saved data set, or of one kind, as clip-retrieval's."""
+    """Return the file, or a folder's files in order: a saved data set, or files of one kind (clip-retrieval)."""
     if not path.is_dir():
         return [path] if path.suffix in VECTOR_READERS else []
     if not (path / _SAVED).is_file():
@@ -285,14 +285,14 @@ def _by_numbers(path: Path) -> list[tuple[int, str]]:
 
 
 COLUMNED: Mapping[str, Callable[..., dict[str, FilePart]]] = {
-    ".parquet": _parquet,
-    ".arrow": _arrow,
-    ".feather": _arrow,
+    ".parquet": _parquet_parts,
+    ".arrow": _arrow_parts,
+    ".feather": _arrow_parts,
 }
 VECTOR_READERS: Mapping[str, Callable[[Path], dict[str, FilePart]]] = {
-    ".npy": _npy,
-    ".npz": _npz,
-    ".safetensors": _safetensors,
+    ".npy": _npy_parts,
+    ".npz": _npz_parts,
+    ".safetensors": _safetensors_parts,
     **COLUMNED,
 }
 """Readers of vector files, by extension."""

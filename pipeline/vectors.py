@@ -29,21 +29,21 @@ class Vectors(NamedTuple):
     norms: Float64[np.ndarray, " items"]
 
 
-def open_vectors(given: str, copy: Path, *, normalise: bool) -> Vectors:
+def open_vectors(source: str, copy: Path, *, normalise: bool) -> Vectors:
     """Open the matrix in FILE, or in `FILE::NAME` if it is one tensor or column of several."""
-    return read_vectors(VectorFile.of(given).open(), given, copy, normalise=normalise)
+    return read_vectors(VectorFile.of(source).open(), source, copy, normalise=normalise)
 
 
-def read_vectors(matrix: FilePart, given: str, copy: Path, *, normalise: bool) -> Vectors:
-    """Read an open matrix once. Threads may do this, but open files one at a time: 3.11 parses headers unsafely.
+def read_vectors(matrix: FilePart, source: str, copy: Path, *, normalise: bool) -> Vectors:
+    """Read an open matrix once. Threads may do so, but open files one at a time: Python 3.11 parses headers unsafely.
 
     Vectors to normalise, and anything but float32 in a .npy file, are written to `copy`, block by block.
     """
     (count, dimensions), start, norms = matrix.shape, 0, np.empty(matrix.shape[0])
     if not count or not dimensions:
-        raise ValueError(f"{given} is empty: {count} vectors of {dimensions} dimensions.")
+        raise ValueError(f"{source} is empty: {count} vectors of {dimensions} dimensions.")
     if matrix.whole is not None and not normalise and _is_plain(matrix.whole):
-        return in_float32(matrix.whole, given, normalise=False)
+        return in_float32(matrix.whole, source, normalise=False)
     temporary = copy.with_name(f".{copy.name}.tmp")
     with temporary.open("wb") as file:
         header = {"descr": "<f4", "fortran_order": False, "shape": (count, dimensions)}
@@ -52,11 +52,11 @@ def read_vectors(matrix: FilePart, given: str, copy: Path, *, normalise: bool) -
         for block in matrix.blocks():
             if block.shape[1] != dimensions:
                 raise ValueError(
-                    f"{given}: vectors have {dimensions} dimensions, and from row {start} on {block.shape[1]}; all "
+                    f"{source}: vectors have {dimensions} dimensions, and from row {start} on {block.shape[1]}; all "
                     "need the same."
                 )
             stop = start + len(block)
-            rows, norms[start:stop] = in_float32(block, given, first=start, normalise=normalise)
+            rows, norms[start:stop] = in_float32(block, source, first=start, normalise=normalise)
             file.write(rows.astype("<f4", copy=False).data)
             start = stop
     os.replace(temporary, copy)
@@ -64,15 +64,15 @@ def read_vectors(matrix: FilePart, given: str, copy: Path, *, normalise: bool) -
 
 
 def in_float32(
-    vectors: Float[np.ndarray, "items D"], given: str, *, first: int = 0, normalise: bool, zeros: bool = False
+    vectors: Float[np.ndarray, "items D"], source: str, *, first: int = 0, normalise: bool, zeros: bool = False
 ) -> Vectors:
     """Convert to float32; vectors to `normalise` are divided by their norms in float64, and rounded once."""
     if not normalise:
         with np.errstate(over="ignore"):  # refused below
             rows = vectors if _is_plain(vectors) else np.ascontiguousarray(vectors, dtype=np.float32)
-        norms = checked_norms(rows, given, first=first, zeros=zeros, unrounded=vectors)
+        norms = checked_norms(rows, source, first=first, zeros=zeros, unrounded=vectors)
         return Vectors(rows, norms * (1 + 2.0**-40))
-    rows, norms = np.empty(vectors.shape, np.float32), checked_norms(vectors, given, first=first)
+    rows, norms = np.empty(vectors.shape, np.float32), checked_norms(vectors, source, first=first)
     for start, stop in blocks(len(rows), _CACHED):
         rows[start:stop] = vectors[start:stop].astype(np.float64) / norms[start:stop, None]
     return Vectors(rows, np.full(len(rows), 1 + 2.0**-23))
@@ -84,7 +84,7 @@ def _is_plain(vectors: np.ndarray) -> bool:
 
 def checked_norms(
     vectors: Float[np.ndarray, "items D"],
-    given: str,
+    source: str,
     *,
     first: int = 0,
     zeros: bool = False,
@@ -92,7 +92,7 @@ def checked_norms(
 ) -> Float64[np.ndarray, " items"]:
     """Compute the norms in float64; refuse vectors that are not finite, and zero ones unless `zeros` are allowed.
 
-    Finite numbers that are not finite as float32 are called too large.
+    A finite vector that is not finite as float32 is refused as too large.
     """
     norms = np.empty(len(vectors))
     for start, stop in blocks(len(vectors), _CACHED):
@@ -102,20 +102,20 @@ def checked_norms(
             row, remedy = int(wrong.argmax()), "repair it or leave it out"
             if not np.isfinite(norms[row]) and np.isfinite((vectors if unrounded is None else unrounded)[row]).all():
                 what, remedy = "is too large for float32, which ends at 3.4e38", "divide all vectors by one number"
-            raise ValueError(f"the vector in row {first + row} of {given} {what}; {remedy}.")
+            raise ValueError(f"the vector in row {first + row} of {source} {what}; {remedy}.")
     return norms
 
 
-def is_address(given: str) -> bool:
-    return "://" in given
+def is_address(source: str) -> bool:
+    return "://" in source
 
 
 def fetch(address: str, cache: Path) -> Path:
-    """Copy the file at `address` into `cache`, named after its content, and return the copy; renewed when it changes.
+    """Copy the file at `address` into `cache`, named after its content, and return the copy, renewed after changes.
 
     Credentials are those that pyarrow's and fsspec's file systems look for.
     """
-    system, place, info = _find(address)
+    system, place, info = _find_file(address)
     with writing_in(cache):
         cache.mkdir(parents=True, exist_ok=True)
     seen = cache / f"{digest([address, info.size, info.mtime_ns])}.seen"
@@ -132,25 +132,25 @@ def fetch(address: str, cache: Path) -> Path:
     return copy
 
 
-def fetch_given(given: str, cache: Path) -> str:
-    """Replace `ADDRESS::NAME` by the copy's `FILE::NAME`; anything that is not an address stays."""
-    address, mark, part = given.partition("::")
-    return f"{fetch(address, cache)}{mark}{part}" if is_address(address) else given
+def fetch_source(source: str, cache: Path) -> str:
+    """Replace `ADDRESS::NAME` by the copy's `FILE::NAME`; return other sources unchanged."""
+    address, mark, part = source.partition("::")
+    return f"{fetch(address, cache)}{mark}{part}" if is_address(address) else source
 
 
-def _find(address: str) -> tuple[fs.FileSystem, str, fs.FileInfo]:
+def _find_file(address: str) -> tuple[fs.FileSystem, str, fs.FileInfo]:
     try:
         if address.partition("://")[0] in OF_ARROW:
             system, place = fs.FileSystem.from_uri(address)
         else:
-            import fsspec  # late: it is slow to import, and few need it
+            import fsspec  # late: importing it is slow, and few need it
 
             handler, place = fsspec.url_to_fs(address)
             system = fs.PyFileSystem(fs.FSSpecHandler(handler))
     except (pa.ArrowInvalid, ValueError, ImportError) as error:
         raise ValueError(
             f"{address} is no address that can be read ({error}); known are s3://, gs://, abfs://, hdfs://, file:/// "
-            "and what fsspec finds installed."
+            "and the schemes of installed fsspec packages."
         ) from None
     if (info := system.get_file_info(place)).type != fs.FileType.File:
         raise FileNotFoundError(f"there is no file at {address}; check the address, and that you may read it.")

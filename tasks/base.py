@@ -20,7 +20,7 @@ from aoq.pipeline.artifact import Artifact, differences
 from aoq.pipeline.build import read_artifact_manifest
 from aoq.pipeline.config.load import split_member
 from aoq.pipeline.console import name_lines, visible
-from aoq.pipeline.engine import how_it_ended, torchrun_rank
+from aoq.pipeline.engine import describe_exit, torchrun_rank
 from aoq.pipeline.settings import configured_engine, configured_path, runs_root
 from aoq.pipeline.stages import plan
 from aoq.pipeline.stages.report import make_report
@@ -180,7 +180,7 @@ def _log_death(task: MakingTask, message: str) -> None:
     logger.error(
         "%s %s%s. Run again: finished work is kept. If memory ran out, lower %s, or take fewer --workers.",
         task.title,
-        how_it_ended(int(message.rpartition(" ")[2])),
+        describe_exit(int(message.rpartition(" ")[2])),
         reached,
         less,
     )

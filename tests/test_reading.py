@@ -93,11 +93,11 @@ def test_kinds_that_fit_are_cast(tmp_path):
     ("columns", "message"),
     [
         ({"row": pa.array([2**32, 1])}, r"not in range"),
-        ({"row": pa.array([0.0, 1.0])}, r"column 'row' is of double, and int32 is needed"),
+        ({"row": pa.array([0.0, 1.0])}, r"column 'row' has type double, and int32 is needed"),
         ({"row": pa.array([0, None])}, r"1 values of column 'row' are empty"),
         ({"ids": lists([1, None, 3, 4], pa.int64())}, r"1 values of column 'ids' are empty"),
-        ({"ids": pa.array([[1], [2, 3]])}, r"column 'ids' is of list<.*>, and list<.*> is needed"),
-        ({"scores": lists([1.0, 2.0, 3.0, 4.0], pa.float64())}, r"column 'scores' is of fixed_size_list<.*double>"),
+        ({"ids": pa.array([[1], [2, 3]])}, r"column 'ids' has type list<.*>, and list<.*> is needed"),
+        ({"scores": lists([1.0, 2.0, 3.0, 4.0], pa.float64())}, r"'scores' has type fixed_size_list<.*double>"),
         ({"scores": pa.array([[1.0, 2.0], None], pa.list_(pa.float32(), 2))}, r"1 values of column 'scores' are empty"),
     ],
 )

@@ -7,7 +7,7 @@ from hashlib import sha256
 import fsspec
 import pytest
 
-from aoq.pipeline.vectors import fetch, fetch_given
+from aoq.pipeline.vectors import fetch, fetch_source
 
 CONTENT = bytes(range(256)) * 5
 
@@ -19,8 +19,8 @@ def test_a_file_is_fetched_again_when_it_changed(tmp_path):
     source.write_bytes(b"two!")
     two = fetch(source.as_uri(), cache)
     assert (one.read_bytes(), two.read_bytes()) == (b"one", b"two!")
-    assert fetch_given(f"{source.as_uri()}::text", cache) == f"{two}::text"
-    assert fetch_given("vectors.npy::text", cache) == "vectors.npy::text"
+    assert fetch_source(f"{source.as_uri()}::text", cache) == f"{two}::text"
+    assert fetch_source("vectors.npy::text", cache) == "vectors.npy::text"
     assert {path.suffix for path in cache.iterdir()} == {".seen", ".safetensors"}
 
 

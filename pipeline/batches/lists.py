@@ -1,4 +1,4 @@
-"""Lists from a table: pairs that should share a batch, and pairs that must not; and how often batches have them."""
+"""Pairs of a table that should or must not share a batch, and measurements of batches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class MeetingLists:
     """Ascending `pair_keys` of images and captions that match, or may match."""
 
     def match(self, images: np.ndarray, captions: np.ndarray) -> Bool[np.ndarray, "*pairs"]:
-        """Mark those that must not share a batch."""
+        """Mark the pairs that must not share a batch."""
         return is_among(pair_keys(images, captions, len(self.t2i)), self.kept_apart)
 
     def matching_cells(self, batch: Integer[np.ndarray, "size 2"]) -> Bool[np.ndarray, "size size"]:
@@ -66,7 +66,7 @@ def meeting_lists(
             flags = view[direction].flags
             lists[direction] = np.where(flags[:, places] == 0, lists[direction], -1)
             if direction in table.directions:
-                # Those left out by rank or score alone are not suspected.
+                # Negatives left out by rank or score alone are not suspected.
                 anchors, suspected = np.nonzero((ids >= 0) & (flags & ~np.uint32(EXCLUDED) != 0))
                 apart.append(listed_keys(direction, anchors, ids[anchors, suspected], captions))
     return MeetingLists(pairs, lists["i2t"], lists["t2i"], np.unique(np.concatenate(apart)))
@@ -84,13 +84,13 @@ def _places(direction: Direction, ranks: tuple[int, int] | None, sizes: tuple[in
         stop = max(stop, start + 1)
     if depth and start >= depth:
         raise ValueError(
-            f"ranks {ranks[0]}:{ranks[1]} begin after the table's {depth} of {direction}; lower them, or mine more."
+            f"ranks {ranks[0]}:{ranks[1]} exceed the table's {depth} per {direction} list; lower them, or mine more."
         )
     return slice(start, min(stop, depth))
 
 
 @dataclass(frozen=True)
-class Met:
+class MeetingFigures:
     """In-batch negatives of the anchors of one direction."""
 
     hardest_rank: float
@@ -105,7 +105,7 @@ class Met:
 class Meetings:
     batches: int
     """Number of batches measured."""
-    directions: dict[Direction, Met]
+    directions: dict[Direction, MeetingFigures]
     may_match: float
     """Mean number per batch of images and captions of different pairs that match, or may match."""
 
@@ -115,15 +115,16 @@ def measure_meetings(
 ) -> Meetings:
     """Measure batches of pairs (image, caption), at most 200 of them, chosen at random."""
     batches = [batches[number] for number in rng.permutation(len(batches))[:MEASURED]]
-    met = {}
+    figures = {}
     for direction in table.directions:
         depth = table[direction].h
         ranks = [ranks_met(table, direction, batch) for batch in batches]
         hardest = np.concatenate([one.min(axis=1) for one in ranks])
         listed = np.concatenate([(one < depth).sum(axis=1) for one in ranks])
-        met[direction] = Met(float(np.median(hardest)) + 1, float(listed.mean()), float((listed == 0).mean()))
+        median, none_listed = float(np.median(hardest)), float((listed == 0).mean())
+        figures[direction] = MeetingFigures(median + 1, float(listed.mean()), none_listed)
     cells = [int(lists.matching_cells(batch).sum()) for batch in batches]
-    return Meetings(len(batches), met, float(np.mean(cells)))
+    return Meetings(len(batches), figures, float(np.mean(cells)))
 
 
 def ranks_met(

@@ -1,9 +1,9 @@
 """Order of an epoch's pairs: the pairs of a batch are each other's hard negatives.
 
-After B3 (Thirukovalluru et al., NeurIPS 2025): a teacher's ranks make a sparse graph, which is split into communities,
-and a batch is whole communities. Here both directions of a table are in the graph. An epoch is split into passes in
-which each image occurs once, so that its captions never share a batch. The negatives that become edges are drawn anew
-in each epoch, so batches differ. Pairs that match, or are suspected to, are moved to other batches.
+As in B3 (Thirukovalluru et al., NeurIPS 2025), a teacher's ranks make a sparse graph, which is split into communities,
+and a batch consists of whole communities. Here both directions of a table are in the graph. An epoch is split into
+passes in which each image occurs once, so that its captions never share a batch. The negatives that become edges are
+drawn anew in each epoch, so batches differ. Pairs that match, or are suspected to, are moved to other batches.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jaxtyping import Int32, Int64, Integer
 
 from aoq.pipeline.batches.lists import MeetingLists
 from aoq.pipeline.extras import compiled
-from aoq.pipeline.search.positives import offsets_of
+from aoq.pipeline.search.positives import group_offsets
 from aoq.pipeline.search.problem import READ_ROWS, blocks
 
 MOST_EDGES = 10
@@ -30,7 +30,7 @@ _PairRows = Int64[np.ndarray, " rows"]
 
 @dataclass(frozen=True)
 class MinedBatches:
-    """Orders of the pairs; each `batch_size` are a batch: communities of about `community` mutual hard negatives."""
+    """Orders of the pairs, in batches of communities: about `community` pairs that are mutual hard negatives."""
 
     lists: MeetingLists
     batch_size: int
@@ -76,7 +76,7 @@ def passes(images: Int32[np.ndarray, " pairs"], rng: np.random.Generator) -> lis
     order = rng.permutation(len(images))
     order = order[np.argsort(images[order], kind="stable")]
     counts = np.bincount(images)
-    places = np.arange(len(images)) - np.repeat(offsets_of(counts)[:-1], counts)
+    places = np.arange(len(images)) - np.repeat(group_offsets(counts)[:-1], counts)
     return [rng.permutation(order[places == place]) for place in range(int(counts.max(initial=0)))]
 
 
@@ -101,7 +101,7 @@ def pass_graph(lists: MeetingLists, rows: _PairRows, *, most: int, rng: np.rando
     starts, stops = np.concatenate([low, high]), np.concatenate([high, low])
     order = np.lexsort((stops, starts))
     return Graph(
-        offsets_of(np.bincount(starts, minlength=nodes)),
+        group_offsets(np.bincount(starts, minlength=nodes)),
         stops[order].astype(np.int32),
         np.tile(weights, 2)[order].astype(np.int32),
     )
@@ -128,8 +128,8 @@ def communities(graph: Graph, size: int, rng: np.random.Generator) -> Int32[np.n
 
         argmax over n of  w(n, community) / (1 + w(n, free))
 
-    So no node is left behind that no other community could take. METIS, which minimises the edges cut over all parts at
-    once, keeps no more edges in small communities and takes several times as long (benchmarks/batches.py).
+    So a node that only this community could take is not left behind. METIS, which minimises the edges cut over all
+    parts at once, keeps no more edges in small communities and takes several times as long (benchmarks/batches.py).
     """
     return _grow(graph.offsets, graph.neighbours, graph.weights, rng.permutation(len(graph)), size)
 
@@ -184,16 +184,16 @@ def pack_communities(
 ) -> Int64[np.ndarray, " nodes"]:
     """Pack nodes into batches of `size`, each with as many communities of the `wanted` size as fit, at random.
 
-    Smaller communities follow, the largest first; the last of these fill the room that whole communities leave.
+    Smaller communities follow, the largest first; the last of these fill the places that whole communities leave.
     """
     sizes = np.bincount(numbers)
-    rank = np.lexsort((rng.random(len(sizes)), -sizes)).argsort()  # of communities: the largest first, else at random
+    rank = np.lexsort((rng.random(len(sizes)), -sizes)).argsort()  # the largest communities first, equal ones at random
     order = np.argsort(rank[numbers], kind="stable")
-    each, room = divmod(size, wanted)
+    each, spare = divmod(size, wanted)
     batches = min(int((sizes == wanted).sum()) // each, len(numbers) // size)
     whole, loose = order[: batches * each * wanted], order[batches * each * wanted :]
-    last = len(loose) - batches * room
-    filled = np.concatenate([whole.reshape(batches, each * wanted), loose[last:].reshape(batches, room)], axis=1)
+    last = len(loose) - batches * spare
+    filled = np.concatenate([whole.reshape(batches, each * wanted), loose[last:].reshape(batches, spare)], axis=1)
     return np.concatenate([filled.ravel(), loose[:last]])
 
 
@@ -217,7 +217,7 @@ def keep_apart(
 
 
 def meetings(lists: MeetingLists, order: Integer[np.ndarray, " pairs"], size: int) -> Int64[np.ndarray, " places"]:
-    """Find places of pairs whose image or caption matches another pair's in the batch; the later of the two."""
+    """Find the places of pairs that match an earlier pair of their batch."""
     places = []
     for start in range(0, len(order), size):
         row, column = np.nonzero(lists.matching_cells(lists.pairs[order[start : start + size]]))

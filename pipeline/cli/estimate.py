@@ -29,7 +29,7 @@ from aoq.pipeline.settings import configured_engine, configured_path
 from aoq.pipeline.stages.chain import Chain, table_depths, table_owner
 from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.stages.splits import open_true_train_split
-from aoq.pipeline.vectors import fetch_given, open_vectors
+from aoq.pipeline.vectors import fetch_source, open_vectors
 
 if TYPE_CHECKING:
     from aoq.pipeline.config.training import Training
@@ -104,7 +104,7 @@ def _estimate_vectors(files: Mapping[str, str], options: Mapping[str, Any]) -> E
     with TemporaryDirectory() as folder:
         sides = {}
         for side, file in files.items():
-            copy = fetch_given(file, configured_path("cache_root"))
+            copy = fetch_source(file, configured_path("cache_root"))
             sides[side] = open_vectors(copy, Path(folder) / f"{side}.npy", normalise=has_unit_norms(options))
         return estimate(pair_vectors(sides, options, read_ids_of_sides(options)), options["search"])
 

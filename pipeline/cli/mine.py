@@ -37,7 +37,7 @@ from aoq.pipeline.tables.files import read_manifest
 from aoq.pipeline.tables.pairs import TWO_SIDES, pairing_sha256
 from aoq.pipeline.tables.writing import write_ids
 from aoq.pipeline.vector_files import VECTOR_READERS, VectorFile
-from aoq.pipeline.vectors import fetch_given, is_address, read_vectors
+from aoq.pipeline.vectors import fetch_source, is_address, read_vectors
 
 OF_THE_JOB = ("normalise", "per_image", "min_grade", "h_captions", "h_images", "metric", "search", "sides")
 """Options that decide whether the lists of an interrupted run can be used."""
@@ -94,7 +94,7 @@ def mine_command(
 
 
 def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mapping[str, Any]) -> None:
-    copies = {side: fetch_given(file, configured_path("cache_root")) for side, file in files.items()}
+    copies = {side: fetch_source(file, configured_path("cache_root")) for side, file in files.items()}
     opened, converted = {side: VectorFile.of(copy) for side, copy in copies.items()}, build / "vectors"
     converted.mkdir(exist_ok=True)
     with ThreadPoolExecutor() as pool:

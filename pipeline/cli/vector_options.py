@@ -15,7 +15,7 @@ from aoq.pipeline.cli.output import echo, is_typed
 from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.extras import is_of_hub
 from aoq.pipeline.reading import open_array
-from aoq.pipeline.search.positives import pairs_of, pairs_of_one_number
+from aoq.pipeline.search.positives import pairs_by_number, unique_pairs
 from aoq.pipeline.search.problem import Problem, longest_lists
 from aoq.pipeline.tables.pairs import TWO_SIDES, Known, read_pairs, rows_by_id
 from aoq.pipeline.vector_files import COLUMNED, VectorFile
@@ -151,8 +151,8 @@ def pair_vectors(sides: Mapping[str, Vectors], options: Mapping[str, Any], ids: 
         pairs = read_pairs(options["pairs"], known[0], known[0] if one_set else known[1], options["min_grade"])
     if options["identity"] is not None:
         identity = _read_labels(options["identity"], "images", counts["images"])
-        images_of, captions_of = pairs_of(pairs, *counts.values()).T
-        spread = pairs_of_one_number(identity, identity[images_of])
+        images_of, captions_of = unique_pairs(pairs, *counts.values()).T
+        spread = pairs_by_number(identity, identity[images_of])
         pairs = np.stack([spread[:, 0], captions_of[spread[:, 1]]], axis=1)
     longest = longest_lists(pairs, *counts.values(), one_set=one_set)
     h_captions = _depth("h_captions", options, longest["i2t"])
@@ -168,7 +168,7 @@ def _pairs_of_one_label(files: Sequence[Path], counts: Mapping[str, int]) -> Int
     sizes = (np.bincount(side, minlength=numbers.max() + 1) for side in (images, captions))
     if (most := int(np.prod([*sizes], axis=0).sum())) > MOST_PAIRS:
         raise ValueError(f"--labels make {most:,} pairs, and at most {MOST_PAIRS:,} fit; use finer labels.")
-    return pairs_of_one_number(images, captions)
+    return pairs_by_number(images, captions)
 
 
 def _read_labels(file: Path, side: str, count: int) -> np.ndarray:

@@ -20,7 +20,7 @@ from typing_extensions import NotRequired, TypedDict
 from aoq.pipeline.data import files
 from aoq.pipeline.files import known_sha256
 from aoq.pipeline.reading import read_json, reading
-from aoq.pipeline.search.positives import Positives, positive_pairs_of
+from aoq.pipeline.search.positives import Positives, matching_pairs
 from aoq.pipeline.search.problem import Direction
 
 logger = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class Split:
     @cached_property
     def positives(self) -> Int32[np.ndarray, "pairs 2"]:
         """Rows (image, caption): each caption with its image and the copies of that."""
-        return positive_pairs_of(self.image_of, self.identity)
+        return matching_pairs(self.image_of, self.identity)
 
     @cached_property
     def captions_of(self) -> Positives:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from aoq.pipeline.evaluation.retrieval import Identity, ImageOf, K, Ranks
 from aoq.pipeline.files import write_atomically
 from aoq.pipeline.reading import reading
-from aoq.pipeline.search.positives import positive_pairs_of
+from aoq.pipeline.search.positives import matching_pairs
 
 DEV_RANKS = "dev_ranks.parquet"
 _SCHEMA = pa.schema({"direction": "string", "query": "int32", "rank": "int32"})
@@ -75,7 +75,7 @@ def chance_of(image_of: ImageOf, identity: Identity | None = None) -> Chance:
     >>> chance_of(np.arange(10)).rsum  # 10, 50 and 100 %, in both directions
     320.0
     """
-    pairs = positive_pairs_of(image_of, identity)
+    pairs = matching_pairs(image_of, identity)
     images, captions = int(pairs[:, 0].max()) + 1 if identity is None else len(identity), len(image_of)
     rsum, deviation = 0.0, 0.0
     for column, queries, candidates in ((0, images, captions), (1, captions, images)):

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, Float64, Int, Int64
 
 from aoq.pipeline.reading import open_array
-from aoq.pipeline.search.positives import positive_pairs_of
+from aoq.pipeline.search.positives import matching_pairs
 
 K = (1, 5, 10)
 ATTENTION_SCORES = ("precision", "recall", "f1")
@@ -55,7 +55,7 @@ def retrieval_ranks(similarity: Similarity, image_of: ImageOf, identity: Identit
     Ranks(i2t=array([0, 0]), t2i=array([0, 1, 1]))
     """
     images, captions = similarity.shape
-    rows_of, columns_of = positive_pairs_of(image_of, identity).T
+    rows_of, columns_of = matching_pairs(image_of, identity).T
     true = similarity[rows_of, columns_of]
     best, own = (np.full(count, -np.inf, dtype=similarity.dtype) for count in (images, captions))
     np.maximum.at(best, rows_of, true)

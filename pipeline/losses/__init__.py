@@ -25,12 +25,12 @@ from aoq.pipeline.losses.info_nce import adap_info_nce, info_nce, sigmoid_loss
 from aoq.pipeline.losses.similarities import LossFunction, OfflineSimilarities, Similarities
 
 Offline = Literal["none", "anchors", "quintuplet", "triples"]
-"""What a loss draws: nothing, the anchors' negatives, their companions as well, or triples of true pairs."""
+"""Draws of a loss: nothing, the anchors' negatives, their companions as well, or triples of true pairs."""
 
 
 @dataclass(frozen=True)
 class LossKind:
-    """A loss on similarities, and what it draws from the table."""
+    """A loss on similarities, and its draws from the table."""
 
     function: LossFunction
     offline: Offline

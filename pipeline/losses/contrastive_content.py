@@ -23,8 +23,8 @@ def content_similarities(
 ) -> tuple[Float[Tensor, " pairs"], dict[str, Float[Tensor, " pairs"]]]:
     """Draw two queries of each pair by `uniform` numbers from [0, 1), and compare them with the attended content.
 
-    Return Sim(q, a), and what it should exceed by a margin: Sim(q, a~) for CCR, eq. (6), where a~ weighs keys by 1 - w,
-    and Sim(q^, a) for CCS, eq. (7), where q^ is another query of the item; `NO_NEGATIVE` if undefined.
+    Return Sim(q, a), and the similarities that it should exceed by a margin: Sim(q, a~) for CCR, eq. (6), where a~
+    weighs keys by 1 - w, and Sim(q^, a) for CCS, eq. (7), where q^ is another query; `NO_NEGATIVE` if undefined.
     """
     eligible = eligible_queries(attention)
     attending = eligible & (attention.weights.detach().sum(2) > 0)

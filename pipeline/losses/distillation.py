@@ -38,7 +38,7 @@ def batch_distillation(
     0.0
     """
     student_temperature = temperature if student_temperature is None else student_temperature
-    _check(temperature, student_temperature, average=average)
+    _check_options(temperature, student_temperature, average=average)
     teachers = teacher_scores.unsqueeze(0) if teacher_scores.ndim == 2 else teacher_scores
     if average == "scores":
         teachers = teachers.mean(0, keepdim=True)
@@ -74,7 +74,7 @@ def list_distillation(
     0.0
     """
     student_temperature = temperature if student_temperature is None else student_temperature
-    _check(temperature, student_temperature, kind=kind)
+    _check_options(temperature, student_temperature, kind=kind)
     is_listed = teacher_scores > -torch.inf
     negatives = is_listed[:, 1:].sum(1).clamp(min=1)
     if kind == "margin_mse":
@@ -91,7 +91,7 @@ def list_distillation(
     return torch.nn.functional.kl_div(logits.log_softmax(1), targets, reduction="none").where(is_listed, 0).sum()
 
 
-def _check(*temperatures: float, **chosen: str) -> None:
+def _check_options(*temperatures: float, **chosen: str) -> None:
     for option, value in chosen.items():
         if value not in (known := get_args(Average if option == "average" else ListLoss)):
             raise ValueError(f"{option} is {value!r}; it is {', '.join(map(repr, known[:-1]))} or {known[-1]!r}.")

@@ -11,7 +11,7 @@ from torch import Tensor
 NO_NEGATIVE = -1e4
 """Similarity of a missing negative: below every model's range, yet finite."""
 Number = float | Float[Tensor, "..."]
-"""A number, or a tensor of one or of several that stays on its device."""
+"""A number, or a tensor of numbers that stays on its device."""
 
 
 def hinge(positive: Float[Tensor, ...], negative: Float[Tensor, ...], *, margin: Number) -> Float[Tensor, ...]:
@@ -60,14 +60,14 @@ def online_negative(
     [0.3..., 0.376..., 0.4...]
     """
     if isinstance(hardness, Tensor):  # compute both: choosing one would wait for the device
-        hardest = hardest_negative(similarity, is_positive)
-        return torch.where(hardness.isinf(), hardest, _mean(similarity, is_positive, hardness.nan_to_num(posinf=0.0)))
+        mean = _mean_negative(similarity, is_positive, hardness.nan_to_num(posinf=0.0))
+        return torch.where(hardness.isinf(), hardest_negative(similarity, is_positive), mean)
     if math.isinf(hardness):
         return hardest_negative(similarity, is_positive)
-    return _mean(similarity, is_positive, hardness)
+    return _mean_negative(similarity, is_positive, hardness)
 
 
-def _mean(
+def _mean_negative(
     similarity: Float[Tensor, "anchors candidates"], is_positive: Bool[Tensor, "anchors candidates"], hardness: Number
 ) -> Float[Tensor, " anchors"]:
     without = is_positive.all(dim=1, keepdim=True)

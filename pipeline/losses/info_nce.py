@@ -62,7 +62,7 @@ def adap_info_nce(
         w_j = [beta - (s_offline - s_j) / alpha]_+
 
     Unlike in eq. (6) the weights have no gradient: in a softmax a harder offline negative would lower the weights of
-    the whole row, and be rewarded for it. Without an offline negative all are 1. LLaVE's weights multiply these.
+    the whole row, and be rewarded for it. Without an offline negative all weights are 1. LLaVE's multiply them.
     """
     if pairs.offline is None:
         return info_nce(pairs, temperature=temperature, hardness_weight=hardness_weight)
@@ -102,7 +102,7 @@ def negatives_by_direction(pairs: Similarities) -> list[Negatives]:
 
     An offline negative that matches its anchor with probability p has weight 1 - p.
     """
-    found = []
+    directions = []
     for side, (similarity, is_positive) in enumerate(pairs.directions):
         log_weight = torch.zeros_like(similarity).masked_fill(is_positive, -torch.inf)
         if pairs.offline is not None:
@@ -111,8 +111,8 @@ def negatives_by_direction(pairs: Similarities) -> list[Negatives]:
             own = left.log().masked_fill(drawn < NO_NEGATIVE / 2, -torch.inf)
             similarity = torch.cat([similarity, drawn[:, None]], dim=1)
             log_weight = torch.cat([log_weight, own[:, None]], dim=1)
-        found.append(Negatives(similarity, log_weight))
-    return found
+        directions.append(Negatives(similarity, log_weight))
+    return directions
 
 
 def _contrast(pairs: Similarities, temperature: Number, weigh: Weigh) -> LossValue:

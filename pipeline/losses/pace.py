@@ -60,19 +60,19 @@ class Pace:
 
     @property
     def figure(self) -> Float64[Tensor, ""]:
-        """`share`, on its device."""
+        """`share` as a tensor on its device."""
         return (torch.as_tensor(self.level, dtype=torch.float64) / (TOP - 0.5)).clamp(max=1.0)
 
     def __str__(self) -> str:
         return "the batch's hardest" if self.share == 1 else f"of hardness {self.share:.2f}"
 
     def kept(self) -> dict[str, float]:
-        """State to resume from, as numbers."""
+        """Return the state to resume from, as numbers."""
         return {"margin": self.margin, "level": float(self.level)}
 
     @property
     def is_at_hardest(self) -> bool:
-        """True if the last step's online negatives were the hardest ones; this waits for a GPU."""
+        """Whether the last step's online negatives were the hardest ones; this waits for a GPU."""
         return float(self.level) >= TOP - 0.5
 
     def follow(self, pairs: Similarities, loss: LossFunction | None = None) -> Similarities:
@@ -104,14 +104,12 @@ def hardness_at(level: float | Float64[Tensor, ""], *, margin: float) -> Float64
 
 @torch.no_grad()
 def bearable_level(loss: LossFunction, pairs: Similarities, *, margin: float) -> Float64[Tensor, ""]:
-    """Return the highest level at which the batch costs at most BEARABLE of a collapsed model's cost; 0 if none does.
-
-    A GPU tries all levels: stopping at the first that costs more would wait for each.
-    """
+    """Return the highest level at which the batch costs at most BEARABLE of a collapsed model's cost, or 0."""
     most = BEARABLE * collapsed_cost(loss, len(pairs.matrix), device=pairs.matrix.device).double()
     tried: list[Tensor] = []
     for hardness in LEVELS:
         tried.append(loss(replace(pairs, hardness=hardness / margin)).total.double())
+        # A GPU tries all levels: stopping at the first that costs more would wait for each.
         if most.device.type in SYNCHRONOUS and not tried[-1] <= most:
             break
     costs = torch.stack(tried)

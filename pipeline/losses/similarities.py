@@ -1,4 +1,4 @@
-"""Input of the losses: the similarities of a batch of B matched pairs, what is no negative in it, and log figures."""
+"""Input of the losses: the similarities of a batch of B matched pairs, the mask of its positives, and log figures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from aoq.pipeline.losses.hinge import NO_NEGATIVE, Number, online_negative
 
-_SAME = 1e-5
+_SIMILARITY_ROUNDING = 1e-5
 """Similarities this close count as equal: a drawn pair that is also in the batch is rounded differently there."""
 
 
@@ -48,7 +48,7 @@ class Similarities:
 
     matrix: Float[Tensor, "batch batch"]
     is_positive: Bool[Tensor, "batch batch"]
-    """Entries that are no negatives; an array, as of `BatchSampler.is_positive`, becomes a tensor."""
+    """Entries that are no negatives; an array, such as `BatchSampler.is_positive`, becomes a tensor."""
     offline: OfflineSimilarities | None = None
     hardness: Number = math.inf
     """Concentration of the weights on the most similar in-batch negatives; infinity is the hardest one alone."""
@@ -56,8 +56,8 @@ class Similarities:
     def __post_init__(self) -> None:
         is_positive = torch.as_tensor(self.is_positive, device=self.matrix.device)
         if is_positive.dtype != torch.bool or is_positive.shape != self.matrix.shape:
-            found = f"is_positive is {is_positive.dtype} of shape {tuple(is_positive.shape)}"
-            raise ValueError(f"{found}; `aoq.positive_pairs` makes one of the matrix's shape from image rows.")
+            shape = f"{is_positive.dtype} of shape {tuple(is_positive.shape)}"
+            raise ValueError(f"is_positive is {shape}; make it with `aoq.positive_pairs` from the batch's image rows.")
         object.__setattr__(self, "is_positive", is_positive)
 
     @property
@@ -180,6 +180,6 @@ def offline_figures(pairs: Similarities) -> dict[str, Tensor]:
     hardest, probability = torch.stack(replace(pairs, hardness=math.inf).online), pairs.offline.match_probability
     soft = {} if probability is None else {"offline_match_probability": probability.mean()}
     return soft | {
-        "offline_above_positive_share": (offline > pairs.positive + _SAME).double().mean(),
-        "offline_harder_share": (offline > hardest + _SAME).double().mean(),
+        "offline_above_positive_share": (offline > pairs.positive + _SIMILARITY_ROUNDING).double().mean(),
+        "offline_harder_share": (offline > hardest + _SIMILARITY_ROUNDING).double().mean(),
     }

@@ -1,4 +1,4 @@
-"""Triplet losses with a margin per pair, scaled by a label of how far the pair can be trusted.
+"""Triplet losses with a margin per pair, scaled by a label from 0 (wrong pair) to 1 (right pair).
 
 NCR: Learning with Noisy Correspondence for Cross-modal Matching (Huang et al., NeurIPS 2021).
 """

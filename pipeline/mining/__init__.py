@@ -1,1 +1,1 @@
-"""What makes tables: mining and reranking; and estimates of it."""
+"""Mining and reranking, which make tables, and forecasts of mining."""

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from aoq.pipeline.mining.mine import mine
-from aoq.pipeline.search.backends import choose_backend, piece_of
+from aoq.pipeline.search.backends import choose_backend, take_piece
 from aoq.pipeline.search.exact import ONE_PASS
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.units import Backend, never
@@ -23,11 +23,11 @@ from aoq.pipeline.vectors import checked_norms
 
 READING, WRITING = "reading the vectors", "writing the table"
 PIECE_IMAGES, PIECE_CAPTIONS = 4096, 8192
-LEAST_PAIRS = 10**7  # a smaller search takes most of its time to start, which says nothing about its growth
+LEAST_PAIRS = 10**7  # a smaller search spends most of its time on starting, which does not grow
 WARM_UP = 64  # rows per side that are mined first, so that code is compiled before the clock starts
 DAY = 86_400.0
 
-_Vectors = tuple[Float32[np.ndarray, "_ D"], Float32[np.ndarray, "_ D"]]
+_SideVectors = tuple[Float32[np.ndarray, "_ D"], Float32[np.ndarray, "_ D"]]
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Estimate:
     """The number of images for which an exact search takes a day in this shape; None for a small problem."""
 
 
-def estimate(problem: Problem, search: str, vectors: _Vectors | None = None) -> Estimate:
+def estimate(problem: Problem, search: str, vectors: _SideVectors | None = None) -> Estimate:
     """Mine a piece in the same proportions, and scale the time of each step by its operations.
 
     `vectors` replace those of a problem that has none yet (`unknown_vectors`).
@@ -57,10 +57,11 @@ def estimate(problem: Problem, search: str, vectors: _Vectors | None = None) -> 
         backend, why = choose_backend(search), "as asked"
     images, captions = vectors or (problem.images, problem.captions)
     images, captions = images[:PIECE_IMAGES], captions[:PIECE_CAPTIONS]
-    piece, timed = piece_of(problem, images, captions), replace(backend if backend.costs else ONE_PASS, is_small=never)
-    _mine(piece_of(problem, images[:WARM_UP], captions[:WARM_UP]), timed)
-    seconds, table_bytes = _mine(piece, timed)
-    costs, measured, dimensions = _costs(problem, timed), _costs(piece, timed), images.shape[1]
+    piece = take_piece(problem, images, captions)
+    timed = replace(backend if backend.costs else ONE_PASS, is_small=never)
+    _time_mining(take_piece(problem, images[:WARM_UP], captions[:WARM_UP]), timed)
+    seconds, table_bytes = _time_mining(piece, timed)
+    costs, measured, dimensions = _step_costs(problem, timed), _step_costs(piece, timed), images.shape[1]
     exact = {step: seconds[step] * cost / measured[step] for step, cost in costs.items()}
     affordable = None
     if len(problem.images) * len(problem.captions) >= LEAST_PAIRS:
@@ -83,7 +84,7 @@ def estimate(problem: Problem, search: str, vectors: _Vectors | None = None) -> 
     )
 
 
-def unknown_vectors(images: int, captions: int, dimensions: int) -> tuple[_Vectors, _Vectors]:
+def unknown_vectors(images: int, captions: int, dimensions: int) -> tuple[_SideVectors, _SideVectors]:
     """Make vectors that take no memory, for a problem's shape, and random unit vectors for a piece of it."""
     rng, zero = np.random.default_rng(0), np.float32(0)
 
@@ -95,7 +96,7 @@ def unknown_vectors(images: int, captions: int, dimensions: int) -> tuple[_Vecto
     return whole, (unit(min(images, PIECE_IMAGES)), unit(min(captions, PIECE_CAPTIONS)))
 
 
-def _mine(problem: Problem, backend: Backend) -> tuple[dict[str, float], int]:
+def _time_mining(problem: Problem, backend: Backend) -> tuple[dict[str, float], int]:
     """Mine the problem; return the seconds of each step, reading and writing included, and the table's bytes."""
     log, ends = logging.getLogger("aoq.pipeline.search"), np.cumsum([len(step) for step in backend.plan(problem)])
     level, times = log.level, [time.perf_counter()]
@@ -110,18 +111,18 @@ def _mine(problem: Problem, backend: Backend) -> tuple[dict[str, float], int]:
 
     with TemporaryDirectory() as temporary:
         work, output = Path(temporary) / "work", Path(temporary) / "table"
-        log.setLevel(logging.WARNING)  # messages about a piece would be taken for messages about the whole
+        log.setLevel(logging.WARNING)  # messages about a piece would seem to be about the whole
         try:
             mine(problem, search=backend, provenance={}, work=work, output=output, recall_floor=0.0, progress=progress)
         finally:
             log.setLevel(level)
         times.append(time.perf_counter())
         written = sum((output / f"{direction}.parquet").stat().st_size for direction in problem.directions)
-    return dict(zip(_costs(problem, backend), np.diff(times).tolist(), strict=False)), written
+    return dict(zip(_step_costs(problem, backend), np.diff(times).tolist(), strict=False)), written
 
 
-def _costs(problem: Problem, backend: Backend) -> dict[str, float]:
-    """Return what each step's time is proportional to: vectors, the search's operations, the lists' entries.
+def _step_costs(problem: Problem, backend: Backend) -> dict[str, float]:
+    """Return the costs that each step's time is proportional to: vectors, operations of the search, list entries.
 
     Steps of a direction that is left out have no operations and are dropped.
     """

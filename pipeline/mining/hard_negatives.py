@@ -67,14 +67,14 @@ def hard_negatives(
         if documents is not None or positives is not None or captions is None:
             raise ValueError("images go with captions and image_of; documents and positives go with queries.")
         one, other = _vectors(images, "images", metric), _vectors(captions, "captions", metric)
-        pairs = _image_of(image_of, len(one.rows), len(other.rows))
+        pairs = _caption_images(image_of, len(one.rows), len(other.rows))
         sides = ["images", "captions"]
     else:
         if captions is not None or image_of is not None:
             raise ValueError("queries go with documents and positives; captions and image_of go with images.")
         one = _vectors(queries, "queries", metric)
         other = one if documents is None else _vectors(documents, "documents", metric)
-        pairs = _pairs(positives, len(one.rows), len(other.rows), alone=documents is None)
+        pairs = _document_pairs(positives, len(one.rows), len(other.rows), alone=documents is None)
         sides = ["queries"] if documents is None else ["queries", "documents"]
     alone = len(sides) == 1
     depths = _depths(h, both=not alone)
@@ -103,18 +103,18 @@ def _vectors(values: Any, name: str, metric: str) -> Vectors:
 
 def _depths(h: Any, *, both: bool) -> tuple[int, int]:
     """Return the length of the lists of each side."""
-    given = host_array(h, "h")
-    two = given if given.ndim else np.array([h, h if both else 0])
+    lengths = host_array(h, "h")
+    two = lengths if lengths.ndim else np.array([h, h if both else 0])
     if two.shape != (2,) or two.dtype.kind not in "iu" or two.min() < 0 or not two.any():
         raise ValueError(
-            f"h is {h!r}; give a positive number, or two: for the lists of each side, one of them may be 0."
+            f"h is {h!r}; give a positive number, or two, one for the lists of each side; one of them may be 0."
         )
     if two[1] and not both:
         raise ValueError(f"h is {h!r}, and queries alone have one side; give one number.")
     return int(two[0]), int(two[1])
 
 
-def _image_of(image_of: Any, images: int, captions: int) -> Integer[np.ndarray, " captions"]:
+def _caption_images(image_of: Any, images: int, captions: int) -> Integer[np.ndarray, " captions"]:
     if image_of is None:
         if images != captions:
             raise ValueError(f"{captions} captions and {images} images do not form pairs; give image_of.")
@@ -125,31 +125,31 @@ def _image_of(image_of: Any, images: int, captions: int) -> Integer[np.ndarray, 
     return rows
 
 
-def _pairs(positives: Any, queries: int, documents: int, *, alone: bool) -> Integer[np.ndarray, "pairs 2"]:
-    """Return rows (query, document); queries `alone` need none."""
+def _document_pairs(positives: Any, queries: int, documents: int, *, alone: bool) -> Integer[np.ndarray, "pairs 2"]:
+    """Return rows (query, document); `alone`, queries need none."""
     if positives is None and not alone:
         raise ValueError("give the true documents of each query as positives; [] if there are none.")
-    given: Any = [] if positives is None else positives
-    if hasattr(given, "__array__"):  # of numpy, torch or pandas
-        given = host_array(given, "positives")
-    if not isinstance(given, np.ndarray) or given.dtype == object:
-        given = [list(one) if isinstance(one, set) else one for one in given]
-        if all(isinstance(one, tuple) and len(one) == 2 for one in given):
-            given = np.array(given)
-    if isinstance(given, np.ndarray):
-        pairs = given if given.size else np.empty((0, 2), np.int64)
+    values: Any = [] if positives is None else positives
+    if hasattr(values, "__array__"):  # an array of numpy, torch or pandas
+        values = host_array(values, "positives")
+    if not isinstance(values, np.ndarray) or values.dtype == object:
+        values = [list(one) if isinstance(one, set) else one for one in values]
+        if all(isinstance(one, tuple) and len(one) == 2 for one in values):
+            values = np.array(values)
+    if isinstance(values, np.ndarray):
+        pairs = values if values.size else np.empty((0, 2), np.int64)
         if pairs.ndim != 2 or pairs.shape[1] != 2 or not np.issubdtype(pairs.dtype, np.integer):
             raise ValueError(
                 f"positives are {pairs.dtype} of shape {pairs.shape}; give integer rows (query, document)."
             )
     else:
-        lists = [host_array(rows, "positives") for rows in given]
+        lists = [host_array(rows, "positives") for rows in values]
         if len(lists) != queries or any(one.ndim != 1 or (one.size and one.dtype.kind not in "iu") for one in lists):
             raise ValueError(
                 f"positives are {len(lists)} items and there are {queries} queries; give a list of document rows for "
                 "each query, or an (n, 2) array of rows (query, document)."
             )
-        if all(isinstance(rows, list) and len(rows) == 2 and rows[0] < queries for rows in given):
+        if all(isinstance(rows, list) and len(rows) == 2 and rows[0] < queries for rows in values):
             raise ValueError(
                 f"positives are {queries} lists of two numbers for {queries} queries: pairs, or two documents of each "
                 "query. Give pairs as tuples or an (n, 2) array, and documents as a list of arrays."
@@ -158,7 +158,7 @@ def _pairs(positives: Any, queries: int, documents: int, *, alone: bool) -> Inte
         pairs = np.column_stack([rows, np.concatenate(lists).astype(np.int64)])
     for side, rows, count in zip(("queries", "documents"), pairs.T, (queries, documents), strict=True):
         if len(outside := rows[(rows < 0) | (rows >= count)]):
-            raise ValueError(f"positives name row {outside[0]} of the {side}, and there are rows 0 to {count - 1}.")
+            raise ValueError(f"positives name row {outside[0]} of the {side}, whose rows are 0 to {count - 1}.")
     return pairs
 
 

@@ -40,8 +40,8 @@ def mine(
 ) -> None:
     """Write the table to the folder `output`; finished units of the same search in `work` are reused.
 
-    Units stay until whoever publishes the table deletes them, so a kill before then repeats no search. A small job has
-    none. An approximate search keeps its indexes, as artefacts, below `indexes`; by default they stay in `work`.
+    The caller deletes the units once the table is published, so a kill before then repeats no search. A small job keeps
+    them in memory. An approximate search keeps its indexes, as artefacts, below `indexes`, by default in `work`.
     `search`, `recall_floor` and `run` are those of `aoq.pipeline.search.backends.run_search`. `provenance` (dataset
     fingerprint, teacher, ...) goes into every footer and the manifest. `of` identifies the problem if its vectors were
     hashed already.
@@ -50,7 +50,7 @@ def mine(
     if problem.directions != directions_of(provenance):
         raise ValueError("a table has lists of both directions; h_captions and h_images must be at least 1.")
     work.mkdir(parents=True, exist_ok=True)
-    backend = choose_backend(search, problem, wanted=recall_floor, kept=indexes) if isinstance(search, str) else search
+    backend = choose_backend(search, problem, recall_floor, indexes) if isinstance(search, str) else search
     store: Store = MemoryStore()
     if run is not run_in_process or not backend.is_small(problem):  # other processes need a folder
         store = Folder(work, digest([backend.name, provenance, of or problem.sha256]))
@@ -63,5 +63,5 @@ def mine(
         )
         for direction in problem.directions
     }
-    shutil.rmtree(output, ignore_errors=True)  # of an interrupted run
+    shutil.rmtree(output, ignore_errors=True)  # left by an interrupted run
     write_table(output, provenance, lists, problem.positives)

@@ -33,7 +33,7 @@ from aoq.pipeline.tables.writing import write_table
 
 logger = logging.getLogger(__name__)
 
-ROUNDING = 1e-5
+PAIR_ROUNDING = 1e-5
 """Largest difference between a pair's own score and its score in a matrix."""
 _Block = tuple[int, int]
 """Start and stop of the anchors of a unit."""
@@ -41,7 +41,7 @@ _Block = tuple[int, int]
 
 @dataclass(frozen=True)
 class Shortlist:
-    """Candidates of every image and of every caption, padded with -1, and the true pairs: each pair is scored once."""
+    """Candidates of every image and caption, padded with -1, and the true pairs; each pair is scored once."""
 
     captions: Int32[np.ndarray, "images depth_captions"]
     images: Int32[np.ndarray, "captions depth_images"]
@@ -68,7 +68,7 @@ class Shortlist:
 
 @dataclass
 class Rescoring:
-    """Candidates to score, their scorer, and the depth of the lists kept."""
+    """Candidates to score, the model that scores them, and the depth of the reranked lists."""
 
     model: MatchingModel
     """Model in eval mode, on `device`."""
@@ -111,13 +111,13 @@ def rerank(
     tables: dict[Direction, tuple[dict[str, Any], Iterator[NegativeLists]]] = {}
     for direction in DIRECTIONS:
         recall, anchors, h = measured_recall(job, direction, store), len(job.checked(direction)), job.h[direction]
-        sentence = "%s: the lists hold %.1f %% of the teacher's own top %d (%d anchors searched in full)"
+        sentence = "%s: the lists hold %.1f %% of the teacher's top %d (%d anchors searched in full)"
         logger.info(sentence, direction, 100 * recall, h, anchors)
         about = {"h": h, "search": "rerank", "guarantee": "reranked"}
         about |= {"recall": round(recall, 6), "recall_anchors": anchors}
         read = partial(_block_lists, job, direction, store)
         tables[direction] = about, map(read, job.shortlist.blocks(direction))
-    shutil.rmtree(output, ignore_errors=True)  # of an interrupted run
+    shutil.rmtree(output, ignore_errors=True)  # left by an interrupted run
     write_table(output, provenance, tables, job.shortlist.positives)
 
 
@@ -135,12 +135,12 @@ def measured_recall(job: Rescoring, direction: Direction, store: Store) -> float
         for block in job.shortlist.blocks(direction)
         if (inside := (anchors >= block[0]) & (anchors < block[1])).any()
     ]
-    listed = (np.concatenate(scores) >= last - ROUNDING).sum(axis=1)
+    listed = (np.concatenate(scores) >= last - PAIR_ROUNDING).sum(axis=1)
     return float(np.where(wanted > 0, np.minimum(listed, wanted) / np.maximum(wanted, 1), 1.0).mean())
 
 
 def _block_lists(job: Rescoring, direction: Direction, store: Store, block: _Block) -> NegativeLists:
-    """Reranked lists of a block of anchors."""
+    """Return the reranked lists of a block of anchors."""
     shortlist = job.shortlist
     images, captions = ([block] if one == direction else shortlist.blocks(one) for one in DIRECTIONS)
     scored = [store.read(_scored_name(one, other)) for one in images for other in captions]
@@ -158,12 +158,12 @@ def _block_lists(job: Rescoring, direction: Direction, store: Store, block: _Blo
 def rescoring_units(job: Rescoring) -> list[Unit[Rescoring]]:
     """Make independent units of work: listed pairs to score, and sampled anchors to search in full."""
     scored = [
-        Unit((_scored_name(images, captions),), partial(_score, images, captions))
+        Unit((_scored_name(images, captions),), partial(_score_listed, images, captions))
         for images in job.shortlist.blocks("i2t")
         for captions in job.shortlist.blocks("t2i")
     ]
     searched = [
-        Unit((_searched_name(direction, block),), partial(_search, direction, block))
+        Unit((_searched_name(direction, block),), partial(_search_block, direction, block))
         for direction in DIRECTIONS
         for block in blocks(len(job.shortlist[OPPOSITE[direction]]), sizes.SEARCH_BLOCK)
     ]
@@ -172,7 +172,7 @@ def rescoring_units(job: Rescoring) -> list[Unit[Rescoring]]:
 
 @torch.inference_mode()
 @products_in("float32")
-def _score(images: _Block, captions: _Block, job: Rescoring, store: Store) -> list[pa.Table]:
+def _score_listed(images: _Block, captions: _Block, job: Rescoring, store: Store) -> list[pa.Table]:
     """Score the pairs of two blocks; return the pairs, rising, and their scores."""
     keys = job.shortlist.keys(images, captions)
     rows, columns = np.divmod(keys, len(job.shortlist.images))
@@ -197,7 +197,7 @@ def _score(images: _Block, captions: _Block, job: Rescoring, store: Store) -> li
 
 @torch.inference_mode()
 @products_in("float32")
-def _search(direction: Direction, block: _Block, job: Rescoring, store: Store) -> list[pa.Table]:
+def _search_block(direction: Direction, block: _Block, job: Rescoring, store: Store) -> list[pa.Table]:
     """Return the scores of each checked anchor's h best negatives in a block of candidates."""
     anchors, candidates = job.checked(direction), np.arange(*block)
     images, captions = (anchors, candidates) if direction == "i2t" else (candidates, anchors)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Integer
 
-from aoq.pipeline.search.positives import pairs_of
+from aoq.pipeline.search.positives import unique_pairs
 from aoq.pipeline.search.problem import Direction
 
 IMAGE_BLOCK, CAPTION_BLOCK = 4096, 2048
@@ -29,7 +29,7 @@ def fit_depths(
     """
     depths: dict[Direction, int] = {"i2t": h_captions, "t2i": h_images}
     counts, shorter = {"i2t": ("image", "captions", captions), "t2i": ("caption", "images", images)}, []
-    for direction, anchors in zip(depths, pairs_of(positives, images, captions).T, strict=True):
+    for direction, anchors in zip(depths, unique_pairs(positives, images, captions).T, strict=True):
         anchor, candidates, count = counts[direction]
         positives_each = np.bincount(anchors, minlength=1)
         most = count - int(positives_each.max())

@@ -24,7 +24,7 @@ Lists = TypeVar("Lists")
 
 WORTH_MEASURING = 2e12
 """Multiplications in a job of ten seconds or more."""
-_PIECE = 2048, 8192
+_PIECE_ROWS = 2048, 8192
 
 BACKENDS: dict[str, Backend] = {
     "onepass": ONE_PASS,
@@ -40,20 +40,20 @@ def fastest(problem: Problem) -> tuple[Backend, str]:
         return ONE_PASS, "a tile serves both directions"
     images, captions = (
         side[np.linspace(0, len(side) - 1, min(most, len(side)), dtype=np.int64)]
-        for side, most in zip((problem.images, problem.captions), _PIECE, strict=True)
+        for side, most in zip((problem.images, problem.captions), _PIECE_ROWS, strict=True)
     )
-    piece, seconds = piece_of(problem, images, captions), {}
+    piece, seconds = take_piece(problem, images, captions), {}
     for backend in (ONE_PASS, FAISS_FLAT, ONE_PASS, FAISS_FLAT):  # the first run of each loads and compiles
         started, store = time.perf_counter(), MemoryStore()
         for step in backend.plan(piece):
             for unit in step:
                 unit.do(piece, store)
         seconds[backend.name] = time.perf_counter() - started
-    times = ", ".join(f"{name} {1e3 * found:.0f} ms" for name, found in seconds.items())
+    times = ", ".join(f"{name} {1e3 * duration:.0f} ms" for name, duration in seconds.items())
     return BACKENDS[min(seconds, key=seconds.__getitem__)], f"a piece of the problem took {times}"
 
 
-def piece_of(problem: Problem, images: np.ndarray, captions: np.ndarray) -> Problem:
+def take_piece(problem: Problem, images: np.ndarray, captions: np.ndarray) -> Problem:
     """Take a piece of the problem without its pairs, with depths reduced in proportion."""
     captions = images if problem.one_set else captions
     h_captions = -(-problem.h_captions * len(captions) // len(problem.captions))
@@ -69,18 +69,18 @@ def piece_of(problem: Problem, images: np.ndarray, captions: np.ndarray) -> Prob
 
 
 def choose_backend(
-    search: str, problem: Problem | None = None, *, wanted: float = RECALL_FLOOR, kept: Path | None = None
+    search: str, problem: Problem | None = None, recall_floor: float = RECALL_FLOOR, indexes: Path | None = None
 ) -> Backend:
-    """Find a backend by name; `auto` depends on the problem.
+    """Choose the backend of a name; `auto` depends on the problem.
 
-    An approximate one aims at the recall `wanted` and keeps its indexes below the folder `kept`.
+    An approximate one aims at a recall of `recall_floor` and keeps its indexes below the folder `indexes`.
     """
     if search == "auto":
         backend, why = (ONE_PASS, "") if problem is None else fastest(problem)
         logger.info("searching with %s: %s", backend.name, why)
         return backend
     if search in RECIPES or (search.startswith(FAISS_PREFIX) and search != FAISS_PREFIX):
-        return Indexed(search, wanted, kept).backend()
+        return Indexed(search, recall_floor, indexes).backend()
     if search not in BACKENDS:
         *names, last = ["auto", *BACKENDS]
         raise ValueError(f"there is no search {search!r}; known are {', '.join(names)} and {last}.")
@@ -88,13 +88,13 @@ def choose_backend(
 
 
 @dataclass(frozen=True)
-class Found(Generic[Lists]):
+class SearchResult(Generic[Lists]):
     """The lists of each searched direction, and their guarantees."""
 
     search: str
     lists: Mapping[Direction, Lists]
     guarantees: Mapping[Direction, Mapping[str, Any]]
-    """`guarantee`: exact or approximate; of approximate lists also `recall`, measured on `recall_anchors` anchors."""
+    """`guarantee`: exact or approximate; approximate lists have a `recall`, measured on `recall_anchors` anchors."""
 
 
 def run_search(
@@ -105,13 +105,13 @@ def run_search(
     recall_floor: float = RECALL_FLOOR,
     run: Runner[Problem] = run_in_process,
     progress: Progress = lambda done, total: None,
-) -> Found[Iterator[pa.Table]]:
+) -> SearchResult[Iterator[pa.Table]]:
     """Search all directions of a problem; units that the store already has are reused.
 
     The lists are tables (`lists_table`), in the order of anchors. Approximate lists whose recall is below
     `recall_floor` are searched more widely if possible, and refused if they still fall short.
     """
-    backend = choose_backend(search, problem, wanted=recall_floor) if isinstance(search, str) else search
+    backend = choose_backend(search, problem, recall_floor) if isinstance(search, str) else search
     while True:
         steps = backend.plan(problem)
         run(steps, problem, store, progress)
@@ -121,28 +121,28 @@ def run_search(
         if wider is None:
             break
         for direction in short:
-            found = guarantees[direction]["recall"]
-            logger.info("found %.2f%% of the %s lists, below the floor; searching more widely", 100 * found, direction)
+            recall = guarantees[direction]["recall"]
+            logger.info("found %.2f%% of the %s lists, below the floor; searching more widely", 100 * recall, direction)
         backend = wider
     for direction in short:
         raise ValueError(
-            f"{backend.name} finds {guarantees[direction]['recall']:.1%} of the {direction} lists, and "
-            f"mining.recall_floor is {recall_floor:.1%}; let it search wider (nprobe, efSearch), lower the floor, or "
-            "search exactly."
+            f"{backend.name} finds {guarantees[direction]['recall']:.1%} of the {direction} lists, and the recall "
+            f"floor is {recall_floor:.1%}; search more widely (nprobe, efSearch) or exactly, or lower the floor "
+            "(mining.recall_floor, --recall-floor)."
         )
     outputs = [name for step in steps for unit in step for name in unit.outputs]
     lists = {d: map(store.read, [name for name in outputs if name.startswith(f"{d}-")]) for d in problem.directions}
-    return Found(backend.name, lists, guarantees)
+    return SearchResult(backend.name, lists, guarantees)
 
 
 def search_problem(
     problem: Problem, *, search: str | Backend = "auto", recall_floor: float = RECALL_FLOOR
-) -> Found[NegativeLists]:
+) -> SearchResult[NegativeLists]:
     """Find the lists that `aoq.pipeline.mining.mine` would write, without writing a file.
 
-    Intermediate results stay in memory too: in the one pass, 8 bytes for each of the at most `h_images` candidates that
-    a caption keeps from a block of images.
+    Intermediate results stay in memory too: in the one pass, 8 bytes for each of up to `h_images` candidates that a
+    caption keeps per block of images.
     """
-    found = run_search(problem, search, MemoryStore(), recall_floor=recall_floor)
-    lists = {direction: from_arrow(pa.concat_tables(tables)) for direction, tables in found.lists.items()}
-    return Found(found.search, lists, found.guarantees)
+    result = run_search(problem, search, MemoryStore(), recall_floor=recall_floor)
+    lists = {direction: from_arrow(pa.concat_tables(tables)) for direction, tables in result.lists.items()}
+    return SearchResult(result.search, lists, result.guarantees)

@@ -1,4 +1,4 @@
-"""Everything in `search` that depends on the device: arithmetic, tiles, products and their errors, sorting."""
+"""The parts of a search that depend on the device: arithmetic, tiles, products and their errors, sorting."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Float32, Float64, Int64
 from torch import Tensor
 
-from aoq.pipeline.engine import in_parallel
+from aoq.pipeline.engine import CHOOSE_CPU, in_parallel
 from aoq.pipeline.search.scores import score_pairs, sum_in_float64
 
 
@@ -42,7 +42,7 @@ FLOAT32 = Arithmetic("float32", torch.float32, 1.0, 2.0**-24)
 FLOAT64 = Arithmetic("float64", torch.float64, 2.2, 2.0**-53, smallest=0.0)
 
 
-class Room(NamedTuple):
+class Tiling(NamedTuple):
     """Tile size, bytes for vectors that stay on the device, and the cost of an exact score (`Arithmetic.cost`)."""
 
     rows: int
@@ -63,25 +63,25 @@ def arithmetics(device: torch.device) -> list[Arithmetic]:
     return [*([BFLOAT16] if has_bfloat16 else []), FLOAT32, FLOAT64]
 
 
-def room_on(device: torch.device, memory: int, shrink: int) -> Room:
+def choose_tiling(device: torch.device, memory: int, shrink: int) -> Tiling:
     """Choose tiles that fit a CPU's cache or a quarter of a GPU's memory, divided by `shrink`.
 
     Raises:
         OSError: if there is too little memory for any tile.
     """
     if device.type != "cuda":
-        free, room = memory, Room(1024, max(256, min(4096, memory // 2**18)), 0, 14.0, 2**18)
+        free, tiling = memory, Tiling(1024, max(256, min(4096, memory // 2**18)), 0, 14.0, 2**18)
     else:
         held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         free = torch.cuda.mem_get_info(device)[0] + held
         side = int((free / 64) ** 0.5)
-        room = Room(min(8192, side), min(16384, side), free // 2, 1.0, 2**21)
-    if room.rows // shrink < 64:
+        tiling = Tiling(min(8192, side), min(16384, side), free // 2, 1.0, 2**21)
+    if tiling.rows // shrink < 64:
         raise OSError(
             f"{device} has {free / 1e6:,.0f} MB free, which is too little for any tile of this search; free some of "
-            "its memory, or search with [engine] device = cpu."
+            f"its memory, or {CHOOSE_CPU}."
         )
-    return room._replace(rows=room.rows // shrink, resident=room.resident // shrink, pairs=room.pairs // shrink)
+    return tiling._replace(rows=tiling.rows // shrink, resident=tiling.resident // shrink, pairs=tiling.pairs // shrink)
 
 
 def to_device(vectors: Float32[np.ndarray, "items D"], device: torch.device) -> Float32[Tensor, "items D"]:
@@ -92,18 +92,18 @@ def to_device(vectors: Float32[np.ndarray, "items D"], device: torch.device) -> 
     return torch.from_numpy(vectors if is_shared else np.array(vectors)).to(device)
 
 
-def places_of(mask: Bool[Tensor, "rows columns"]) -> Int64[Tensor, " places"]:
-    """List where a mask is True, in the flattened order; numpy finds a few places in a sixth of torch's time."""
+def marked_places(mask: Bool[Tensor, "rows columns"]) -> Int64[Tensor, " places"]:
+    """List where a mask is True, in the flattened order."""
     if mask.device.type == "cpu":
-        return torch.from_numpy(np.flatnonzero(mask.numpy()))
+        return torch.from_numpy(np.flatnonzero(mask.numpy()))  # a few places take numpy a sixth of torch's time
     return mask.flatten().nonzero().squeeze(1)
 
 
 def multiply(rows: Float[Tensor, "rows D"], columns: Float[Tensor, "columns D"], out: Tensor | None = None) -> Tensor:
-    """Multiply all rows with all columns. On AMD processors numpy's BLAS takes 20 % less time than torch's."""
+    """Multiply all rows with all columns."""
     if out is None:
         out = torch.empty(len(rows), len(columns), dtype=rows.dtype, device=rows.device)
-    if rows.device.type == "cpu" and rows.dtype != torch.bfloat16:
+    if rows.device.type == "cpu" and rows.dtype != torch.bfloat16:  # numpy's BLAS takes 20 % less time on AMD
         ours, theirs, products = rows.numpy(), columns.numpy().T, out.numpy()
         in_parallel(lambda a, b: np.matmul(ours[a:b], theirs, out=products[a:b]), len(rows), parts=1)
         return out
@@ -155,11 +155,11 @@ class Operand:
         how: Arithmetic,
         device: torch.device,
     ) -> Operand:
-        given, bounds = to_device(vectors, device), torch.tensor(norms, dtype=torch.float64, device=device)
-        near, lost = how.prepare(given), torch.zeros_like(bounds)
+        exact, bounds = to_device(vectors, device), torch.tensor(norms, dtype=torch.float64, device=device)
+        near, lost = how.prepare(exact), torch.zeros_like(bounds)
         if how.rounds:
-            lost = (given.double() - near.double()).norm(dim=1) * (1 + 2.0**-20)
-        return cls(given, near, bounds, lost)
+            lost = (exact.double() - near.double()).norm(dim=1) * (1 + 2.0**-20)
+        return cls(exact, near, bounds, lost)
 
     def __len__(self) -> int:
         return len(self.near)
@@ -168,14 +168,14 @@ class Operand:
         return Operand(self.vectors[rows], self.near[rows], self.norms[rows], self.lost[rows])
 
 
-def errors_of(rows: Operand, columns: Operand, how: Arithmetic) -> Float64[Tensor, " rows"]:
+def product_errors(rows: Operand, columns: Operand, how: Arithmetic) -> Float64[Tensor, " rows"]:
     """Bound, for each row, the errors of its approximate products with the columns.
 
     For vectors a and c that are rounded to a' and c', with rounding errors e_a and e_c,
 
         |<a, c> - near| <= |e_a| |c| + |a'| |e_c| + (D + 2) u |a'| |c'|,
 
-    where u is the relative error of an addition, in any order. `floors_of` adds the rounding of the result.
+    where u is the relative error of an addition, in any order. `product_floors` adds the rounding of the result.
     """
     dimensions, norm, lost = rows.near.shape[1], columns.norms.amax(), columns.lost.amax()
     ours = rows.norms + rows.lost
@@ -184,7 +184,7 @@ def errors_of(rows: Operand, columns: Operand, how: Arithmetic) -> Float64[Tenso
     return SPARE * (rows.lost * norm + ours * lost + adding + vanished)
 
 
-def floors_of(
+def product_floors(
     limits: Float32[Tensor, " anchors"], errors: Float64[Tensor, " anchors"], how: Arithmetic
 ) -> Float[Tensor, " anchors"]:
     """Return the least approximate product that a pair whose score reaches the limit can have.

@@ -2,7 +2,7 @@
 
 A sample gives each anchor a limit that its h best candidates, and few others, should reach. Blocks of images are then
 compared with all captions, tile by tile; each pair that may reach a limit is scored exactly, once for both sides
-(`scan.py`), and kept (`kept.py`). Captions merge what they kept from every block. An anchor that keeps fewer
+(`scan.py`), and kept (`pool.py`). Captions merge the candidates kept from every block. An anchor that keeps fewer
 than h is searched again.
 """
 
@@ -20,11 +20,11 @@ import torch
 from jaxtyping import Integer
 from threadpoolctl import threadpool_limits
 
-from aoq.pipeline.engine import products_in
+from aoq.pipeline.engine import CHOOSE_CPU, products_in
 from aoq.pipeline.search.device import TF32
-from aoq.pipeline.search.kept import KEY_BYTES, NO_CANDIDATE, Heads, Kept, keys_of, width_for
 from aoq.pipeline.search.lists import NegativeLists, to_arrow
-from aoq.pipeline.search.positives import offsets_of
+from aoq.pipeline.search.pool import KEY_BYTES, NO_CANDIDATE, Heads, Pool, make_keys, width_for
+from aoq.pipeline.search.positives import group_offsets
 from aoq.pipeline.search.problem import FIRST_DEVIATIONS, Direction, Problem, Side, blocks
 from aoq.pipeline.search.scan import Scan
 from aoq.pipeline.search.scores import score_pairs
@@ -67,7 +67,7 @@ def on_device(side: Side, work: Callable[[Scan], _Result]) -> _Result:
                 raise
             raise OSError(
                 f"{side.device} failed during the search ({str(error).splitlines()[0]}); finished units are kept: run "
-                "again, or with [engine] device = cpu."
+                f"again, or {CHOOSE_CPU}."
             ) from error
         side.cache.clear()
         shrink *= 2
@@ -76,10 +76,10 @@ def on_device(side: Side, work: Callable[[Scan], _Result]) -> _Result:
             torch.cuda.empty_cache()
 
 
-def certify(found: Heads, side: Side, scan: Scan, searches: Sequence[float | None] = AGAIN) -> Heads:
+def certify(heads: Heads, side: Side, scan: Scan, searches: Sequence[float | None] = AGAIN) -> Heads:
     """Search anchors whose lists are not certified again, first with lower limits, then without limits."""
     for deviations in searches:
-        rows = np.flatnonzero(~found.certified)
+        rows = np.flatnonzero(~heads.certified)
         most = max(1, side.memory // 4 // (KEY_BYTES * width_for(side.h, len(side.candidates))))
         for start, stop in blocks(len(rows), min(most, IMAGE_ROWS)):
             some = side.rows(rows[start:stop])
@@ -87,44 +87,45 @@ def certify(found: Heads, side: Side, scan: Scan, searches: Sequence[float | Non
                 limits = torch.full((stop - start,), -torch.inf, dtype=torch.float32, device=scan.device)
             else:
                 limits = scan.limits(some, deviations)
-            kept = Kept.nothing(limits, side.h, len(side.candidates))
-            for _ in scan.sweep(some, kept):
+            pool = Pool.empty(limits, side.h, len(side.candidates))
+            for _ in scan.sweep(some, pool):
                 pass
-            found.put(rows[start:stop], Heads.of(kept.keys, kept.limits, side.h))
-    return found
+            heads.put(rows[start:stop], Heads.of(pool.keys, pool.limits, side.h))
+    return heads
 
 
 def exact_heads(side: Side) -> Heads:
     """Find the h best negatives of every anchor, all certified."""
-    found = Heads.none(len(side.anchors), side.h)
-    return on_device(side, lambda scan: certify(found, side, scan, (FIRST_DEVIATIONS, *AGAIN)))
+    heads = Heads.none(len(side.anchors), side.h)
+    return on_device(side, lambda scan: certify(heads, side, scan, (FIRST_DEVIATIONS, *AGAIN)))
 
 
 def rescored(side: Side, ids: Integer[np.ndarray, "anchors k"]) -> Heads:
     """Score and sort the candidates proposed for each anchor (-1: none); no bound is known for the others."""
     rows, places = np.nonzero(ids >= 0)
-    found = ids[rows, places].astype(np.int64)
-    scores = score_pairs(side.anchors, side.candidates, (side.anchor_norms, side.candidate_norms), (rows, found))
+    candidates = ids[rows, places].astype(np.int64)
+    scores = score_pairs(side.anchors, side.candidates, (side.anchor_norms, side.candidate_norms), (rows, candidates))
     keys = torch.full(ids.shape, NO_CANDIDATE, dtype=torch.int64)
-    keys.numpy()[rows, places] = keys_of(torch.from_numpy(found), torch.from_numpy(scores)).numpy()
+    keys.numpy()[rows, places] = make_keys(torch.from_numpy(candidates), torch.from_numpy(scores)).numpy()
     own = np.repeat(np.arange(len(ids)), np.diff(side.positives.offsets)) << 32 | side.positives.ids
-    keys.numpy()[rows, places] = np.where(np.isin(rows << 32 | found, own), NO_CANDIDATE, keys.numpy()[rows, places])
+    is_own = np.isin(rows << 32 | candidates, own)
+    keys.numpy()[rows[is_own], places[is_own]] = NO_CANDIDATE
     if ids.shape[1] < side.h:
         keys = torch.nn.functional.pad(keys, (0, side.h - ids.shape[1]), value=NO_CANDIDATE)
     best = Heads.of(keys, torch.full((len(ids),), torch.inf, dtype=torch.float32), side.h)
     return replace(best, bound=np.full(len(ids), np.inf, np.float32))
 
 
-def lists_table(side: Side, found: Heads, first_anchor: int) -> pa.Table:
-    """Make table rows, with bounds, from the results of a search."""
+def lists_table(side: Side, heads: Heads, first_anchor: int) -> pa.Table:
+    """Make the rows of a table, with bounds."""
     own = side.matches
     rows = np.repeat(np.arange(len(side.anchors)), np.diff(own.offsets))
     pairs = rows, own.ids.astype(np.int64)
     scores = score_pairs(side.anchors, side.candidates, (side.anchor_norms, side.candidate_norms), pairs)
-    return to_arrow(NegativeLists(found.ids, found.scores, own.lowest(scores), bound=found.bound), first_anchor)
+    return to_arrow(NegativeLists(heads.ids, heads.scores, own.lowest(scores), bound=heads.bound), first_anchor)
 
 
-def _steps(problem: Problem) -> Steps[Problem]:
+def _one_pass_steps(problem: Problem) -> Steps[Problem]:
     """Plan the limits of both sides, then the blocks of images, then the lists of captions."""
     images, captions = _image_rows(problem), []
     if "t2i" in problem.directions:
@@ -164,30 +165,30 @@ def _scan(start: int, stop: int, problem: Problem, store: Store) -> list[pa.Tabl
     def work(scan: Scan) -> list[pa.Table]:
         read = {direction: store.read(f"limits-{direction}")["limit"].to_numpy() for direction in problem.directions}
         limits = {direction: torch.tensor(each, device=scan.device) for direction, each in read.items()}
-        kept = Kept.nothing(limits["i2t"][start:stop], side.h, len(side.candidates)) if "i2t" in limits else None
-        sweep = scan.sweep(side, kept, limits.get("t2i"), h, start)
-        others = [_kept_table(each) for each in sweep if each is not None]
+        pool = Pool.empty(limits["i2t"][start:stop], side.h, len(side.candidates)) if "i2t" in limits else None
+        sweep = scan.sweep(side, pool, limits.get("t2i"), h, start)
+        others = [_pool_table(each) for each in sweep if each is not None]
         tables = []
-        if kept is not None:
-            found = Heads.of(kept.keys, kept.limits, side.h)
-            _log_second_search(found, side)
-            tables.append(lists_table(side, certify(found, side, scan), start))
+        if pool is not None:
+            heads = Heads.of(pool.keys, pool.limits, side.h)
+            _log_second_search(heads, side)
+            tables.append(lists_table(side, certify(heads, side, scan), start))
         return [*tables, pa.concat_tables(others)] if others else tables
 
     return on_device(problem["i2t"], work)
 
 
-def _kept_table(kept: Kept) -> pa.Table:
-    """Make a table of what captions keep: a limit and up to h keys each."""
-    kept.trim()
-    is_key = torch.arange(kept.keys.shape[1], device=kept.keys.device) < kept.counts[:, None]
-    offsets = offsets_of(kept.counts.cpu().numpy()).astype(np.int32)
-    keys = pa.ListArray.from_arrays(offsets, kept.keys[is_key].cpu().numpy())
-    return pa.table({"limit": kept.limits.cpu().numpy(), "keys": keys})
+def _pool_table(pool: Pool) -> pa.Table:
+    """Make a table with the limit and up to h keys of each caption."""
+    pool.trim()
+    is_key = torch.arange(pool.keys.shape[1], device=pool.keys.device) < pool.counts[:, None]
+    offsets = group_offsets(pool.counts.cpu().numpy()).astype(np.int32)
+    keys = pa.ListArray.from_arrays(offsets, pool.keys[is_key].cpu().numpy())
+    return pa.table({"limit": pool.limits.cpu().numpy(), "keys": keys})
 
 
 def _merge(start: int, stop: int, problem: Problem, store: Store) -> list[pa.Table]:
-    """Merge what captions kept from every block of images into their lists."""
+    """Merge the keys that captions kept from every block of images into lists."""
     tables = [store.read(_scanned("t2i", *rows)).slice(start, stop - start) for rows in _image_rows(problem)]
     side = problem["t2i"].rows(slice(start, stop))
     limits = np.max([table["limit"].to_numpy() for table in tables], axis=0)
@@ -198,19 +199,19 @@ def _merge(start: int, stop: int, problem: Problem, store: Store) -> list[pa.Tab
     places = np.arange(keys.shape[1])
     for column, end, count in zip(columns, ends, counts, strict=True):
         keys[(places < end[:, None]) & (places >= (end - count)[:, None])] = column.flatten().to_numpy()
-    found = Heads.of(torch.from_numpy(keys), torch.from_numpy(limits), side.h)
-    _log_second_search(found, side)
-    if not found.certified.all():
-        found = on_device(side, lambda scan: certify(found, side, scan))
-    return [lists_table(side, found, start)]
+    heads = Heads.of(torch.from_numpy(keys), torch.from_numpy(limits), side.h)
+    _log_second_search(heads, side)
+    if not heads.certified.all():
+        heads = on_device(side, lambda scan: certify(heads, side, scan))
+    return [lists_table(side, heads, start)]
 
 
-def _log_second_search(found: Heads, side: Side) -> None:
-    if count := int((~found.certified).sum()):
+def _log_second_search(heads: Heads, side: Side) -> None:
+    if count := int((~heads.certified).sum()):
         logger.info("%d of %d rows need a second exact search", count, len(side.anchors))
 
 
-def _costs(problem: Problem) -> Mapping[str, float]:
+def _one_pass_costs(problem: Problem) -> Mapping[str, float]:
     each, sizes = 2.0 * problem.images.shape[1], list(map(problem.size, problem.directions))
     sampled = sum(size.anchors * size.sample()[0] for size in sizes)
     scored = len(problem.images) * len(problem.captions) * (1 + sum(size.kept_share for size in sizes))
@@ -240,8 +241,8 @@ def _is_small(problem: Problem) -> bool:
 ONE_PASS = Backend(
     "onepass",
     "exact, both directions from one pass over tiles of similarities, on a GPU or the CPU",
-    _steps,
-    costs=_costs,
+    _one_pass_steps,
+    costs=_one_pass_costs,
     work_bytes=_work_bytes,
     is_small=_is_small,
 )

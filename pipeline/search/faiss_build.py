@@ -32,10 +32,10 @@ ADDED = 65536  # vectors added to an index at a time
 PER_CELL, LEAST_TRAINED = 64, 65536  # vectors to train on: this many per cell, and at least this many in all
 CELL_LEAST = 39  # average number of vectors per cell; k-means needs as many to place a centre
 WIDEST_GRAPH = 4096
-MOST_ASKED = 2**24
+LARGEST_NUMBER = 2**24
 FORM = 'give a factory string, with parameters after "|" if need be: "faiss:IVF256,Flat|nprobe=32"'
 FEWER = "ask for fewer clusters"
-_Vectors = Float32[np.ndarray, "vectors D"]
+_IndexVectors = Float32[np.ndarray, "vectors D"]
 
 
 class Recipe(NamedTuple):
@@ -51,27 +51,27 @@ class Recipe(NamedTuple):
 
 
 def ivf(vectors: int) -> Recipe:
-    """About 4 sqrt(N) cells of similar vectors, rounded to a power of two; 8 bits per number."""
+    """Plan about 4 sqrt(N) cells of similar vectors, rounded to a power of two; 8 bits per number."""
     wished = 2 ** round(math.log2(4 * math.sqrt(vectors)))
     cells = max(1, min(wished, 2 ** int(math.log2(max(1, vectors // CELL_LEAST)))))
     return Recipe(f"IVF{cells},SQ8", breadth="nprobe", widest=cells)
 
 
 def hnsw(vectors: int) -> Recipe:
-    """A graph with 32 neighbours per vector; 8 bits per number."""
+    """Plan a graph with 32 neighbours per vector; 8 bits per number."""
     return Recipe("HNSW32,SQ8", breadth="efSearch", widest=min(vectors, WIDEST_GRAPH))
 
 
 def empty_index(recipe: Recipe, dimensions: int) -> Any:
     """Make an untrained index; refuse a recipe that FAISS does not know."""
-    faiss, asked = load_faiss(), "|".join(filter(None, (recipe.factory, recipe.parameters)))
+    faiss, name = load_faiss(), "|".join(filter(None, (recipe.factory, recipe.parameters)))
     for parameter in filter(None, re.split("[,;]", recipe.parameters)):
         number = parameter.partition("=")[2]  # FAISS accepts any text and casts it to an integer
         if not re.fullmatch(r"\d+(\.\d+)?", number) or float(number) >= 2**31:
-            raise ValueError(f"{asked!r} sets {parameter!r}; parameters are NAME=N, with N from 0 to {2**31 - 1}.")
-    if any(int(number) > MOST_ASKED for number in re.findall(r"\d+", recipe.factory)):
-        raise ValueError(f"{asked!r} asks for more than {MOST_ASKED:,} of something; ask for less.")
-    with _able_to(f"build {asked!r} in {dimensions} dimensions", FORM):
+            raise ValueError(f"{name!r} sets {parameter!r}; parameters are NAME=N, with N from 0 to {2**31 - 1}.")
+    if any(int(number) > LARGEST_NUMBER for number in re.findall(r"\d+", recipe.factory)):
+        raise ValueError(f"{name!r} contains a number above {LARGEST_NUMBER:,}; lower it.")
+    with _able_to(f"build {name!r} in {dimensions} dimensions", FORM):
         index = faiss.index_factory(dimensions, recipe.factory, faiss.METRIC_INNER_PRODUCT)
         faiss.ParameterSpace().set_index_parameters(index, recipe.parameters)
     return index
@@ -95,7 +95,7 @@ class IndexSizes(NamedTuple):
     shard_rows: int
     trained_on: int
     memory: int
-    """Most bytes that building takes: twice the training sample, or a shard and the vectors being added."""
+    """Peak bytes of building: twice the training sample, or a shard and the vectors being added."""
 
     @classmethod
     def of(cls, recipe: Recipe, vectors: int, dimensions: int) -> IndexSizes:
@@ -108,36 +108,35 @@ class IndexSizes(NamedTuple):
         return cls(cells, rows, sample, max(2 * 4 * dimensions * sample, adding))
 
 
-def build_index(vectors: _Vectors, recipe: Recipe, root: Path, memory: int) -> Artifact:
-    """Return the index of these vectors below `root`, after building it if it is not there.
+def build_index(vectors: _IndexVectors, recipe: Recipe, root: Path, memory: int) -> Artifact:
+    """Return the index of these vectors below `root`; build it first if it is missing.
 
     Raises:
         ValueError: if FAISS cannot train it, or if `memory`, in bytes, is too small.
     """
     count, sizes = len(vectors), IndexSizes.of(recipe, *vectors.shape)
-    found = sha256(repr(vectors.shape).encode())
+    hasher = sha256(repr(vectors.shape).encode())
     for start, stop in blocks(count, READ_ROWS):
-        found.update(np.ascontiguousarray(vectors[start:stop]).data)
-    ingredients = {"vectors": found.hexdigest(), "factory": recipe.factory, "shard_rows": sizes.shard_rows}
-    made = Artifact(root, _STAGE, _STAGE_VERSION, ingredients)
-    if not made.exists():  # refuse before a folder is made
+        hasher.update(np.ascontiguousarray(vectors[start:stop]).data)
+    ingredients = {"vectors": hasher.hexdigest(), "factory": recipe.factory, "shard_rows": sizes.shard_rows}
+    index = Artifact(root, _STAGE, _STAGE_VERSION, ingredients)
+    if not index.exists():  # refuse before a folder is made
         if count < sizes.cells:
-            why = f"it has {sizes.cells} cells"
-            raise ValueError(f"FAISS cannot train {recipe.factory!r} on {count} vectors ({why}); {FEWER}.")
+            raise ValueError(f"FAISS needs {sizes.cells} vectors to train {recipe.factory!r}, got {count}; {FEWER}.")
         if sizes.memory > memory:
             raise ValueError(
                 f"building {recipe.factory} of {count} vectors takes {sizes.memory / 1e6:.0f} MB, and mining may use "
                 f"{memory / 1e6:.0f}; give at least {sizes.memory // 10**6 + 1} (--memory-mb, or mining_memory_mb in "
                 "luigi.cfg)."
             )
-    with made.building() as build:
+    with index.building() as build:
         if build is not None:
-            logger.info("building %s of %d vectors; it is kept in %s", recipe.factory, count, made.path)
+            logger.info("building %s of %d vectors; it is kept in %s", recipe.factory, count, index.path)
             _fill(vectors, recipe, sizes, build.directory)
-    return made
+    return index
 
 
-def _fill(vectors: _Vectors, recipe: Recipe, sizes: IndexSizes, folder: Path) -> None:
+def _fill(vectors: _IndexVectors, recipe: Recipe, sizes: IndexSizes, folder: Path) -> None:
     """Write every missing shard. The first one is trained, and the others copy its training."""
     files = {rows: folder / f"shard-{rows[0]:010d}.faiss" for rows in blocks(len(vectors), sizes.shard_rows)}
     for rows, file in files.items():  # names sort as rows do
@@ -147,7 +146,7 @@ def _fill(vectors: _Vectors, recipe: Recipe, sizes: IndexSizes, folder: Path) ->
             os.replace(temporary, file)
 
 
-def _shard(vectors: _Vectors, rows: tuple[int, int], recipe: Recipe, sizes: IndexSizes, first: Path) -> Any:
+def _shard(vectors: _IndexVectors, rows: tuple[int, int], recipe: Recipe, sizes: IndexSizes, first: Path) -> Any:
     faiss = load_faiss()
     if first.exists():
         index = faiss.read_index(str(first))
@@ -169,7 +168,7 @@ def _shard(vectors: _Vectors, rows: tuple[int, int], recipe: Recipe, sizes: Inde
 
 
 def sampled_rows(count: int, size: int, seed: int) -> Int64[np.ndarray, " sample"]:
-    """Draw `size` anchors of `count`, or all of them if there are no more."""
+    """Draw `size` of `count` rows, or all if there are fewer."""
     return np.sort(np.random.default_rng(seed).choice(count, min(size, count), replace=False))
 
 

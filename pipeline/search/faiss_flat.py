@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float32, Int64
 
-from aoq.pipeline.engine import find_device
+from aoq.pipeline.engine import CHOOSE_CPU, find_device
 from aoq.pipeline.search.exact import certify, lists_table, on_device, rescored
 from aoq.pipeline.search.problem import Direction, Problem, Side, blocks
 from aoq.pipeline.search.units import Backend, Steps, Store, Unit, unit_name
@@ -66,7 +66,7 @@ def flat_search(side: Side, k: int) -> tuple[Float32[np.ndarray, "anchors k"], I
     except RuntimeError as error:
         raise OSError(
             f"FAISS failed on {device} ({str(error).splitlines()[0]}); finished units are kept: run again with "
-            "onepass, whose tiles fit into less memory, or with [engine] device = cpu."
+            f"onepass, whose tiles fit into less memory, or {CHOOSE_CPU}."
         ) from error
 
 
@@ -81,23 +81,23 @@ def _in_halves(index: Any, anchors: Float32[np.ndarray, "anchors D"], k: int) ->
     return np.concatenate([half[0] for half in halves]), np.concatenate([half[1] for half in halves])
 
 
-def _search(direction: Direction, start: int, stop: int, problem: Problem, store: Store) -> list[pa.Table]:
+def _search_flat(direction: Direction, start: int, stop: int, problem: Problem, store: Store) -> list[pa.Table]:
     side = problem[direction].rows(slice(start, stop))
     k = min(side.size.wanted + SLACK, len(side.candidates))
     near, ids = flat_search(side, k)
-    found = rescored(side, ids)
+    heads = rescored(side, ids)
     error = 1.01 * (side.anchors.shape[1] + 2) * 2.0**-24 * side.anchor_norms * side.candidate_norms.max()
     others = np.nextafter((near[:, -1] + error).astype(np.float32), np.float32(np.inf))
-    found = replace(found, bound=others if k < len(side.candidates) else np.full_like(others, -np.inf))
-    if not found.certified.all():
-        found = on_device(side, lambda setup: certify(found, side, setup))
-    return [lists_table(side, found, start)]
+    heads = replace(heads, bound=others if k < len(side.candidates) else np.full_like(others, -np.inf))
+    if not heads.certified.all():
+        heads = on_device(side, lambda scan: certify(heads, side, scan))
+    return [lists_table(side, heads, start)]
 
 
 def _flat_steps(problem: Problem) -> Steps[Problem]:
     load_faiss()  # fail before anything is read if FAISS is missing
     units = [
-        Unit((unit_name(direction, *rows),), partial(_search, direction, *rows))
+        Unit((unit_name(direction, *rows),), partial(_search_flat, direction, *rows))
         for direction in problem.directions
         for rows in blocks(problem.size(direction).anchors, ANCHOR_ROWS)
     ]

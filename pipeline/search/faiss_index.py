@@ -24,8 +24,8 @@ from jaxtyping import Float
 from aoq.pipeline.search.exact import exact_heads, lists_table, rescored
 from aoq.pipeline.search.faiss_build import Recipe, build_index, empty_index, hnsw, ivf, opened_index, sampled_rows
 from aoq.pipeline.search.faiss_flat import ANCHOR_ROWS, SLACK, load_faiss
-from aoq.pipeline.search.kept import Heads
 from aoq.pipeline.search.lists import from_arrow
+from aoq.pipeline.search.pool import Heads
 from aoq.pipeline.search.problem import Direction, Problem, Side, blocks
 from aoq.pipeline.search.units import Backend, Folder, Steps, Store, Unit, unit_name
 
@@ -42,9 +42,9 @@ _ABOUT = {
 ABOUT_FACTORY = 'approximate, by an index of FAISS such as "faiss:IVF256,Flat|nprobe=32", which is kept'
 NORMAL_QUANTILE = 1.959964
 """The 97.5 % quantile, so that the interval covers 95 %."""
-_DEVIATIONS = 3 * math.sqrt(3)
+_RECALL_DEVIATIONS = 3 * math.sqrt(3)
 """Standard errors by which the sample's recall must exceed the wanted one. A second sample, half as large, decides
-later; the difference of the two has sqrt(3) times the standard error, and three of those are hardly ever exceeded."""
+later; the difference of the two has sqrt(3) times the standard error, and hardly ever exceeds three times that."""
 STEP = 1.125
 """The chosen breadth exceeds the least sufficient one by at most this factor."""
 
@@ -59,11 +59,11 @@ def near_lists(index: Any, side: Side, parameters: str) -> Heads:
 
 @dataclass(frozen=True)
 class Indexed:
-    """A search by an index, for the recall `wanted`; without a folder `kept`, the index lasts as long as the store."""
+    """A search by an index, for the recall `wanted`; without a folder `indexes`, it lasts as long as its store."""
 
     name: str
     wanted: float
-    kept: Path | None
+    indexes: Path | None
     times: Mapping[Direction, int] = field(default_factory=lambda: {"i2t": 0, "t2i": 0})
     """How often each direction was searched more widely because its recall fell short."""
 
@@ -135,7 +135,7 @@ class Indexed:
         return [pa.table({"path": [str(folder)], "parameters": [parameters]})]
 
     def _built(self, direction: Direction, problem: Problem, store: Store) -> Path:
-        root = store.path / "indexes" if self.kept is None and isinstance(store, Folder) else self.kept
+        root = store.path / "indexes" if self.indexes is None and isinstance(store, Folder) else self.indexes
         if root is None:
             root = Path(mkdtemp(prefix="aoq-"))
             weakref.finalize(store, shutil.rmtree, root, ignore_errors=True)
@@ -152,13 +152,13 @@ class Indexed:
     def _recall(self, direction: Direction, problem: Problem, store: Store) -> list[pa.Table]:
         """Measure the recall of the written lists on a sample of anchors, a new one for each breadth."""
         whole, times = problem[direction], self.times[direction]
-        count, found = len(whole.anchors), []
+        count, scores = len(whole.anchors), []
         sample = sampled_rows(count, MEASURED_ON, seed=2 * times)
         for start, stop in blocks(count, ANCHOR_ROWS):
             if len(here := sample[(sample >= start) & (sample < stop)] - start):
-                found.append(from_arrow(store.read(unit_name(self._label(direction), start, stop))).scores[here])
-        last = exact_heads(whole.rows(sample)).scores[:, -1:]  # what reaches it belongs to the true list
-        recall = float((np.concatenate(found) >= last).mean())
+                scores.append(from_arrow(store.read(unit_name(self._label(direction), start, stop))).scores[here])
+        last = exact_heads(whole.rows(sample)).scores[:, -1:]  # a score that reaches it belongs to the true list
+        recall = float((np.concatenate(scores) >= last).mean())
         folder, parameters = self._index(direction, store)
         factory = self._recipe(direction, problem).factory
         index = {"factory": factory, "parameters": parameters, "key": folder.name}
@@ -176,7 +176,7 @@ class Indexed:
 
 
 def wilson_interval(recall: float, sampled: int, count: int) -> tuple[float, float]:
-    """Wilson's 95 % interval (1927), with anchors as trials.
+    """Return Wilson's 95 % interval (1927), with anchors as trials.
 
         (p + z²/2n ± z sqrt(p(1 - p)/n + z²/4n²)) / (1 + z²/n)
 
@@ -209,13 +209,13 @@ def choose_breadth(index: str, widest: int, measure: Measure, wanted: float, cou
 
     def is_enough(breadth: int) -> bool:
         nonlocal recall
-        found = measure(breadth)
-        recall, sampled = float(found.mean()), len(found)
+        fractions = measure(breadth)
+        recall, sampled = float(fractions.mean()), len(fractions)
         logger.info("%s=%d finds %.2f%% on %d anchors", index, breadth, 100 * recall, sampled)
         if sampled == count:
             return recall >= wanted
-        error = float(found.std(ddof=1)) * math.sqrt((count - sampled) / (count - 1) / sampled)
-        return recall - _DEVIATIONS * error >= wanted
+        error = float(fractions.std(ddof=1)) * math.sqrt((count - sampled) / (count - 1) / sampled)
+        return recall - _RECALL_DEVIATIONS * error >= wanted
 
     narrow, wide = beyond, min(max(beyond + 1, math.ceil(STEP * beyond)), widest)
     while not is_enough(wide):

@@ -20,7 +20,7 @@ class NegativeLists:
     sources: UInt8[np.ndarray, "anchors h"] | None = None
     """Fused tables only: bit m is set if member m lists the pair."""
     bound: Float32[np.ndarray, " anchors"] | None = None
-    """An upper bound for every candidate that was not scored exactly; None if no search gave one."""
+    """An upper bound for every candidate that was not scored exactly; None without a search."""
 
     def __len__(self) -> int:
         return len(self.negative_ids)
@@ -47,12 +47,12 @@ class NegativeLists:
         return replace(self, **{name: column[:, :depth] for name, column in columns.items() if column is not None})
 
     def keep(self, left: Bool[np.ndarray, "anchors h"]) -> NegativeLists:
-        """Keep the marked negatives, moved to the front; pad the rest."""
+        """Move the marked negatives to the front, and pad the rest."""
         left = left & (self.negative_ids >= 0)
         order = np.argsort(~left, axis=1, kind="stable")
-        kept = np.take_along_axis(left, order, axis=1)
-        ids = np.where(kept, np.take_along_axis(self.negative_ids, order, axis=1), np.int32(-1))
-        scores = np.where(kept, np.take_along_axis(self.scores, order, axis=1), np.float32(np.nan))
+        is_left = np.take_along_axis(left, order, axis=1)
+        ids = np.where(is_left, np.take_along_axis(self.negative_ids, order, axis=1), np.int32(-1))
+        scores = np.where(is_left, np.take_along_axis(self.scores, order, axis=1), np.float32(np.nan))
         return NegativeLists(ids, scores, self.positive_score)
 
 

@@ -24,19 +24,19 @@ class Positives:
     ) -> Positives:
         """Group pairs by the `count` anchors; the ids of an anchor's candidates rise."""
         order = np.lexsort((candidates, anchors))
-        return cls(candidates[order].astype(np.int32), offsets_of(np.bincount(anchors, minlength=count)))
+        return cls(candidates[order].astype(np.int32), group_offsets(np.bincount(anchors, minlength=count)))
 
     def rows(self, rows: Int64[np.ndarray, " some"]) -> Positives:
         """Select some anchors."""
         counts = np.diff(self.offsets)[rows]
-        offsets = offsets_of(counts)
+        offsets = group_offsets(counts)
         places = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], counts)
         return Positives(self.ids[places], offsets)
 
     def without(self, rows: Integer[np.ndarray, " anchors"]) -> Positives:
         """Remove one candidate per anchor, if it is present."""
-        kept = self.ids != np.repeat(rows, np.diff(self.offsets))
-        return Positives(self.ids[kept], np.concatenate([[0], np.cumsum(kept)])[self.offsets].astype(np.int64))
+        others = self.ids != np.repeat(rows, np.diff(self.offsets))
+        return Positives(self.ids[others], np.concatenate([[0], np.cumsum(others)])[self.offsets].astype(np.int64))
 
     @property
     def most(self) -> int:
@@ -44,44 +44,44 @@ class Positives:
 
     def lowest(self, scores: Float32[np.ndarray, " pairs"]) -> Float32[np.ndarray, " anchors"]:
         """Return each anchor's lowest score; NaN if it has none."""
-        found = np.full(len(self.offsets) - 1, np.nan, dtype=np.float32)
+        lowest = np.full(len(self.offsets) - 1, np.nan, dtype=np.float32)
         has = np.diff(self.offsets) > 0
-        found[has] = np.minimum.reduceat(scores, self.offsets[:-1][has]) if has.any() else []
-        return found
+        lowest[has] = np.minimum.reduceat(scores, self.offsets[:-1][has]) if has.any() else []
+        return lowest
 
 
-def pairs_of(given: Integer[np.ndarray, "*shape"], images: int, captions: int) -> Int32[np.ndarray, "pairs 2"]:
+def unique_pairs(positives: Integer[np.ndarray, "*shape"], images: int, captions: int) -> Int32[np.ndarray, "pairs 2"]:
     """Make unique pairs (image, caption), sorted by caption, then by image."""
-    if given.ndim == 1:
-        if len(given) != captions:
-            raise ValueError(f"{len(given)} captions are paired with images, but there are {captions} captions.")
-        if len(outside := np.flatnonzero((given < -1) | (given >= images))):
+    if positives.ndim == 1:
+        if len(positives) != captions:
+            raise ValueError(f"{len(positives)} captions are paired with images, but there are {captions} captions.")
+        if len(outside := np.flatnonzero((positives < -1) | (positives >= images))):
             raise ValueError(
-                f"caption {outside[0]} is paired with image {given[outside[0]]}, but images are numbered 0 to "
+                f"caption {outside[0]} is paired with image {positives[outside[0]]}, but images are numbered 0 to "
                 f"{images - 1} (-1: no image)."
             )
-        paired = np.flatnonzero(given >= 0)
-        return np.stack([given[paired], paired], axis=1).astype(np.int32)
-    if given.ndim != 2 or given.shape[1] != 2:
+        paired = np.flatnonzero(positives >= 0)
+        return np.stack([positives[paired], paired], axis=1).astype(np.int32)
+    if positives.ndim != 2 or positives.shape[1] != 2:
         raise ValueError(
-            f"positives have shape {given.shape}; give (n, 2) rows (image, caption), or one image per caption."
+            f"positives have shape {positives.shape}; give (n, 2) rows (image, caption), or one image per caption."
         )
-    for name, rows, count in (("image", given[:, 0], images), ("caption", given[:, 1], captions)):
+    for name, rows, count in (("image", positives[:, 0], images), ("caption", positives[:, 1], captions)):
         if len(outside := np.flatnonzero((rows < 0) | (rows >= count))):
             raise ValueError(
                 f"pair {outside[0]} names {name} {rows[outside[0]]}, but {name}s are numbered 0 to {count - 1}."
             )
-    keys = _distinct(given[:, 1].astype(np.int64) * images + given[:, 0])
+    keys = _distinct(positives[:, 1].astype(np.int64) * images + positives[:, 0])
     return np.stack([keys % images, keys // images], axis=1).astype(np.int32)
 
 
 def _distinct(keys: Int64[np.ndarray, " some"]) -> Int64[np.ndarray, " different"]:
-    """Sort keys and leave out repeats."""
+    """Sort keys and drop repeats."""
     keys = np.sort(keys)  # np.unique hashes, and takes half a minute for six million
     return keys[np.diff(keys, prepend=-1) > 0]
 
 
-def both_ways(pairs: Integer[np.ndarray, "given 2"]) -> Int32[np.ndarray, "pairs 2"]:
+def both_ways(pairs: Integer[np.ndarray, "rows 2"]) -> Int32[np.ndarray, "pairs 2"]:
     """Return the pairs within one set in both orders, each once, without pairs of a row with itself.
 
     >>> both_ways(np.array([[0, 2], [1, 1], [2, 0]])).tolist()
@@ -97,34 +97,34 @@ def with_itself(pairs: Int32[np.ndarray, "pairs 2"], rows: int) -> Int32[np.ndar
     return np.concatenate([pairs, np.repeat(np.arange(rows, dtype=np.int32)[:, None], 2, axis=1)])
 
 
-def positive_pairs_of(
+def matching_pairs(
     image_of: Integer[np.ndarray, " captions"], identity: Integer[np.ndarray, " images"] | None = None
 ) -> Int32[np.ndarray, "pairs 2"]:
     """Pair each caption with its image and with all images of the same `identity`.
 
-    >>> positive_pairs_of(np.array([0, 1, 2], np.int32), np.array([5, 6, 5], np.int32)).tolist()
+    >>> matching_pairs(np.array([0, 1, 2], np.int32), np.array([5, 6, 5], np.int32)).tolist()
     [[0, 0], [2, 0], [1, 1], [0, 2], [2, 2]]
     """
     if identity is None:
         return np.stack([image_of, np.arange(len(image_of))], axis=1).astype(np.int32)
-    return pairs_of_one_number(identity, identity[image_of])
+    return pairs_by_number(identity, identity[image_of])
 
 
-def pairs_of_one_number(
+def pairs_by_number(
     images: Integer[np.ndarray, " images"], captions: Integer[np.ndarray, " captions"]
 ) -> Int32[np.ndarray, "pairs 2"]:
-    """Pair each caption with the images of its number, sorted by caption, then by image."""
+    """Pair each caption with the images that have its number, sorted by caption, then by image."""
     order = np.argsort(images, kind="stable")
     first, after = (np.searchsorted(images[order], captions, side) for side in ("left", "right"))
     counts = after - first
-    places = np.arange(counts.sum()) + np.repeat(first - offsets_of(counts)[:-1], counts)
+    places = np.arange(counts.sum()) + np.repeat(first - group_offsets(counts)[:-1], counts)
     return np.stack([order[places], np.repeat(np.arange(len(captions)), counts)], axis=1).astype(np.int32)
 
 
-def offsets_of(counts: Integer[np.ndarray, " groups"]) -> Int64[np.ndarray, " groups_and_one"]:
+def group_offsets(counts: Integer[np.ndarray, " groups"]) -> Int64[np.ndarray, " groups_and_one"]:
     """Return the offsets at which groups of these sizes start, and at which the last one ends.
 
-    >>> offsets_of(np.array([2, 0, 1])).tolist()
+    >>> group_offsets(np.array([2, 0, 1])).tolist()
     [0, 2, 2, 3]
     """
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float32, Float64, Int64, Integer
 
 from aoq.pipeline.engine import in_parallel
-from aoq.pipeline.search.positives import Positives, both_ways, pairs_of, with_itself
+from aoq.pipeline.search.positives import Positives, both_ways, unique_pairs, with_itself
 
 Direction = Literal["i2t", "t2i"]
 DIRECTIONS: tuple[Direction, ...] = ("i2t", "t2i")
@@ -146,7 +146,7 @@ class Problem:
             raise ValueError(
                 "one_set takes one array of vectors and one h; give the array as both sides, and h_images=0."
             )
-        pairs = pairs_of(self.positives, len(self.images), len(self.captions))
+        pairs = unique_pairs(self.positives, len(self.images), len(self.captions))
         object.__setattr__(self, "positives", both_ways(pairs) if self.one_set else pairs)
         if min(self.h_captions, self.h_images) < 0 or not self.directions:
             raise ValueError(
@@ -191,11 +191,11 @@ class Problem:
     def sha256(self) -> str:
         """Hash all vectors, pairs and depths."""
         shape = self.images.shape, self.captions.shape, self.h_captions, self.h_images
-        found = sha256(repr((*shape, "one set") if self.one_set else shape).encode())
+        hasher = sha256(repr((*shape, "one set") if self.one_set else shape).encode())
         for rows in (self.positives, self.images, self.captions):
             for start, stop in blocks(len(rows), READ_ROWS):
-                found.update(np.ascontiguousarray(rows[start:stop]).data)
-        return found.hexdigest()
+                hasher.update(np.ascontiguousarray(rows[start:stop]).data)
+        return hasher.hexdigest()
 
     @cached_property
     def row_norms(self) -> tuple[Float64[np.ndarray, " images"], Float64[np.ndarray, " captions"]]:
@@ -221,7 +221,7 @@ def longest_lists(
     >>> longest_lists(np.array([0, 0, 1]), 2, 3)
     {'i2t': 2, 't2i': 1}
     """
-    pairs = pairs_of(positives, images, captions)
+    pairs = unique_pairs(positives, images, captions)
     pairs = with_itself(both_ways(pairs), images) if one_set else pairs
     fewest = (int(np.bincount(rows, minlength=n).min()) for rows, n in zip(pairs.T, (images, captions), strict=True))
     return {"i2t": captions - next(fewest), "t2i": images - next(fewest)}

@@ -15,21 +15,21 @@ import torch
 from jaxtyping import Float, Float32, Float64, Int64
 from torch import Tensor
 
-from aoq.pipeline.engine import find_device
+from aoq.pipeline.engine import CHOOSE_CPU, find_device
 from aoq.pipeline.search.device import (
     Arithmetic,
     Operand,
-    Room,
+    Tiling,
     arithmetics,
-    errors_of,
-    floors_of,
+    choose_tiling,
+    marked_places,
     multiply,
-    places_of,
-    room_on,
+    product_errors,
+    product_floors,
     scores_on,
     to_device,
 )
-from aoq.pipeline.search.kept import KEY_BYTES, Kept, width_for
+from aoq.pipeline.search.pool import KEY_BYTES, Pool, width_for
 from aoq.pipeline.search.problem import FIRST_DEVIATIONS, Side, blocks
 
 _PROBED = 256
@@ -41,17 +41,17 @@ Near = Float[Tensor, "rows columns"]
 class Edge:
     """The rows or the columns of a tile: vectors, error bounds of their products, and the pairs that they keep.
 
-    They are candidates `first`, `first` + 1, … of the other edge. `kept` is None if their lists are not wanted.
+    They are candidates `first`, `first` + 1, … of the other edge. `pool` is None if their lists are not wanted.
     """
 
     block: Operand
     errors: Float64[Tensor, " vectors"]
-    kept: Kept | None
+    pool: Pool | None
     first: int
 
     def __getitem__(self, some: slice) -> Edge:
-        kept = None if self.kept is None else self.kept[some]
-        return Edge(self.block[some], self.errors[some], kept, self.first + some.start)
+        pool = None if self.pool is None else self.pool[some]
+        return Edge(self.block[some], self.errors[some], pool, self.first + some.start)
 
 
 @dataclass(eq=False)
@@ -59,7 +59,7 @@ class Scan:
     """Scans tiles on a device, in one arithmetic, with buffers that are reused."""
 
     device: torch.device
-    room: Room
+    tiling: Tiling
     how: Arithmetic
     _resident: dict[int, Operand] = field(default_factory=dict, repr=False)
     _reused: dict[str, Tensor] = field(default_factory=dict, repr=False)
@@ -68,14 +68,14 @@ class Scan:
     def of(cls, side: Side, shrink: int = 1) -> Scan:
         """Choose device, tile size and arithmetic for these vectors."""
         device = find_device(side.device)
-        room = room_on(device, side.memory, shrink)
-        return cls(device, room, choose_arithmetic(side, device, room))
+        tiling = choose_tiling(device, side.memory, shrink)
+        return cls(device, tiling, choose_arithmetic(side, device, tiling))
 
     def limits(self, side: Side, deviations: float = FIRST_DEVIATIONS) -> Float32[Tensor, " anchors"]:
         """Take, for each anchor, the approximate product of the chosen rank in the sample."""
         sample, rank = _sample(side, self.how, self.device, deviations)
         limits = []
-        for start, stop in blocks(len(side.anchors), max(1, self.room.rows * self.room.columns // len(sample))):
+        for start, stop in blocks(len(side.anchors), max(1, self.tiling.rows * self.tiling.columns // len(sample))):
             near = multiply(self.how.prepare(to_device(side.anchors[start:stop], self.device)), sample.near)
             limits.append(near.topk(rank, sorted=False).values.amin(1).float())
         return torch.cat(limits)
@@ -83,17 +83,17 @@ class Scan:
     def sweep(
         self,
         side: Side,
-        kept: Kept | None,
+        pool: Pool | None,
         limits: Float32[Tensor, " candidates"] | None = None,
         h: int = 0,
         first: int = 0,
-    ) -> Iterator[Kept | None]:
+    ) -> Iterator[Pool | None]:
         """Compare these anchors with all candidates, tile by tile, and yield what the candidates of each tile keep.
 
-        Anchors keep candidates in `kept`. With `limits`, candidates keep anchors too, for lists of h, numbered from
+        Anchors keep candidates in `pool`. With `limits`, candidates keep anchors too, for lists of h, numbered from
         `first`.
         """
-        columns = self.room.columns
+        columns = self.tiling.columns
         if limits is not None:
             columns = max(1, min(columns, side.memory // 8 // (KEY_BYTES * width_for(h, len(side.anchors)))))
         anchors = Operand.of(side.anchors, side.anchor_norms, self.how, self.device)
@@ -101,12 +101,12 @@ class Scan:
         owners, own = np.repeat(np.arange(len(counts)), counts)[order], side.positives.ids[order].astype(np.int64)
         for start, stop in blocks(len(side.candidates), columns):
             candidates = self._candidates(side, start, stop)
-            others = None if limits is None else Kept.nothing(limits[start:stop], h, len(side.anchors))
+            others = None if limits is None else Pool.empty(limits[start:stop], h, len(side.anchors))
             some = slice(*np.searchsorted(own, [start, stop]))
-            for top, bottom in blocks(len(anchors), self.room.rows):
-                ours, mine = anchors[top:bottom], None if kept is None else kept[top:bottom]
-                rows = Edge(ours, errors_of(ours, candidates, self.how), mine, first + top)
-                ends = Edge(candidates, errors_of(candidates, ours, self.how), others, start)
+            for top, bottom in blocks(len(anchors), self.tiling.rows):
+                ours, mine = anchors[top:bottom], None if pool is None else pool[top:bottom]
+                rows = Edge(ours, product_errors(ours, candidates, self.how), mine, first + top)
+                ends = Edge(candidates, product_errors(candidates, ours, self.how), others, start)
                 near = self._reuse("near", (bottom - top, stop - start), self.how.dtype)
                 multiply(ours.near, candidates.near, out=near)
                 here = (owners[some] >= top) & (owners[some] < bottom)
@@ -116,18 +116,18 @@ class Scan:
             yield others
 
     def _candidates(self, side: Side, start: int, stop: int) -> Operand:
-        """Move candidates to the device; they stay on a GPU that has room for all of them."""
+        """Move candidates to the device; they stay on a GPU if `tiling.resident` allows it."""
         known = self._resident.get(start)
         if known is None or len(known) != stop - start:
             known = Operand.of(side.candidates[start:stop], side.candidate_norms[start:stop], self.how, self.device)
-            if 2 * side.candidates.nbytes <= self.room.resident:
+            if 2 * side.candidates.nbytes <= self.tiling.resident:
                 self._resident[start] = known
         return known
 
     def _select(self, near: Near, rows: Edge, columns: Edge) -> None:
         """Keep the pairs of a tile. If they are too many, keep those of its first half first, which raises limits."""
         places = self._reaching(near, rows, columns)
-        if len(places) <= self.room.pairs and self._keep(near, rows, columns, places):
+        if len(places) <= self.tiling.pairs and self._keep(near, rows, columns, places):
             return
         for half in (slice(0, max(near.shape) // 2), slice(max(near.shape) // 2, max(near.shape))):
             if near.shape[0] > near.shape[1]:
@@ -138,32 +138,32 @@ class Scan:
     def _reaching(self, near: Near, rows: Edge, columns: Edge) -> Int64[Tensor, " pairs"]:
         """Find the pairs that may reach a limit; NaN counts as reaching it, so that `_check` sees it."""
         floors = [
-            floors_of(edge.kept.limits, edge.errors, self.how) for edge in (rows, columns) if edge.kept is not None
+            product_floors(edge.pool.limits, edge.errors, self.how) for edge in (rows, columns) if edge.pool is not None
         ]
-        least = floors[-1] if rows.kept is None else floors[0].unsqueeze(1)
+        least = floors[-1] if rows.pool is None else floors[0].unsqueeze(1)
         if len(floors) == 2:
             least = torch.minimum(least, floors[1], out=self._reuse("least", tuple(near.shape), self.how.dtype))
         below = torch.lt(near, least, out=self._reuse("below", tuple(near.shape), torch.bool))
-        return places_of(below.logical_not_())
+        return marked_places(below.logical_not_())
 
     def _keep(self, near: Near, rows: Edge, columns: Edge, places: Int64[Tensor, " pairs"]) -> bool:
-        """Score pairs exactly and keep those that reach a limit; return False if an edge has no room for them."""
+        """Score pairs exactly and keep those that reach a limit; return False if they do not fit into a pool."""
         row, column = places // near.shape[1], places % near.shape[1]
         sides = [
-            (edge.kept, own, others + first)
+            (edge.pool, own, others + first)
             for edge, own, others, first in ((rows, row, column, columns.first), (columns, column, row, rows.first))
-            if edge.kept is not None
+            if edge.pool is not None
         ]
-        if any(kept.has_no_room(own) for kept, own, _ in sides):
+        if any(pool.would_overflow(own) for pool, own, _ in sides):
             return False
         one, other = rows.block, columns.block
         scores = scores_on((one.vectors, other.vectors), (one.norms, other.norms), (row, column))
         self._check(near[row, column].double(), scores.double(), rows.errors[row])
-        reached = [kept.reached(own, scores) for kept, own, _ in sides]
-        for (kept, own, others), some in zip(sides, reached, strict=True):
+        reached = [pool.reached(own, scores) for pool, own, _ in sides]
+        for (pool, own, others), some in zip(sides, reached, strict=True):
             if any(each is None for each in reached):
                 return False
-            kept.add(own[some], others[some], scores[some])
+            pool.add(own[some], others[some], scores[some])
         return True
 
     def _check(self, near: Tensor, scores: Tensor, errors: Tensor) -> None:
@@ -171,8 +171,8 @@ class Scan:
         allowed = errors + (self.how.result + 2.0**-22) * (scores.abs() + errors) + 2.0**-149
         if not bool(((near - scores).abs() <= allowed).all()):
             raise OSError(
-                f"{self.device} computed products whose errors exceed what {self.how.name} allows; no list was made; "
-                "check the device, or search with [engine] device = cpu."
+                f"{self.device} computed products whose errors exceed the bound of {self.how.name}; no list was made; "
+                f"check the device, or {CHOOSE_CPU}."
             )
 
     def _reuse(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -183,7 +183,7 @@ class Scan:
         return self._reused[name][:size].view(*shape)
 
 
-def choose_arithmetic(side: Side, device: torch.device, room: Room) -> Arithmetic:
+def choose_arithmetic(side: Side, device: torch.device, tiling: Tiling) -> Arithmetic:
     """Choose the arithmetic with the least total cost of products and exact scores.
 
     If the vectors have collapsed, the error of a coarse product exceeds the differences between scores, so most pairs
@@ -197,8 +197,8 @@ def choose_arithmetic(side: Side, device: torch.device, room: Room) -> Arithmeti
         near = multiply(anchors.near, sample.near)
         limits = near.topk(rank, sorted=False).values.amin(1).float()
         above = torch.nextafter(limits, torch.full_like(limits, torch.inf))  # many ties raise limits during the scan
-        left_open = near >= floors_of(above, errors_of(anchors, sample, how), how)[:, None]
-        costs.append(how.cost + room.scoring * float(left_open.float().mean()))
+        left_open = near >= product_floors(above, product_errors(anchors, sample, how), how)[:, None]
+        costs.append(how.cost + tiling.scoring * float(left_open.float().mean()))
     return able[int(np.argmin(costs))]
 
 

@@ -52,7 +52,7 @@ def score_pairs(
 ) -> Float32[np.ndarray, " pairs"]:
     """Score `ones[pairs[0]]` with `others[pairs[1]]`; `norms` are upper bounds of the norms of both sides."""
     scores = np.empty(len(pairs[0]), np.float32)
-    in_parallel(_score, len(scores), *map(_read_only, (ones, others, *norms, *pairs)), scores)
+    in_parallel(_write_scores, len(scores), *map(_read_only, (ones, others, *norms, *pairs)), scores)
     for pair in np.flatnonzero(np.isnan(scores)):
         scores[pair] = sum_exactly(ones[pairs[0][pair]], others[pairs[1][pair]])
     return scores
@@ -92,7 +92,7 @@ def _read_only(array: np.ndarray) -> np.ndarray:
 
 @compiled()
 @no_type_check
-def _score(
+def _write_scores(
     start: int, stop: int, ones: Any, others: Any, norms: Any, other_norms: Any, rows: Any, columns: Any, scores: Any
 ) -> None:
     """Write the scores of these pairs; NaN if only exact arithmetic decides."""

@@ -24,9 +24,9 @@ _CHECKSUM_BYTES = sha256().digest_size
 
 @dataclass(frozen=True)
 class Folder:
-    """Arrow files, each with a checksum of its content, its name and the job that it is `of`.
+    """Arrow files, each with a checksum of its content, its name and its job, `of`.
 
-    A file appears whole or not at all, and is read only if it is unchanged and belongs to the same job.
+    A file appears whole or not at all, and is read only if it is unchanged and belongs to this job.
     """
 
     path: Path
@@ -74,8 +74,8 @@ class Folder:
         """Check the hash once, and again if the file has changed; a missing file is not whole."""
         if not (path := self._file(name)).is_file():
             return False
-        found = path.stat()
-        return _is_whole(self, name, (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
+        stat = path.stat()
+        return _is_whole(self, name, (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
 
 
 @lru_cache(maxsize=2**16)
@@ -87,11 +87,11 @@ def _is_whole(folder: Folder, name: str, stamp: tuple[int, ...]) -> bool:
 
 def _checksum(file: BinaryIO, of: str, name: str, size: int) -> bytes:
     """Hash the first `size` bytes, and leave the file position after them."""
-    found = sha256(f"{of}\0{name}\0".encode())
+    hasher = sha256(f"{of}\0{name}\0".encode())
     while block := file.read(min(size, 2**20)):
-        found.update(block)
+        hasher.update(block)
         size -= len(block)
-    return found.digest()
+    return hasher.digest()
 
 
 @dataclass(eq=False)
@@ -114,8 +114,6 @@ class MemoryStore:
 
 
 Store = Folder | MemoryStore
-
-
 _Job = TypeVar("_Job")
 RECALL_FLOOR = 0.95
 """Default fraction of the true lists that an approximate search must find."""
@@ -142,14 +140,13 @@ class Unit(Generic[_Job]):
 def unit_name(kind: str, start: int, stop: int) -> str:
     """Name a table of the rows from `start` to before `stop`; names sort as rows do.
 
-    The lists of a direction (`lists_table`) are of the kind "i2t" or "t2i".
+    The lists of a direction (`lists_table`) have the kind "i2t" or "t2i".
     """
     return f"{kind}-{start:09d}-{stop:09d}"
 
 
 Steps = Sequence[Sequence[Unit[_Job]]]
 """The units of a step depend on earlier steps, but not on each other."""
-
 
 Runner = Callable[[Steps[_Job], _Job, Store, Progress], None]
 
@@ -197,7 +194,7 @@ def exact(store: Store, direction: Direction) -> Mapping[str, Any]:
 
 
 def list_bytes(problem: Problem) -> float:
-    """Bytes of all lists as they are written."""
+    """Return the bytes of all lists as they are written."""
     sizes = (problem.size(direction) for direction in problem.directions)
     return float(sum(size.anchors * (8 * size.h + 12) for size in sizes))
 
@@ -214,15 +211,15 @@ class Backend:
     about: str
     plan: Callable[[Problem], Steps[Problem]]
     guarantee: Callable[[Store, Direction], Mapping[str, Any]] = exact
-    """Guarantee of a direction's lists, read once all units are done."""
+    """Return the guarantee of a direction's lists, once all units are done."""
     costs: Callable[[Problem], Mapping[str, float]] | None = None
     """Floating-point operations of each step by name, in order; None if unknown."""
     work_bytes: Callable[[Problem], float] = list_bytes
     """Bytes that the units write during the search, not counted in `problem.memory`."""
     widened: Callable[[Problem, Store, Sequence[Direction]], Backend | None] = lambda *_: None
-    """Return a backend that searches directions whose recall fell short more widely, or None."""
+    """Return a backend that searches more widely where recall fell short, or None."""
     is_small: Callable[[Problem], bool] = never
-    """Return whether a job takes seconds, so that its tables may stay in memory."""
+    """Return whether a job is so short that its tables may stay in memory."""
 
     @property
     def is_exact(self) -> bool:

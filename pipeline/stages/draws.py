@@ -18,7 +18,7 @@ from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.search.positives import positive_pairs_of
+from aoq.pipeline.search.positives import matching_pairs
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
 from aoq.pipeline.stages.chain import Chain
 from aoq.pipeline.stages.splits import fingerprint, open_pairs
@@ -52,7 +52,7 @@ def table_draws(chain: Chain, split: Split, training: Training) -> dict[str, Any
     (table, view), sampling = open_student_table(chain), chain.experiment.sampling
     draws: dict[str, Any] = {}
     if sampling.batches is not None:
-        pairs, true = positive_pairs_of(split.image_of), positive_pairs_of(split.image_of, split.identity)
+        pairs, true = matching_pairs(split.image_of), matching_pairs(split.image_of, split.identity)
         lists = meeting_lists(table, pairs, true=true, view=view, ranks=sampling.batch_ranks)
         community = sampling.community or COMMUNITY
         draws["mined"] = MinedBatches(lists, training.batch_size, chain.experiment.seed, community)

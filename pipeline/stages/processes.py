@@ -25,8 +25,8 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.console import log_to_console
-from aoq.pipeline.engine import Engine, how_it_ended
-from aoq.pipeline.on_ray import check_nodes, connected, node_name, room_for
+from aoq.pipeline.engine import Engine, describe_exit
+from aoq.pipeline.on_ray import check_nodes, connected, node_name, required_resources
 from aoq.pipeline.training.processes import Processes
 
 Work = Callable[[Processes, Engine], Any]
@@ -106,7 +106,7 @@ def _here(engine: Engine, part: Work) -> Any:
             rank, failure = error.get_first_failure()
             reports = ((int(file.stem), *json.loads(file.read_text())) for file in Path(logs).glob("*.error"))
             failures: dict[int, Any] = {number: PASSED_ON[kind](text) for number, kind, text in reports}
-            raise _reason(failures or {rank: f"{how_it_ended(failure.exitcode)}."}) from None
+            raise _reason(failures or {rank: f"{describe_exit(failure.exitcode)}."}) from None
 
 
 def _rank(engine: Engine, part: Work, errors: Path | None, environ: Mapping[str, str], log: Any) -> Any:
@@ -133,7 +133,7 @@ def _on_ray(engine: Engine, folder: Path, part: Work) -> tuple[Any, dict[str, li
 
     with connected(engine.ray_address) as ray:
         engine, count = replace(engine, threads=engine.threads or 1), engine.processes
-        takes = room_for(ray, engine.device, engine.threads, count=count)
+        takes = required_resources(ray, engine.device, engine.threads, count=count)
         check_nodes(ray, takes, folder)
         host = ray.util.get_node_ip_address()
         store = TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=TIMEOUT)

@@ -20,7 +20,7 @@ from aoq.pipeline.config.section import explain_refusal
 from aoq.pipeline.data.noise import read_clean_pairs
 from aoq.pipeline.reading import host_array
 from aoq.pipeline.search.lists import NegativeLists, to_arrow
-from aoq.pipeline.search.positives import pairs_of
+from aoq.pipeline.search.positives import unique_pairs
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables import files
 from aoq.pipeline.tables.contents import TableContents
@@ -216,7 +216,7 @@ def _pairs(given: Any, images: int, captions: int) -> Pairs:
     rows = host_array(given, "positives")
     if rows.size and rows.dtype.kind not in "iu":
         raise ValueError(f"positives are {rows.dtype} of shape {rows.shape}; give integer rows (image, caption).")
-    return pairs_of(rows if rows.size else np.empty((0, 2), np.int32), images, captions)
+    return unique_pairs(rows if rows.size else np.empty((0, 2), np.int32), images, captions)
 
 
 def _data_frame(lists: NegativeLists, **more: np.ndarray) -> Any:

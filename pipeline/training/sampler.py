@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float32, Float64, Int32, Int64, Integer
 from aoq.pipeline.config.section import check_registered
 from aoq.pipeline.config.tables import check_windows
 from aoq.pipeline.losses import Offline
-from aoq.pipeline.search.positives import Positives, pairs_of, positive_pairs_of, with_itself
+from aoq.pipeline.search.positives import Positives, matching_pairs, unique_pairs, with_itself
 from aoq.pipeline.search.problem import DIRECTIONS, READ_ROWS, Direction, blocks
 from aoq.pipeline.tables.pairs import SIDES, is_among, listed_keys, pair_keys, positives_of
 from aoq.pipeline.training.drawable import Drawable
@@ -102,7 +102,7 @@ class Sampler:
         one_set: bool = False,
     ) -> None:
         images, captions = len(i2t.ids), len(t2i.ids)
-        self.pairs = pairs_of(positives, images, captions)
+        self.pairs = unique_pairs(positives, images, captions)
         i2t.require_negatives("i2t", self.pairs[:, 0])
         t2i.require_negatives("t2i", self.pairs[:, 1])
         check_windows(windows)
@@ -114,7 +114,7 @@ class Sampler:
         self._images_of = positives_of("t2i", self.pairs, captions)
         self._captions_of = positives_of("i2t", self.pairs, images)
         if identity is not None:
-            own = positive_pairs_of(positives, identity)
+            own = matching_pairs(positives, identity)
             keys = np.unique(pair_keys(own[:, 0], own[:, 1], captions))
         self._true = keys
         check_registered("strategy", strategy, STRATEGIES)

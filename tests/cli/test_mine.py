@@ -124,7 +124,7 @@ def test_what_was_begun_for_other_pairs_is_not_used(run, files):
     """The vectors are the same, but who is a negative is not."""
     np.save("pairs.npy", np.repeat(np.arange(IMAGES), EACH)[::-1])
     refused = run("--pairs", "pairs.npy", "--search", "faiss:IVF8,Flat|nprobe=1", "--recall-floor", 1, code=1)
-    assert "mining.recall_floor is 100.0%" in refused.stderr
+    assert "the recall floor is 100.0%" in refused.stderr
     assert any((files / ".table.work" / "shards").iterdir())  # a lower floor would go on with these
     np.save("pairs.npy", np.repeat(np.arange(IMAGES), EACH))
     mined = run("--pairs", "pairs.npy", "--search", "faiss:IVF8,Flat|nprobe=1", "--recall-floor", 0.01)

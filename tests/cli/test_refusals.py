@@ -82,7 +82,7 @@ mine $D $E item.npy item.npy out --unpaired :: IMAGES and CAPTIONS are the same 
 mine $D $E query.npy document.npy out --pairs pairs.qrels --image-ids item_ids.txt :: 25 image ids are given for 12
 batches table out --batch-size 8 --ranks 3 :: '3' is not START:STOP, such as 30:130
 batches table out --batch-size 8 --ranks 5:5 :: 0 <= START < STOP; got 5:5
-batches table out --batch-size 8 --ranks 12:20 :: begin after the table's 6 of i2t
+batches table out --batch-size 8 --ranks 12:20 :: exceed the table's 6 per i2t list
 batches table out --batch-size 8 --write-shards :: give --data, or --image-root and --texts
 diff table table --depth 999 :: a depth of 999 is asked for
 estimate :: give IMAGES and CAPTIONS, or --experiment NAME

@@ -74,7 +74,7 @@ def test_a_generated_world_knows_what_is_true_of_what(tmp_path):
         ("relevance_x", "caption_id,image_id,direction\n1,1,both\n", "direction is 'both'; write i2t or t2i"),
         ("judgements", "image_id,caption_id,score\n1,3,good\n", "table with the columns image_id, caption_id, score"),
         ("judgements", "image_id,caption_id,score\n1,3,1\n1,4,inf\n", r"row 1 \(from 0\) has no finite score"),
-        ("judgements", "image_id,caption_id,score\n1,3,nan\n", "column 'score' is of null, and double is needed"),
+        ("judgements", "image_id,caption_id,score\n1,3,nan\n", "column 'score' has type null, and double is needed"),
     ],
 )
 def test_a_table_that_does_not_fit_is_refused(folder, name, text, message):

@@ -134,7 +134,7 @@ def test_hostile_files_are_refused(write_split, tmp_path, monkeypatch):
         open_split(folder, "train")
     (folder / "train_pairs.npy").rmdir()
     os.truncate(folder / "train_ims.npy", 200)
-    with pytest.raises(ValueError, match=r"train_ims.npy is damaged .* takes 120 bytes, and 72 are there"):
+    with pytest.raises(ValueError, match=r"train_ims.npy is damaged .* takes 120 bytes, and the file has 72"):
         open_split(folder, "train")
     (write_split() / "train_caps.txt").unlink()
     (folder / "train_caps.txt").symlink_to("/dev/zero")

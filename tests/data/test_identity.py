@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from aoq.pipeline.data.check import examine_folder
 from aoq.pipeline.data.folder import first_images, open_split, split_fingerprint
-from aoq.pipeline.search.positives import positive_pairs_of
+from aoq.pipeline.search.positives import matching_pairs
 from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.training.drawable import Drawable
@@ -49,7 +49,7 @@ def test_a_split_has_its_identities(folder):
 def test_pairs_by_definition(identity, drawn):
     images = len(identity)
     image_of = drawn.draw(st.lists(st.integers(0, images - 1), max_size=10))
-    result = positive_pairs_of(np.array(image_of, np.int32), np.array(identity, np.int32)).tolist()
+    result = matching_pairs(np.array(image_of, np.int32), np.array(identity, np.int32)).tolist()
     every = [[i, c] for c, own in enumerate(image_of) for i in range(images) if identity[i] == identity[own]]
     assert result == every
 

@@ -8,7 +8,7 @@ import torch
 
 from aoq.pipeline.search import scan
 from aoq.pipeline.search.backends import search_problem
-from aoq.pipeline.search.device import arithmetics, room_on
+from aoq.pipeline.search.device import arithmetics, choose_tiling
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from tests.search.problems import KINDS, NAMES, check_pinned, check_products
 
@@ -57,10 +57,10 @@ def expected():
 @pytest.mark.parametrize("search", ["onepass", "faiss-flat"])
 def test_many_tiles_have_the_lists_of_the_cpu(device, search, expected, monkeypatch):
     def little_room(*given):
-        room = room_on(*given)
+        room = choose_tiling(*given)
         return room._replace(rows=room.rows // 16, columns=room.columns // 8)  # 512 x 2048 on a GPU
 
-    monkeypatch.setattr(scan, "room_on", little_room)
+    monkeypatch.setattr(scan, "choose_tiling", little_room)
     assert_same(search_problem(clusters(device.type), search=search).lists, expected)
 
 

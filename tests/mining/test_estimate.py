@@ -55,7 +55,7 @@ def test_seconds_are_those_of_the_piece_scaled_by_operations(problem, monkeypatc
         assert (len(piece.images), len(piece.captions)) in {(550, 825), (64, 64)}
         return {"reading the vectors": 0.1, "one": 3.0, "two": 1.0, "writing the table": 0.5}, 100
 
-    monkeypatch.setattr(estimating, "_mine", measure)
+    monkeypatch.setattr(estimating, "_time_mining", measure)
     backend = replace(
         BACKENDS["onepass"],
         name="toy",

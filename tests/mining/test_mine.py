@@ -14,7 +14,7 @@ import torch
 from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search import exact, faiss_flat, scan
 from aoq.pipeline.search.backends import BACKENDS
-from aoq.pipeline.search.device import Room
+from aoq.pipeline.search.device import Tiling
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.units import Folder
 from aoq.pipeline.tables.table import read_table
@@ -60,8 +60,8 @@ def cut(monkeypatch):
         monkeypatch.setattr(exact, "SMALL", 0)
         monkeypatch.setattr(faiss_flat, "ANCHOR_ROWS", block)
         monkeypatch.setattr(exact, "IMAGE_ROWS", tile_images)
-        room = Room(tile_images, tile_captions, 0, 14.0, 2**18)
-        monkeypatch.setattr(scan, "room_on", lambda device, memory, shrink: room)
+        room = Tiling(tile_images, tile_captions, 0, 14.0, 2**18)
+        monkeypatch.setattr(scan, "choose_tiling", lambda device, memory, shrink: room)
 
     return into
 

@@ -14,7 +14,7 @@ import torch
 from aoq.pipeline.engine import products_in
 from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search.backends import search_problem
-from aoq.pipeline.search.device import Arithmetic, Operand, errors_of, floors_of
+from aoq.pipeline.search.device import Arithmetic, Operand, product_errors, product_floors
 from aoq.pipeline.search.problem import Direction, Problem
 from aoq.pipeline.search.scores import sum_exactly
 from aoq.pipeline.tables.table import NegativeTable, read_table
@@ -85,10 +85,10 @@ def check_products(how: Arithmetic, device: torch.device, count: int, size: int,
     one, other = (Operand.of(side, np.linalg.norm(side.astype(np.float64), axis=1), how, device) for side in sides)
     with products_in("tf32" if how.name == "tf32" else "float32"):
         near = one.near @ other.near.T
-    exact, errors = one.vectors.double() @ other.vectors.double().T, errors_of(one, other, how)[:, None]
+    exact, errors = one.vectors.double() @ other.vectors.double().T, product_errors(one, other, how)[:, None]
     assert ((near.double() - exact).abs() <= errors + how.result * (exact.abs() + errors)).all()
     for column in range(0, count, 7):
-        assert (near[:, column] >= floors_of(exact[:, column].float(), errors[:, 0], how)).all()
+        assert (near[:, column] >= product_floors(exact[:, column].float(), errors[:, 0], how)).all()
 
 
 def problem_named(name: str) -> Problem:

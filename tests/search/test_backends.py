@@ -32,7 +32,7 @@ def test_in_memory_approximate_lists_are_those_of_the_table(problem, tmp_path, m
         for column in ("negative_ids", "scores", "positive_score"):
             np.testing.assert_array_equal(getattr(found.lists[direction], column), getattr(table[direction], column))
         assert found.guarantees[direction].items() <= table.manifest["directions"][direction].items()
-    with pytest.raises(ValueError, match=r"mining.recall_floor is 100.0%"):
+    with pytest.raises(ValueError, match=r"the recall floor is 100.0%"):
         search_problem(problem, search=search, recall_floor=1.0)
 
 
@@ -55,7 +55,7 @@ def test_rows_that_an_index_cannot_fill_are_short(problem, tmp_path):
     ("search", "message"),
     [
         ("faiss:Nonsense", r"FAISS cannot build 'Nonsense' in 12 dimensions .*IVF256,Flat\|nprobe=32"),
-        ("faiss:Pad2000000000,Flat", "'Pad2000000000,Flat' asks for more than 16,777,216 of something"),
+        ("faiss:Pad2000000000,Flat", "'Pad2000000000,Flat' contains a number above 16,777,216"),
         ("faiss:IVF16,Flat|probes=4", r"FAISS cannot build 'IVF16,Flat\|probes=4'"),
         ("exact", "no search 'exact'; known are auto, onepass, faiss-flat, .*and faiss:FACTORY"),
     ],

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aoq.pipeline.engine import find_device, products_in
-from aoq.pipeline.search import exact, kept, scan
+from aoq.pipeline.search import exact, pool, scan
 from aoq.pipeline.search.backends import search_problem
-from aoq.pipeline.search.device import BFLOAT16, FLOAT32, FLOAT64, TF32, arithmetics, room_on
+from aoq.pipeline.search.device import BFLOAT16, FLOAT32, FLOAT64, TF32, arithmetics, choose_tiling
 from aoq.pipeline.search.problem import DIRECTIONS, Problem, longest_lists
 from aoq.pipeline.tables.audit import audit
 from tests.search.problems import KINDS, NAMES, SMALL, check_pinned, check_products, mined, reference_lists, vectors_of
@@ -28,10 +28,10 @@ def use(monkeypatch, *, how=None, tile=None, width=None, pairs=2**18, rows=None)
     if how is not None:
         monkeypatch.setattr(scan, "arithmetics", lambda device: [ARITHMETICS[how]])
     if tile is not None:
-        room = room_on(CPU, 10**9, 1)._replace(rows=tile[0], columns=tile[1], pairs=pairs)
-        monkeypatch.setattr(scan, "room_on", lambda *given: room)
+        room = choose_tiling(CPU, 10**9, 1)._replace(rows=tile[0], columns=tile[1], pairs=pairs)
+        monkeypatch.setattr(scan, "choose_tiling", lambda *given: room)
     if width is not None:
-        monkeypatch.setattr(kept, "width_for", lambda h, candidates: h + width)
+        monkeypatch.setattr(pool, "width_for", lambda h, candidates: h + width)
     if rows is not None:
         monkeypatch.setattr(exact, "IMAGE_ROWS", rows)
 
@@ -221,7 +221,7 @@ def test_products_that_are_wrong_stop_the_search(problem, monkeypatch, wrong, ho
             out[5, 7] = out[5].max() + wrong
 
     replace_tiles(monkeypatch, faulty)
-    with pytest.raises(OSError, match="computed products whose errors exceed what"):
+    with pytest.raises(OSError, match="computed products whose errors exceed the bound"):
         search_problem(problem, search="onepass")
 
 
@@ -241,8 +241,8 @@ def test_a_gpus_arithmetic_and_room_follow_from_what_it_says(monkeypatch):
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 2**30)
     for free, rows in ((2**40, 8192), (2**26, 4222)):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _, free=free: (free, 2**40))
-        assert room_on(gpu, 10**9, 1).rows == rows
-        assert room_on(gpu, 10**9, 2).rows == rows // 2
+        assert choose_tiling(gpu, 10**9, 1).rows == rows
+        assert choose_tiling(gpu, 10**9, 2).rows == rows // 2
     with pytest.raises(OSError, match="too little for any tile"):
-        room_on(gpu, 10**9, 128)
+        choose_tiling(gpu, 10**9, 128)
     assert find_device("cpu") == CPU

@@ -125,7 +125,7 @@ def test_what_falls_short_is_searched_more_widely_measured_anew_and_resumed(prob
 def test_a_recall_below_the_floor_is_refused_after_two_wider_searches(problem, tmp_path, monkeypatch, search, attempts):
     """What a user describes is searched no wider."""
     chosen = short_at_first(monkeypatch, 9)
-    with pytest.raises(ValueError, match=r"finds .* lists, and mining.recall_floor is 95.0%; let it search wider"):
+    with pytest.raises(ValueError, match=r"finds .* lists, and the recall floor is 95.0%; search more widely"):
         mined(problem, tmp_path / "a", search)
     assert chosen == attempts
     assert not (tmp_path / "a" / "table").exists()
@@ -217,7 +217,7 @@ def test_an_index_that_cannot_be_built_is_refused_and_leaves_nothing(problem, tm
     needed = IndexSizes.of(ivf(1200), 1200, 12).memory
     with pytest.raises(ValueError, match=rf"IVF16,SQ8 of 1200 vectors takes .*; give at least {needed // 10**6 + 1} "):
         mined(replace(problem, memory=needed - 1), tmp_path / "a", "ivf")
-    with pytest.raises(ValueError, match=r"'IVF1201,SQ8' on 1200 vectors .it has 1201 cells.; ask for fewer"):
+    with pytest.raises(ValueError, match=r"needs 1201 vectors to train 'IVF1201,SQ8', got 1200; ask for fewer"):
         mined(problem, tmp_path / "a", "faiss:IVF1201,SQ8")
     assert not (tmp_path / "a" / "table").exists()
     assert not (tmp_path / "kept").exists()

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.on_ray import choose_runner, connected, room_for, ship_problem
+from aoq.pipeline.on_ray import choose_runner, connected, required_resources, ship_problem
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.units import Folder, MemoryStore, Unit, run_in_order
 
@@ -46,7 +46,7 @@ class Nodes:
     ("device", "gpus"), [("cpu", {}), *((name, {"GPU": 1}) for name in ("auto", "cuda", "cuda:1"))]
 )
 def test_a_process_takes_a_gpu_where_there_is_one(device, gpus):
-    assert room_for(Nodes(), device, 4) == {"CPU": 4, **gpus}
+    assert required_resources(Nodes(), device, 4) == {"CPU": 4, **gpus}
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_process_takes_a_gpu_where_there_is_one(device, gpus):
 )
 def test_what_the_cluster_has_no_room_for_is_said(given, said):
     with pytest.raises(ValueError, match=rf"room for {said} each; its 1 nodes have 4 CPUs, 1 GPUs and 8000 MB\."):
-        room_for(Nodes(), *given)
+        required_resources(Nodes(), *given)
 
 
 def test_vectors_that_are_no_file_are_refused(tmp_path):

@@ -143,7 +143,7 @@ def test_a_missing_id_or_vector_is_refused(name, tmp_path):
     path = written(name, tmp_path, table)
     with pytest.raises(ValueError, match="row 1 has no id in column 'id'"):
         read_id_file(f"{path}::id")
-    with pytest.raises(ValueError, match=r"column 'vector' are not all of . numbers; that of row 1 is"):
+    with pytest.raises(ValueError, match=r"column 'vector' must all have . numbers; that of row 1 does"):
         open_vectors(str(path), tmp_path / "copy.npy", normalise=False)
 
 
@@ -293,7 +293,7 @@ def ragged(*lengths):
         ),
         ("hf:some/set@dev::vector", r"some/set of the Hugging Face hub has no split 'dev'; its splits are \['train'\]"),
         ("hf:two/splits::vector", r"hf:two/splits has the splits \['dev', 'train'\]; name one: hf:two/splits@SPLIT::C"),
-        ("hf:ragged/set::vector", r"hf:ragged/set: the lists of column 'vector' are not all of 3 numbers"),
+        ("hf:ragged/set::vector", r"hf:ragged/set: the lists of column 'vector' must all have 3 numbers"),
         ("hf:ragged/later::vector", r"vectors have 3 dimensions, and from row 2 on 4; all need the same"),
     ],
 )

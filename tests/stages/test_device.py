@@ -11,8 +11,8 @@ import aoq
 from aoq.pipeline.build import Build
 from aoq.pipeline.cli import main
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.search import kept, scan
-from aoq.pipeline.search.device import room_on
+from aoq.pipeline.search import pool, scan
+from aoq.pipeline.search.device import choose_tiling
 from aoq.pipeline.settings import set_engine
 from aoq.pipeline.stages.plan import MAKERS
 from aoq.pipeline.tables.table import read_table
@@ -24,11 +24,11 @@ THERE = Engine(device=str(DEVICE), threads=1)
 
 def test_mined_lists_are_those_that_are_pinned(monkeypatch):
     """In small tiles, and with little room."""
-    room = room_on(torch.device("cpu"), 10**9, 1)._replace(rows=30, columns=50)
-    monkeypatch.setattr(scan, "room_on", lambda *given: room)
+    room = choose_tiling(torch.device("cpu"), 10**9, 1)._replace(rows=30, columns=50)
+    monkeypatch.setattr(scan, "choose_tiling", lambda *given: room)
     with Simulated():
         check_pinned(SMALL[::45], device=str(DEVICE))
-        monkeypatch.setattr(kept, "width_for", lambda h, candidates: h + 5)
+        monkeypatch.setattr(pool, "width_for", lambda h, candidates: h + 5)
         check_pinned(SMALL[1::90], device=str(DEVICE))
 
 
@@ -99,5 +99,5 @@ def test_aoq_mine_searches_there(tmp_path, monkeypatch):
         set_engine(device="auto")
     assert hashes("there") == hashes("here")
     assert refused.exit_code == 1
-    assert "[engine] device is 'nowhere'; use auto, cpu, cuda, or cuda:0" in refused.output
+    assert "device is 'nowhere'; use auto, cpu, cuda, or cuda:0" in refused.output
     assert not (tmp_path / "elsewhere").exists()

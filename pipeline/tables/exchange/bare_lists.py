@@ -23,7 +23,7 @@ from numpy.lib.format import open_memmap
 
 from aoq.pipeline.reading import open_array
 from aoq.pipeline.search.lists import NegativeLists, in_table_order
-from aoq.pipeline.search.positives import Positives, offsets_of, pairs_of
+from aoq.pipeline.search.positives import Positives, group_offsets, unique_pairs
 from aoq.pipeline.search.problem import DIRECTIONS, OPPOSITE, Direction, blocks
 from aoq.pipeline.search.scores import exact_scores
 from aoq.pipeline.tables.exchange.outgoing import Outgoing, is_listed
@@ -209,7 +209,7 @@ def import_lists(
         raise ValueError(
             f"there are vectors of {sizes[0]} images and {sizes[1]} captions, and lists for {images} and {captions}."
         )
-    pairs = pairs_of(positives, images, captions)
+    pairs = unique_pairs(positives, images, captions)
     made: dict[Direction, tuple[dict[str, Any], Any]] = {}
     counts: dict[Direction, dict[str, int]] = {}
     for direction in DIRECTIONS:
@@ -255,7 +255,7 @@ def _cleaned(
         real = ids >= 0
         if vectors is not None:
             anchors, others = vectors[0][start:stop], vectors[1]
-            scores[real] = exact_scores(anchors, others, offsets_of(real.sum(axis=1)), ids[real])
+            scores[real] = exact_scores(anchors, others, group_offsets(real.sum(axis=1)), ids[real])
             positive = own.lowest(exact_scores(anchors, others, own.offsets, own.ids))
         elif every_score is not None:
             scores[real] = every_score[start:stop][real]

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from aoq.pipeline.search.positives import offsets_of
+from aoq.pipeline.search.positives import group_offsets
 from aoq.pipeline.search.problem import blocks
 from aoq.pipeline.tables.exchange.outgoing import ENDINGS, PICTURE, ExportRows, Names, Outgoing, Part, is_listed
 
@@ -171,7 +171,7 @@ def _make_table(columns: str, rows: ExportRows, outgoing: Outgoing) -> pa.Table:
             for place, column in enumerate(entries.T, start=1):
                 made[f"{name[:-1]}{place}"] = VALUES[value](outgoing, side, column)
         elif (array := VALUES[value](outgoing, side, entries[is_listed(entries)])) is not None:
-            offsets = offsets_of(is_listed(entries).sum(axis=1))
+            offsets = group_offsets(is_listed(entries).sum(axis=1))
             made[name] = pa.ListArray.from_arrays(offsets, array) if part.endswith("s") else array
     return pa.table(made)
 

@@ -1,4 +1,4 @@
-"""The best candidates of each anchor so far, as integer keys that sort by falling score, then by rising id."""
+"""The best candidates of each anchor so far, as integer keys that sort by falling score, then rising id."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ KEY_BYTES = 8
 
 
 @dataclass(frozen=True)
-class Kept:
-    """Unsorted keys of the candidates that anchors keep; anchor n keeps `counts[n]`.
+class Pool:
+    """Unsorted keys of the candidates that anchors keep; anchor n has `counts[n]` of them.
 
     Any other candidate scores below the anchor's limit, or ties with it and sorts after h kept candidates, because
     candidates are offered in the order of their ids.
@@ -30,18 +30,18 @@ class Kept:
     keys: Int64[Tensor, "anchors width"]
 
     @classmethod
-    def nothing(cls, limits: Float32[Tensor, " anchors"], h: int, candidates: int) -> Kept:
-        """Start with nothing kept."""
+    def empty(cls, limits: Float32[Tensor, " anchors"], h: int, candidates: int) -> Pool:
+        """Start without candidates."""
         counts = torch.zeros(len(limits), dtype=torch.int64, device=limits.device)
         shape = len(limits), width_for(h, candidates)
         return cls(h, limits.clone(), counts, torch.full(shape, NO_CANDIDATE, dtype=torch.int64, device=limits.device))
 
-    def __getitem__(self, rows: slice) -> Kept:
-        """Select anchors, as a view: what they keep is kept here too."""
-        return Kept(self.h, self.limits[rows], self.counts[rows], self.keys[rows])
+    def __getitem__(self, rows: slice) -> Pool:
+        """Select anchors, as a view: candidates added to it are added here too."""
+        return Pool(self.h, self.limits[rows], self.counts[rows], self.keys[rows])
 
-    def has_no_room(self, anchors: Int64[Tensor, " pairs"]) -> bool:
-        """Return whether any anchor is offered more candidates than it has room for, before they are scored."""
+    def would_overflow(self, anchors: Int64[Tensor, " pairs"]) -> bool:
+        """Return whether an anchor is offered more candidates than its keys hold, before they are scored."""
         return bool((torch.bincount(anchors, minlength=1) > self.keys.shape[1]).any())
 
     def reached(
@@ -59,12 +59,12 @@ class Kept:
     def add(
         self, anchors: Int64[Tensor, " pairs"], candidates: Int64[Tensor, " pairs"], scores: Float32[Tensor, " pairs"]
     ) -> None:
-        """Keep these pairs; there must be room for them."""
+        """Keep these pairs, which must fit."""
         order = anchors.short().argsort(stable=True)  # a tile has fewer than 2^15 anchors, and int16 sorts fast
         anchors = anchors[order]
         new = torch.bincount(anchors, minlength=len(self.counts))
         places = torch.arange(len(anchors), device=anchors.device) + (self.counts - new.cumsum(0) + new)[anchors]
-        self.keys[anchors, places] = keys_of(candidates, scores)[order]
+        self.keys[anchors, places] = make_keys(candidates, scores)[order]
         self.counts.add_(new)
 
     def trim(self) -> None:
@@ -75,7 +75,7 @@ class Kept:
         """Keep the h best. From now on a candidate must beat the last of them, because ties have higher ids."""
         keys = sort_rows(self.keys[rows])
         keys[:, self.h :] = NO_CANDIDATE
-        last = scores_of(keys[:, self.h - 1])
+        last = key_scores(keys[:, self.h - 1])
         raised = torch.nextafter(last, torch.full_like(last, torch.inf))
         raised = torch.where(self.counts[rows] < self.h, -torch.inf, raised)
         self.keys[rows], self.counts[rows] = keys, self.counts[rows].clamp(max=self.h)
@@ -87,10 +87,10 @@ def width_for(h: int, candidates: int) -> int:
     return max(h, min(candidates, 3 * h + 256))
 
 
-def keys_of(candidates: Int64[Tensor, " pairs"], scores: Float32[Tensor, " pairs"]) -> Int64[Tensor, " pairs"]:
-    """Make keys: the id in the low bits, above it the bits of the score, transformed so that they fall.
+def make_keys(candidates: Int64[Tensor, " pairs"], scores: Float32[Tensor, " pairs"]) -> Int64[Tensor, " pairs"]:
+    """Make keys: the id in the low bits, and above it the bits of the score, so that a higher score gives a lower key.
 
-    >>> keys = keys_of(torch.tensor([4, 7, 2]), torch.tensor([0.5, 0.5, -1.0]))
+    >>> keys = make_keys(torch.tensor([4, 7, 2]), torch.tensor([0.5, 0.5, -1.0]))
     >>> (keys & 0xFFFFFFFF)[keys.argsort()].tolist()
     [4, 7, 2]
     """
@@ -98,7 +98,7 @@ def keys_of(candidates: Int64[Tensor, " pairs"], scores: Float32[Tensor, " pairs
     return (~torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)).long() << 32 | candidates
 
 
-def scores_of(keys: Int64[Tensor, "*axes"]) -> Float32[Tensor, "*axes"]:
+def key_scores(keys: Int64[Tensor, "*axes"]) -> Float32[Tensor, "*axes"]:
     """Decode the scores of keys; that of `NO_CANDIDATE` is NaN."""
     bits = ~(keys >> 32).int()
     return torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).view(torch.float32)
@@ -108,9 +108,8 @@ def scores_of(keys: Int64[Tensor, "*axes"]) -> Float32[Tensor, "*axes"]:
 class Heads:
     """The h best candidates of each anchor by falling score, then rising id; padded with -1 and -inf.
 
-    No other candidate scores above `bound`, except for ties with the last one, which sort after it. A list whose last
-    score is above the bound is certified, that is, proven exact. So is a list whose bound is -inf: every candidate was
-    scored.
+    No other candidate scores above `bound`, except for ties with the last one, which sort after it. A list is
+    certified, that is, proven exact, if its last score is above the bound, or if the bound is -inf: all were scored.
     """
 
     ids: Int32[np.ndarray, "anchors h"]
@@ -122,7 +121,7 @@ class Heads:
         """Take the h best of `keys`, which are sorted in place; other candidates score below `limits` or sort later."""
         best = sort_rows(keys)[:, :h]
         ids = torch.where(best == NO_CANDIDATE, -1, best & 0xFFFFFFFF).int()
-        scores = torch.where(best == NO_CANDIDATE, -torch.inf, scores_of(best))
+        scores = torch.where(best == NO_CANDIDATE, -torch.inf, key_scores(best))
         bound = torch.nextafter(torch.minimum(limits, scores[:, -1]), torch.full_like(limits, -torch.inf))
         # A list that ends early without a limit holds all negatives there are.
         bound = torch.where((ids[:, -1] < 0) & (limits > -torch.inf), torch.inf, bound)
