@@ -181,9 +181,8 @@ class Look(NamedTuple):
 
 
 def _look(table: OpenTable, train: Album, kind: ItemKind, anchor: int, show: str, marks: Marks) -> Look:
-    """Inspect the whole list, since filters depend on the negatives' details."""
     direction = LISTS_OF[kind]
-    most = table.lists[direction].h
+    most = table.lists[direction].h  # the whole list, since filters depend on the negatives' details
     inspection = inspect_anchor(table.lists, train.split, direction, anchor, most, table.store, table.view)
 
     def is_chosen(negative: Negative) -> bool:

@@ -72,7 +72,7 @@ def test_every_command_takes_the_table(files, table):
         assert "t2i" not in card
         assert pq.read_table("public/items.parquet")["item_id"].to_pylist()[2] == "i2"
         refused = aoq("publish", table, "again", "--caption-ids", "item_ids.txt", code=1)
-        assert "the table is of one set, whose ids are --image-ids" in refused.stderr
+        assert "the table holds one set, whose ids are --image-ids" in refused.stderr
     assert "$" not in card
 
 

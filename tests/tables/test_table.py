@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from aoq.pipeline.data.noise import write_clean_pairs
-from aoq.pipeline.files import reclaim, scratch_of
+from aoq.pipeline.files import reclaim, scratch_folder
 from aoq.pipeline.mining.hard_negatives import hard_negatives
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.tables.audit import audit
@@ -120,7 +120,7 @@ def test_a_kill_while_a_table_is_replaced_loses_none(tmp_path, event, number, th
     process.join()
     assert process.exitcode == -signal.SIGKILL
     if again == "reclaim":
-        assert reclaim(scratch_of(output))
+        assert reclaim(scratch_folder(output))
     else:
         with pytest.raises(ValueError, match="is there already; remove it"):
             make("newer", overwrite=False)
