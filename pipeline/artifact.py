@@ -93,7 +93,7 @@ class Artifact:
         Files are hashed once per process, and again if they changed since. A build in progress records them as inputs.
 
         Raises:
-            ValueError: if a file differs from what was published.
+            ValueError: if a file differs from the published one.
         """
         take_in(f"{self.stage}/{self.key}", self._intact_content)
         return self.path
@@ -200,7 +200,7 @@ class Artifact:
             raise OSError(error.errno or errno.ENOSPC, reason) from error
 
     def link(self, alias: Path) -> None:
-        """Point the readable `alias` at this artefact, replacing what it pointed at."""
+        """Point the readable `alias` at this artefact, replacing any earlier link."""
         target = os.path.relpath(self.path, alias.parent)
         if alias.is_symlink() and os.readlink(alias) == target:
             if (left := scratch_folder(alias)).exists():  # left by a run that was killed after making the link

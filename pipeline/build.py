@@ -25,7 +25,7 @@ from aoq.pipeline.files import canonical_json, digest, file_sha256, known_sha256
 from aoq.pipeline.reading import parse_json, read_json, reading
 
 Check = Callable[[], str]
-"""Returns the current content of an input; raises a ValueError if it differs from what was recorded."""
+"""Returns the current content of an input; raises ValueError if it differs from the recorded content."""
 
 MANIFEST_FILE = "MANIFEST.json"
 INPUTS = ".inputs.json"
@@ -60,7 +60,7 @@ class Build:
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
-        """Record everything opened inside the block; it must equal what an interrupted run has read.
+        """Record everything opened inside the block; it must equal the inputs of an interrupted run.
 
         Raises:
             ChangedInputError: if an input differs from the interrupted run's, or changed inside the block.

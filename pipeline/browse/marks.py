@@ -81,11 +81,11 @@ class Marks:
         self.judged = SharedFile(path.with_name(f"{path.stem}.marks.csv"), _read_marks)
         self.undoable: list[tuple[Pair, bool, bool | None, str]] = []
 
-    def of(self, image: int, caption: int) -> bool | None:
+    def judgement(self, image: int, caption: int) -> bool | None:
         """Return True for a known match, else this marker's judgement, or None."""
         return (image, caption) in self.known.content or self.judged.content.get(((image, caption), self.marker))
 
-    def say(self, image: int, caption: int, is_match: bool | None, back: str) -> None:
+    def mark(self, image: int, caption: int, is_match: bool | None, back: str) -> None:
         """Mark the pair, or remove its mark (None); `back` is the page to return to after an undo."""
         pair = (image, caption)
         before = pair in self.known.content, self.judged.content.get((pair, self.marker))

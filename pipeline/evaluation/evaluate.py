@@ -38,7 +38,7 @@ def recalls(
     similarity, rows = host_array(similarity, "similarity"), host_array(image_of, "image_of")
     if len(outside := np.flatnonzero((rows < 0) | (rows >= len(similarity)))):
         raise ValueError(
-            f"caption {outside[0]} belongs to image {rows[outside[0]]}, and there are images 0 to "
+            f"caption {outside[0]} belongs to image {rows[outside[0]]}, but there are images 0 to "
             f"{len(similarity) - 1}; leave out captions without an image."
         )
     return evaluate_similarity(similarity, rows, folds=folds)

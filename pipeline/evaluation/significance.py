@@ -147,6 +147,6 @@ def _gains(
 
 
 def _of_images(gains: Float64[np.ndarray, "2 seeds images"], image_of: ImageOf) -> Float64[np.ndarray, "seeds images"]:
-    """Return what each image and its captions add to the difference in rsum."""
+    """Return the contribution of each image and its captions to the difference in rsum."""
     i2t, t2i = gains
     return 100 * (i2t / i2t.shape[1] + t2i / len(image_of))

@@ -44,7 +44,7 @@ def tables(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
 
 
 def _table(owner: Chain, screen: Artifact | None) -> dict[str, Any]:
-    """Describe both directions of a table: statistics, scores, random lists, and what the screen flags."""
+    """Describe both directions of a table: statistics, scores, random lists, and the screen's counts."""
     table, name = read_table(owner["hard_negatives"].opened() / "table"), owner.experiment.name
     split = open_train_split(owner)
     directions: dict[Direction, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""The README of a table: what its lists are and how they are read, with YAML for the Hugging Face hub."""
+"""The README of a table: its lists and how to read them, with YAML for the Hugging Face hub."""
 
 from __future__ import annotations
 

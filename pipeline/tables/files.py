@@ -85,7 +85,7 @@ def read_chunks(
             lists = from_arrow(block)
             ids = lists.negative_ids
             if ids.min(initial=-1) < -1 or ids.max(initial=-1) >= candidates:
-                raise ValueError(f"{path} lists ids that are none of the {candidates} candidates; {MINE_AGAIN}.")
+                raise ValueError(f"{path} lists ids that are not among the {candidates} candidates; {MINE_AGAIN}.")
             content.add(lists)
             yield lists
             first += len(block)
@@ -166,7 +166,7 @@ class TableManifest(TypedDict, total=False):
 
 
 def read_manifest(folder: Path, *, dataset: str | None = None) -> dict[str, Any]:
-    """Read a table's manifest; refuse what `read_table` refuses."""
+    """Read a table's manifest; refuse another version, and data other than `dataset`."""
     path = folder / MANIFEST
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no {MANIFEST}, so it is no negative table.")
@@ -189,12 +189,12 @@ def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def table_sides(manifest: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of the two sides' rows; a single name means one set."""
+    """Return the names of the two sides' rows; a single name means one set."""
     return tuple(manifest.get("sides", TWO_SIDES))
 
 
 def table_directions(manifest: Mapping[str, Any]) -> tuple[Direction, ...]:
-    """Directions whose lists a table stores: only the first for one set, as both are the same."""
+    """Return the directions whose lists a table stores: only the first for one set, as both are the same."""
     return DIRECTIONS[: len(table_sides(manifest))]
 
 
@@ -204,7 +204,7 @@ def search_facts(manifest: Mapping[str, Any], direction: Direction) -> dict[str,
 
 
 def table_hashes(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """The sha256 of each direction's lists."""
+    """Return the sha256 of each direction's lists."""
     try:
         return {direction: about["sha256"] for direction, about in manifest["directions"].items()}
     except KeyError:
@@ -219,7 +219,7 @@ def row_nouns(manifest: Mapping[str, Any]) -> dict[str, str]:
 
 
 def id_columns(manifest: Mapping[str, Any]) -> dict[str, tuple[str, pa.Schema]]:
-    """File of each side's ids, and its column."""
+    """Return the file of each side's ids, and its column."""
     nouns = row_nouns(manifest)
     return {side: (f"{noun}s.parquet", pa.schema({f"{noun}_id": pa.string()})) for side, noun in nouns.items()}
 

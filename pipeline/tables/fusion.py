@@ -42,7 +42,7 @@ def by_rank(lists: NegativeLists) -> Values:
 
 
 def by_score(ordered: Float32[np.ndarray, " pairs"], lists: NegativeLists) -> Values:
-    """Value scores by the fraction of positives that score no more; `ordered` has the positives' scores, rising."""
+    """Value each score by the fraction of positives up to it; `ordered` has the positives' scores, rising."""
     listed, positive = (
         np.searchsorted(ordered, scores, side="right") / len(ordered) for scores in (lists.scores, lists.positive_score)
     )

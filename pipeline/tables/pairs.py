@@ -42,7 +42,7 @@ def pairs_sha256(pairs: Pairs) -> str:
 
 
 def pairing_sha256(pairs: Pairs, captions: int) -> str:
-    """Hash data known by its pairs alone: each caption's image, or all pairs if a caption has several images."""
+    """Hash data known only by its pairs: each caption's image, or all pairs if a caption has several images."""
     if np.bincount(pairs[:, 1], minlength=1).max() > 1:
         return pairs_sha256(pairs)
     image_of = np.full(captions, -1, "<i4")
@@ -229,14 +229,14 @@ def find_rows(path: Path | str, side: Known, column: _Column) -> Int64[np.ndarra
     if side.ids is not None:
         row_of = rows_by_id(side.ids, side.noun)
         rows = np.array([row_of.get(str(name), -1) for name in column], dtype=np.int64)
-        reason = f"which is none of the {len(row_of)} ids of {side.noun}s; pairs of rows go into a .npy file"
+        reason = f"which is not among the {len(row_of)} ids of {side.noun}s; pairs of rows go into a .npy file"
     else:
         if wrong := [name for name in column if isinstance(name, str) and not is_row_number(name)]:
             raise ValueError(
                 f"{path}: {wrong[0]!r} is no row number; give --{side.noun}-ids where {side.noun}s go by ids."
             )
         rows = np.array(column if isinstance(column, np.ndarray) else [int(name) for name in column], dtype=np.int64)
-        reason = f"and there are {side.noun}s 0 to {(side.count or 0) - 1}"
+        reason = f"but there are {side.noun}s 0 to {(side.count or 0) - 1}"
     is_missing = (rows < 0) | (rows >= (np.inf if side.count is None else side.count))
     if is_missing.any():
         pair = int(is_missing.argmax())

@@ -41,7 +41,7 @@ class NegativeTable(TableContents):
 
     Images and captions stand for any two sides, named by `sides`. A direction that was not mined has lists of length
     0, one for each of its anchors. In a table of one set, searched among itself, `t2i` is `i2t`: both directions have
-    the same lists, and `directions` names the first alone.
+    the same lists, and `directions` names only the first.
     """
 
     def __post_init__(self) -> None:
@@ -74,8 +74,8 @@ class NegativeTable(TableContents):
         """Judge the negatives by the rules of [screen] (`aoq.pipeline.config.screen`), given the inputs they need.
 
         `texts` are the captions' texts, `images` and `captions` the vectors of one model, `positives` further pairs
-        known to match, and `pair_probabilities` how probably each caption's own pair is right: files or arrays.
-        `judgements` is a judge's file, or an Arrow table of its columns.
+        known to match, and `pair_probabilities` the probability that each caption's own pair is right.
+        These may be files or arrays; `judgements` is a judge's file, or an Arrow table of its columns.
         """
         from aoq.pipeline.tables.screens.judge import judge  # loads torch and numba
         from aoq.pipeline.tables.screens.judgements import read_judgements, read_matches

@@ -37,9 +37,9 @@ def made_whole(output: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """
     with scratch_beside(output) as scratch:
         if output.exists() and not overwrite:
-            raise ValueError(f"{output} is there already; remove it or choose another name.")
+            raise ValueError(f"{output} already exists; remove it or choose another name.")
         if output.exists() and not (output / files.MANIFEST).is_file():
-            raise ValueError(f"{output} is there already and is no table; choose another name.")
+            raise ValueError(f"{output} already exists and is no table; choose another name.")
         yield scratch / output.name
         replace_output(scratch / output.name, output)
 
@@ -119,7 +119,7 @@ def are_certified(
 
 
 def count_figures(lists: NegativeLists) -> Float64[np.ndarray, " sums"]:
-    """Sum over lists what `summarise_figures` reads; the sums of groups of lists add up."""
+    """Sum the quantities of `summarise_figures` over lists; the sums of groups of lists add up."""
     scores, positive = lists.scores, lists.positive_score
     values = np.column_stack([scores, positive]).astype(np.float64)
     highest, lowest = np.fmax.reduce(values, axis=1), np.fmin.reduce(values, axis=1)

@@ -120,7 +120,7 @@ export table out --format ids $T2I --captions captions.txt --image-root . :: 15 
 export table out --format triplet $T2I $NAMES --image-root broken :: 3.jpg is no picture (it is empty); replace it
 export table out --format triplet $T2I $NAMES --image-ids part.txt --image-root bare :: 0.jpg.part does not end like
 export table out --format ids $T2I $NAMES --image-texts captions.txt :: 30 texts of images are given for
-export table captions.txt --format triplet $T2I $TEXTS :: captions.txt is there already
+export table captions.txt --format triplet $T2I $TEXTS :: captions.txt already exists
 export lost out --format triplet $T2I $TEXTS :: positives.parquet does not exist
 export unpaired out --format triplet $T2I $TEXTS :: unpaired has no positives, which this format needs
 import-table x.npy out --unpaired :: is no file of lists; name the images' i2t_NAME.npy
@@ -152,7 +152,7 @@ publish table out --view table :: table/manifest.json is damaged or not a view's
 publish other out --view view :: view is a view of another table
 publish table $LONG :: choose a name of at most 240 bytes, as temporary files need a longer one
 publish table $SURROGATE :: has a name that is not UTF-8, which Arrow cannot write; choose another
-publish table view :: view is there already; remove it or choose another name
+publish table view :: view already exists; remove it or choose another name
 publish changed out :: changed/i2t.parquet holds lists that do not match their sha256
 publish uncertified out :: does not pass `aoq audit`: i2t.certificates.parquet: its anchors are not
 run demmo :: error: unknown experiment 'demmo'; did you mean 'demo'? `aoq list` shows all.
@@ -166,7 +166,7 @@ screen table out --caption-similarity 0.5 --captions short.npy :: 2 vectors of c
 screen table out --range-min 6 :: the rules take all 210 negatives, so every list would be empty; loosen them, or
 screen table out --min-score nan :: min_score: Input should be a finite number
 screen table out --positives none.csv :: none.csv does not exist
-screen table out --judgements far.csv :: far.csv: pair 0 names caption '300', and there are captions 0 to 29
+screen table out --judgements far.csv :: far.csv: pair 0 names caption '300', but there are captions 0 to 29
 screen table out --alike-owners 0.5 :: the rule alike_owners needs the images' vectors (--image-vectors)
 screen table out $CLEAN none.parquet :: none.parquet does not exist; an
 screen table out $CLEAN short.parquet :: belongs to other captions: it has 2 rows

@@ -125,7 +125,7 @@ def more_positives(folder):
 LISTS = {
     r"i2t.parquet: not in order .* \(1 rows, the first is 4\)": lambda *columns: swap(columns[:2], 0, 1),
     r"i2t.parquet: not in order": break_tie,
-    r"i2t.parquet lists ids that are none of the 90 candidates": put(0, (4, 3), 90),
+    r"i2t.parquet lists ids that are not among the 90 candidates": put(0, (4, 3), 90),
     r"the same id twice": put(0, (4, 3), lambda ids, *_: ids[4, 2]),
     r"scores that are not finite": put(1, (4, 0), np.inf),
     r"real ids after padding": put(0, (4, 3), -1),
@@ -135,7 +135,7 @@ LISTS = {
     ),
     r"t2i.parquet: a pair that the other direction should list, but does not": forget,
     r"a positive score that is infinite": put(2, 4, -np.inf),
-    r"t2i.parquet lists ids that are none of the 29 candidates": lambda *columns: [column[:-1] for column in columns],
+    r"t2i.parquet lists ids that are not among the 29 candidates": lambda *columns: [column[:-1] for column in columns],
 }
 DEFECTS = {message: partial(rewrite, direction="i2t", change=change) for message, change in LISTS.items()} | {
     r"t2i.certificates.parquet: not certified.* \(1 rows, the first is 3\)": certificates("t2i", "bound", uncertify),

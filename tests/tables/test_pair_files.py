@@ -76,8 +76,8 @@ TWICE = Known("image", 2, ["x", "x"]), NAMED[1]
 @pytest.mark.parametrize(
     ("name", "content", "known", "message"),
     [
-        ("a.csv", f"{HEAD}q1,00\nx,01\n", NAMED, "pair 1 names image 'x', which is none of the 7 ids of images; pairs"),
-        ("a.csv", f"{HEAD}1,2\n1,12\n", ROWS, "pair 1 names caption '12', and there are captions 0 to 11"),
+        ("a.csv", f"{HEAD}q1,00\nx,01\n", NAMED, "pair 1 names image 'x', which is not among the 7 ids of images"),
+        ("a.csv", f"{HEAD}1,2\n1,12\n", ROWS, "pair 1 names caption '12', but there are captions 0 to 11"),
         ("a.csv", f"{HEAD}q1,2\n", ROWS, "column 'query_id' is of string, and int64 is needed"),
         ("a.csv", f"{GRADED}1,2,high\n", ROWS, "column 'grade' is of string, and double is needed"),
         ("a.csv", f"{GRADED}1,2,inf\n", ROWS, "the grade of pair 0 is not a number"),

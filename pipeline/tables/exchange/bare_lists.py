@@ -45,7 +45,7 @@ LARGEST_SCORE = float(np.finfo(np.float32).max)
 BLOCK_LISTS = 1024
 """Lists converted at a time; official lists are 2000 long."""
 _MOST_ROWS_PER_LIST = 100
-"""Most images or captions per list of the runs, if their numbers alone give the count."""
+"""Most images or captions per list of the runs, if only their numbers give the count."""
 
 
 def write_run(outgoing: Outgoing, folder: Path) -> tuple[int, int]:
@@ -181,7 +181,7 @@ def _line(where: str, line: str, anchors: RowsById, candidates: RowsById) -> tup
 def _id_row(name: str, rows: RowsById, where: str) -> int:
     if rows is not None:
         if name not in rows:
-            raise ValueError(f"{where}: {name!r} is none of the {len(rows)} ids.")
+            raise ValueError(f"{where}: {name!r} is not among the {len(rows)} ids.")
         return rows[name]
     if not is_row_number(name):
         raise ValueError(

@@ -73,7 +73,7 @@ from nemo_automodel.components.datasets.llm import make_retrieval_dataset
 data = make_retrieval_dataset("$folder/train.json", n_passages=5)  # the positive, and the first four of each list
 """
 LOAD_SWIFT = """
-# Every listed negative is encoded with its pair: --num-negatives decides what a step costs.
+# Every listed negative is encoded with its pair: --num-negatives sets the cost of a step.
 swift sft --dataset $folder/train.jsonl --task_type embedding --loss_type infonce …
 """
 LOAD_VLM2VEC = """

@@ -37,7 +37,7 @@ class Names:
 
     ids: Sequence[str]
     values: Sequence[str] = ()
-    """Texts, or the absolute paths of pictures; empty if a format has ids alone."""
+    """Texts, or the absolute paths of pictures; empty if a format has only ids."""
     are_pictures: bool = False
     noun: str = "caption"
     """Name of a row in tables and columns: image, caption, or item of one set."""

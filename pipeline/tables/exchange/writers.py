@@ -59,7 +59,7 @@ class Format:
     finish: Callable[[Outgoing, Path], object] = lambda outgoing, folder: None
     """Writes the folder's further files."""
     images: Literal["path", "lookup", "text", "id"] = "path"
-    """Form of an image: its path; a row of a lookup, by path or content; a text alone; or its id."""
+    """Form of an image: its path; a row of a lookup, by path or content; only a text; or its id."""
     needs_endings: bool = False
     """True if its reader recognises a picture by the ending of its path."""
     placeholders: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class Format:
     """Anchors that its reader accepts."""
     scores: Literal["optional", "always", "never", "of negatives"] = "never"
     scores_are_for: str = "distillation"
-    """What reads the scores of positives and negatives, named in the README."""
+    """The losses or the option that read the scores of positives and negatives, for the README."""
     directions: Literal["one", "each", "joined"] = "one"
     """One requested direction; both in turn; or both at once: the captions' lists, with the images' as `other`."""
 
@@ -80,7 +80,7 @@ class Format:
     def write(self, outgoing: Outgoing, folder: Path) -> tuple[int, int]:
         """Write the folder of one direction.
 
-        Return the number of rows (lines), and of anchors that are left out because they lack what a row needs.
+        Return the number of rows (lines), and of anchors that are left out because they lack entries that a row needs.
         """
         if self.write_folder is not None:
             return self.write_folder(outgoing, folder)
