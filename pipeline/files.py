@@ -78,7 +78,7 @@ def scratch_beside(
         raise ValueError(f"{output} has a name that is not UTF-8, which Arrow cannot write; choose another.")
     with writing_in(folder.parent):
         if not folder.parent.is_dir():
-            raise ValueError(f"{folder.parent} is no folder; choose another place.")
+            raise ValueError(f"{folder.parent} is no folder to write to.")
     try:
         held = _take(folder, wait)
     except Timeout:

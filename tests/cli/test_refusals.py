@@ -129,7 +129,7 @@ import-table i2t.npy out :: give the true pairs: --pairs FILE, --per-image K, --
 import-checkpoint lost.tar out :: lost.tar does not exist; give the path
 import-checkpoint page.tar out :: is a web page
 import-checkpoint hostile.tar out :: was refused
-import-table whole/i2t_x.npy back --per-image 2 --vectors images.npy few.npy :: 15 images and 2 captions, and lists
+import-table whole/i2t_x.npy back --per-image 2 --vectors images.npy few.npy :: 15 images and 2 captions, but lists
 inspect table --image 15 :: rows are 0 to 14
 inspect table --image nowhere.jpg :: neither an id nor a row
 inspect table :: name one anchor
@@ -159,7 +159,7 @@ run demmo :: error: unknown experiment 'demmo'; did you mean 'demo'? `aoq list` 
 run $TINY --round contrl :: not 'contrl'; did you mean 'control'?
 run $TINY --workers 0 :: '--workers': 0 is not in the range
 screen table out :: error: no rule is given; give at least one of --range-min,
-screen unpaired out --match-prior 0.1 :: and the table has 0 and
+screen unpaired out --match-prior 0.1 :: but the table has 0 and
 screen table out --near-text 0.5 :: the rule near_text needs the captions' texts (--texts)
 screen table out --near-text 0.5 --texts short.txt :: 2 texts are given for a table of 30
 screen table out --caption-similarity 0.5 --captions short.npy :: 2 vectors of captions are given

@@ -147,7 +147,7 @@ DEFECTS = {message: partial(rewrite, direction="i2t", change=change) for message
     r"manifest.json: it says first_score_mean = 0.99 for t2i, but the table gives": edit("t2i", first_score_mean=0.99),
     r"manifest.json: it says certified_share = 0.5 for i2t, but the table gives 1.0": edit("i2t", certified_share=0.5),
     r"a score, although the manifest says that there are none \(30 rows": edit("i2t", scores="none"),
-    r"lacks \['guarantee'\] of i2t: it is damaged, or was written by an older version": edit("i2t", guarantee=None),
+    r"lacks \['guarantee'\] for i2t: it is damaged, or was written by an older version": edit("i2t", guarantee=None),
     r"certificates.parquet does not exist; .* mine again": lambda folder: (
         folder / "i2t.certificates.parquet"
     ).unlink(),
