@@ -24,7 +24,7 @@ from aoq.pipeline.build import (
     UNITS,
     Build,
     ChangedInputError,
-    content_of,
+    content_digest,
     read_artifact_manifest,
     take_in,
 )
@@ -36,7 +36,7 @@ from aoq.pipeline.files import (
     known_sha256,
     reclaim,
     scratch_beside,
-    scratch_of,
+    scratch_folder,
     sync_directory,
     writing_in,
 )
@@ -61,7 +61,7 @@ class Artifact:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """Content that the key is the hash of."""
+        """The content whose hash is the key."""
         return {
             "stage": self.stage,
             "stage_version": self.stage_version,
@@ -93,7 +93,7 @@ class Artifact:
         Files are hashed once per process, and again if they changed since. A build in progress records them as inputs.
 
         Raises:
-            ValueError: if a file differs from what was published.
+            ValueError: if a file differs from the published one.
         """
         take_in(f"{self.stage}/{self.key}", self._intact_content)
         return self.path
@@ -101,10 +101,10 @@ class Artifact:
     def _intact_content(self) -> str:
         for change in self._changed_files():
             raise ValueError(f"{change}; delete {self.path} and run again to remake it, or put that file right.")
-        return content_of(self.manifest())
+        return content_digest(self.manifest())
 
     def problems(self) -> Iterator[str]:
-        """Yield a sentence for each file that was changed, and for each input that is gone or another one now."""
+        """Yield a sentence for each changed file, and for each input that is missing or was replaced."""
         try:
             yield from self._changed_files()
             yield from (f"made from {one.stage}/{one.key}, which is gone" for one in self.upstream if not one.exists())
@@ -114,12 +114,12 @@ class Artifact:
                 if (self.root / name / MANIFEST_FILE).exists():
                     manifest = read_artifact_manifest(self.root / name)
                     data |= manifest.get("folder_sha256", {})
-                    if content_of(manifest) != content:
-                        yield f"made from another copy of {name} than the one that exists"
+                    if content_digest(manifest) != content:
+                        yield f"made from another copy of {name} than the present one"
             for name, content in inputs.items():
                 file = name.rpartition("/")[2]
                 if name.startswith("data/") and content.removeprefix(SAMPLED) != data.get(file, content):
-                    yield f"made from another {file} than the dataset"
+                    yield f"made from another {file} than the dataset's"
         except ValueError as error:  # a damaged manifest: its own, or that of an input
             yield str(error)
 
@@ -156,7 +156,7 @@ class Artifact:
                     shutil.rmtree(self.path)
                 self.work.mkdir(exist_ok=True)
                 build = Build(self.work)
-                for left in [*self.work.rglob(".*.work")]:  # of a run that was killed while it wrote a file
+                for left in [*self.work.rglob(".*.work")]:  # from a run that was killed while it wrote a file
                     reclaim(left)
                 if build.is_finished():
                     self._publish()
@@ -169,7 +169,7 @@ class Artifact:
                     build.clear()  # it may be computed from the other bytes
                     self.work.rmdir()
                     raise
-                upstream = {f"{made.stage}/{made.key}": file_sha256(made.manifest_path) for made in self.upstream}
+                upstream = {f"{one.stage}/{one.key}": file_sha256(one.manifest_path) for one in self.upstream}
                 identity = {"stage": self.stage, "key": self.key, "recipe": self.recipe}
                 build.write_manifest({**identity, "upstream_manifests": upstream})
                 self._publish()
@@ -187,7 +187,7 @@ class Artifact:
             yield
         except OSError as error:
             place = Path(error.filename or self.work)
-            if not (place.is_relative_to(self.root) or self.root.is_relative_to(place)):  # such as a file of the data
+            if not (place.is_relative_to(self.root) or self.root.is_relative_to(place)):  # such as a data file
                 raise
             if error.errno in (*FORBIDDEN, *NO_LOCKS):
                 able = "writable one" if error.errno in FORBIDDEN else "file system that locks files"
@@ -200,10 +200,10 @@ class Artifact:
             raise OSError(error.errno or errno.ENOSPC, reason) from error
 
     def link(self, alias: Path) -> None:
-        """Point the readable `alias` at this artefact, replacing what it pointed at."""
+        """Point the readable `alias` at this artefact, replacing any earlier link."""
         target = os.path.relpath(self.path, alias.parent)
         if alias.is_symlink() and os.readlink(alias) == target:
-            if (left := scratch_of(alias)).exists():  # left by a run that was killed after making the link
+            if (left := scratch_folder(alias)).exists():  # left by a run that was killed after making the link
                 reclaim(left)
             return
         with writing_in(alias.parent):
@@ -216,15 +216,15 @@ class Artifact:
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Return the places in which two recipes differ, each with both values."""
-    ours, theirs = _leaves(one), _leaves(other)
+    ours, theirs = _recipe_leaves(one), _recipe_leaves(other)
     both = {place: (ours.get(place, "nothing"), theirs.get(place, "nothing")) for place in sorted({*ours, *theirs})}
     return {place: values for place, values in both.items() if values[0] != values[1]}
 
 
-def _leaves(value: Any, place: str = "") -> dict[str, Any]:
+def _recipe_leaves(value: Any, place: str = "") -> dict[str, Any]:
     """Flatten a recipe.
 
-    >>> _leaves({"ingredients": {"epochs": 2}, "upstream": [["second_round", "3f"], ["second_round", "8a"]]})
+    >>> _recipe_leaves({"ingredients": {"epochs": 2}, "upstream": [["second_round", "3f"], ["second_round", "8a"]]})
     {'ingredients.epochs': 2, 'upstream.second_round': '3f', 'upstream.second_round 2': '8a'}
     """
     leaves: dict[str, Any] = {}
@@ -236,5 +236,5 @@ def _leaves(value: Any, place: str = "") -> dict[str, Any]:
     if not isinstance(value, Mapping):
         return {place: value}
     for name, item in value.items():
-        leaves |= _leaves(item, f"{place}.{name}".strip("."))
+        leaves |= _recipe_leaves(item, f"{place}.{name}".strip("."))
     return leaves

@@ -25,7 +25,7 @@ from aoq.pipeline.files import canonical_json, digest, file_sha256, known_sha256
 from aoq.pipeline.reading import parse_json, read_json, reading
 
 Check = Callable[[], str]
-"""Returns the current content of an input; raises a ValueError if it differs from what was recorded."""
+"""Returns the current content of an input; raises ValueError if it differs from the recorded content."""
 
 MANIFEST_FILE = "MANIFEST.json"
 INPUTS = ".inputs.json"
@@ -33,14 +33,14 @@ INPUTS = ".inputs.json"
 UNITS = "shards"
 """Folder in a work directory with finished parts, for a resumed run; deleted when the artefact is published."""
 SAMPLED = "sampled:"
-"""Prefix of the hash of an array of which only blocks were compared."""
+"""Prefix of an array's hash if only blocks of the array were compared."""
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 _COMPUTING = ("aoq", "luigi", "torch", "numpy", "pyarrow", "numba", "faiss-cpu", "faiss-gpu", "scikit-learn")
 PACKAGES = (*_COMPUTING, "pillow", "torchvision", "timm", "transformers", "open-clip-torch", "sentence-transformers")
 
 
 class ChangedInputError(ValueError):
-    """Unfinished work was begun on other bytes than those present."""
+    """Unfinished work was begun on inputs that have changed since."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Build:
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
-        """Record everything opened inside the block; it must be what an interrupted run has read.
+        """Record everything opened inside the block; it must equal the inputs of an interrupted run.
 
         Raises:
             ChangedInputError: if an input differs from the interrupted run's, or changed inside the block.
@@ -80,7 +80,7 @@ class Build:
                 raise ChangedInputError(f"{name} was changed while it was read; run again.")
 
     def recall_inputs(self) -> None:
-        """Read what the unfinished work was begun on."""
+        """Read the inputs on which the unfinished work was begun."""
         if (file := self.directory / INPUTS).exists():
             try:
                 self._begun_on = read_json(file, _BegunOn)["inputs"]
@@ -218,9 +218,9 @@ def read_artifact_manifest(folder: Path) -> dict[str, Any]:
         if "seal" in manifest and manifest["seal"] != seal(manifest):
             raise ValueError("it was changed after it was written")
         if not manifest["key"] == digest(manifest["recipe"]) == folder.name.removeprefix(".").removesuffix(".work"):
-            raise ValueError(f"it is that of {manifest['key']!r}")
+            raise ValueError(f"it belongs to {manifest['key']!r}")
         datetime.strptime(manifest["finished"], TIME)
-        if any(len(made) != 2 for made in manifest["recipe"]["upstream"]):
+        if any(len(pair) != 2 for pair in manifest["recipe"]["upstream"]):
             raise ValueError("recipe.upstream: a stage and its key are needed")
         for name, entry in manifest["files"].items():
             place = PurePosixPath(name)
@@ -234,7 +234,7 @@ def seal(manifest: Mapping[str, Any]) -> str:
     return digest({name: value for name, value in manifest.items() if name != "seal"})
 
 
-def content_of(manifest: Mapping[str, Any]) -> str:
+def content_digest(manifest: Mapping[str, Any]) -> str:
     """Hash the artefact's files, independently of when and where they were made."""
     return digest({name: entry["sha256"] for name, entry in manifest["files"].items()})
 

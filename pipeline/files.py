@@ -25,10 +25,10 @@ UNSURE_NS = 100_000_000
 LOCK = "aoq.lock"
 FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
-"""Answers of network file systems that lock no files."""
+"""Errors of network file systems that lock no files."""
 _REPLACED = ".replaced"
 """Suffix of the old output while the new one takes its place."""
-_known: dict[Path, tuple[tuple[int, ...], str]] = {}
+_known_hashes: dict[Path, tuple[tuple[int, ...], str]] = {}
 
 
 def canonical_json(content: Any) -> str:
@@ -55,11 +55,11 @@ def known_sha256(path: Path) -> str:
     """Hash a file once per process, and again if it was replaced or written since."""
     status = path.stat()
     stamp = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-    before, sha256 = _known.get(path, (None, ""))
+    before, sha256 = _known_hashes.get(path, (None, ""))
     if before != stamp:
         now, sha256 = time.time_ns(), file_sha256(path)
         if now - status.st_ctime_ns > UNSURE_NS:
-            _known[path] = stamp, sha256
+            _known_hashes[path] = stamp, sha256
     return sha256
 
 
@@ -70,10 +70,10 @@ def scratch_beside(
     """Yield a folder locked for this process, empty except for what `keep` accepts to continue from.
 
     Raises:
-        ValueError: if another process makes `output`, unless asked to `wait` for it.
+        ValueError: if another process is making `output`, unless `wait` is true.
         PermissionError: if nothing may be written next to `output`.
     """
-    folder = scratch_of(output)
+    folder = scratch_folder(output)
     if os.fsencode(output).decode(errors="replace") != str(output):
         raise ValueError(f"{output} has a name that is not UTF-8, which Arrow cannot write; choose another.")
     with writing_in(folder.parent):
@@ -96,15 +96,15 @@ def scratch_beside(
                 _remove(folder)
 
 
-def scratch_of(output: Path) -> Path:
+def scratch_folder(output: Path) -> Path:
     return output.absolute().with_name(f".{output.name}.work")
 
 
-def replace_output(made: Path, output: Path) -> None:
+def replace_output(new: Path, output: Path) -> None:
     """Replace the output with a file or folder from its temporary folder; a kill in between loses neither."""
     if output.exists():
-        os.replace(output, made.with_name(f"{output.name}{_REPLACED}"))
-    os.replace(made, output)
+        os.replace(output, new.with_name(f"{output.name}{_REPLACED}"))
+    os.replace(new, output)
 
 
 @contextmanager
@@ -142,7 +142,7 @@ def _take(folder: Path, wait: bool) -> AbstractContextManager[object]:
     lock = FileLock(folder / LOCK, timeout=-1 if wait else 0)
     while True:
         try:
-            _make(folder)
+            _make_scratch(folder)
             with writing_in(folder):
                 held = lock.acquire()
         except (FileNotFoundError, FileExistsError):  # filelock raises the latter, as it makes the folder too
@@ -154,7 +154,7 @@ def _take(folder: Path, wait: bool) -> AbstractContextManager[object]:
         lock.release()
 
 
-def _make(folder: Path) -> None:
+def _make_scratch(folder: Path) -> None:
     try:
         with writing_in(folder.parent):
             folder.mkdir()
@@ -165,17 +165,17 @@ def _make(folder: Path) -> None:
     except FileExistsError:
         status = folder.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():  # a link could make us empty any folder
-            raise ValueError(f"{folder} is in the way, and no temporary folder of yours; remove it.") from None
+            raise ValueError(f"{folder} is in the way and is no temporary folder of yours; remove it.") from None
 
 
 def _restore(folder: Path) -> None:
     """Restore the old output if a run was killed before it published the new one; else remove it."""
     name = folder.name.removeprefix(".").removesuffix(".work")
-    output, made, replaced = folder.with_name(name), folder / name, folder / f"{name}{_REPLACED}"
-    if replaced.exists() and made.exists() and not output.exists():
-        os.replace(replaced, output)
-    if replaced.exists():
-        shutil.rmtree(replaced)
+    output, new, old = folder.with_name(name), folder / name, folder / f"{name}{_REPLACED}"
+    if old.exists() and new.exists() and not output.exists():
+        os.replace(old, output)
+    if old.exists():
+        shutil.rmtree(old)
 
 
 def _empty(folder: Path) -> None:
@@ -186,8 +186,8 @@ def _empty(folder: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove the folder, its lock last: a process that finds no lock starts over, maybe before the folder is gone."""
     _empty(folder)
+    # The lock goes last: a process that finds none starts over, maybe before the folder is gone.
     (folder / LOCK).unlink(missing_ok=True)
     with suppress(OSError):
         folder.rmdir()

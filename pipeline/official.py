@@ -31,13 +31,13 @@ def read_official_checkpoint(path: Path, name: str | None = None) -> tuple[Offic
     if the weights fit several. Each result has every option of its [model] section.
     """
     loaded = _load(path)
-    content = {_text(key): value for key, value in loaded.items()} if isinstance(loaded, Mapping) else {}
+    content = {_decoded_text(key): value for key, value in loaded.items()} if isinstance(loaded, Mapping) else {}
     try:
-        networks, options = _networks(content, type(loaded).__name__), _options(content.get("opt", {}))
+        networks, options = _networks(content, type(loaded).__name__), _official_options(content.get("opt", {}))
         _check_sizes(networks, path.stat().st_size)
         # Copies: the official GRU parameters are views of one storage.
         own = [
-            [{_text(key): value.detach().clone() for key, value in part.items()} for part in parts]
+            [{_decoded_text(key): value.detach().clone() for key, value in part.items()} for part in parts]
             for parts in networks
         ]
         return tuple(_complete(from_official(parts, options, name)) for parts in own)
@@ -82,16 +82,16 @@ def _is_state_dict(part: object) -> bool:
     return isinstance(part, Mapping) and all(isinstance(weight, Tensor) for weight in part.values())
 
 
-def _options(options: Any) -> dict[str, object]:
-    """Return the official command-line options; other than plain values become their type, which no option accepts."""
+def _official_options(options: Any) -> dict[str, object]:
+    """Return the official command-line options; a value that is not plain becomes its type, which no option accepts."""
     options = vars(options) if isinstance(options, argparse.Namespace) else options
     if not isinstance(options, Mapping):
         raise ValueError(f"Its options ('opt') are of type {type(options).__name__}; a Namespace or dict was expected.")
     plain: dict[str, object] = {}
     for key, value in options.items():
         is_plain = abs(value) < 2**63 if isinstance(value, int) else value is None or isinstance(value, str | float)
-        other = _text(value) if isinstance(value, bytes) else f"of type {type(value).__name__}"
-        plain[_text(key)] = value if is_plain else other
+        other = _decoded_text(value) if isinstance(value, bytes) else f"of type {type(value).__name__}"
+        plain[_decoded_text(key)] = value if is_plain else other
     return plain
 
 
@@ -107,7 +107,7 @@ def _check_sizes(networks: Iterable[Iterable[Mapping[Any, Tensor]]], size: int) 
             raise ValueError(f"Its weights claim {total:,} bytes or more, but the file has {size:,}.")
 
 
-def _text(value: object) -> str:
+def _decoded_text(value: object) -> str:
     """Decode text, which Python 2 wrote as bytes."""
     return value.decode("latin1") if isinstance(value, bytes) else str(value)
 

@@ -14,7 +14,7 @@ import pytest
 import aoq
 from aoq.pipeline import files
 from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.build import INPUTS, MANIFEST_FILE, code_sha256, code_versions, content_of, planned_file, seal
+from aoq.pipeline.build import INPUTS, MANIFEST_FILE, code_sha256, code_versions, content_digest, planned_file, seal
 from aoq.pipeline.files import LOCK, file_sha256, known_sha256
 from tests.republish import republish
 
@@ -89,7 +89,7 @@ def test_a_manifest_names_what_was_read_and_nothing_that_a_killed_write_left_is_
     (left / LOCK).touch()
     with student.building():
         table.opened()
-    assert student.manifest()["inputs"] == {f"table/{table.key}": content_of(table.manifest())}
+    assert student.manifest()["inputs"] == {f"table/{table.key}": content_digest(table.manifest())}
     assert [path.name for path in student.path.iterdir()] == [MANIFEST_FILE]
 
 

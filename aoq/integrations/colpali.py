@@ -26,7 +26,7 @@ from aoq.pipeline.batches.order import COMMUNITY, MinedBatches, keep_apart
 from aoq.pipeline.data.batches import epoch_order, step_rng
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.tables.pairs import SIDES, Pairs
-from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
+from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, table_parts
 from aoq.pipeline.training.batch_sampler import BatchSampler
 from aoq.pipeline.training.rotation import Rotation
 
@@ -60,7 +60,7 @@ class TableDataset(ColPaliEngineDataset):
         query_ids: Sequence[str] | None = None,
     ) -> None:
         self.table, self.seed = table, seed
-        bare, (anchors, documents) = parts_of(table).table, SIDES["i2t" if direction == "i2t" else "t2i"]
+        bare, (anchors, documents) = table_parts(table).table, SIDES["i2t" if direction == "i2t" else "t2i"]
         texts = [queries[place] for place in find_places(bare, anchors, queries, query_ids)]
         known = corpus.docid_to_idx_mapping
         find_places(bare, documents, corpus if known is None else known, known and [*known])  # refuses other data
@@ -108,7 +108,7 @@ class TableSampler(Sampler[int]):
             raise ValueError(f"batches is {batches!r}; it is 'random', 'mined' or 'triples'.")
         require_same_draws(data.table, [], data.seed, data.num_negatives, batch_size, batches, community)
         self._data, self._epoch, self._batch_size = data, 0, batch_size * processes
-        bare, view, _ = parts_of(data.table)
+        bare, view, _ = table_parts(data.table)
         self._lists = meeting_lists(bare, data.true_pairs, view=view)
         self._order: Callable[[int], np.ndarray] = lambda epoch: epoch_order(len(data), seed=data.seed, epoch=epoch)
         self._length, self._separates_matches = len(data), batches != "triples"

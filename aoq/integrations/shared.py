@@ -17,7 +17,7 @@ from aoq.pipeline.losses.distillation import batch_distillation
 from aoq.pipeline.losses.similarities import Similarities, offline_similarities
 from aoq.pipeline.reading import host_array
 from aoq.pipeline.tables.pairs import Pairs, pair_keys, require_one_each, rows_by_id
-from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
+from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, table_parts
 from aoq.pipeline.training.processes import ALONE, Processes
 
 PAIRS_DRAWN: dict[str | None, int] = {None: 1, "offline": 2, "quintuplet": 3}
@@ -86,7 +86,7 @@ def gather(part: Tensor) -> Tensor:
 def require_same_draws(table: NegativeTable | ScreenedTable, names: Sequence[Any], *options: Any) -> None:
     """Refuse to train if a process has another table, names of data or options than the first; all must call this."""
     if (group := processes()).are_several:
-        bare, view, _ = parts_of(table)
+        bare, view, _ = table_parts(table)
         screen = None if view is None else dict(view.manifest)
         hashed = {"table": [bare.sha256, screen], "texts or pictures": names, "options": options}
         group.check_same({name: digest(str(one)) for name, one in hashed.items()})
@@ -123,7 +123,7 @@ class TaughtLoss(nn.Module):
         self.loss: Any = loss
         self._weight, self._options = weight, options
         batch_distillation(torch.zeros(1, 1), torch.zeros(1, 1), **options)  # refuses them now, not in the first step
-        self._table, self._teachers = parts_of(table).table, []
+        self._table, self._teachers = table_parts(table).table, []
         for images, captions in teachers:
             if images.ndim != 2 or images.shape[1:] != captions.shape[1:]:
                 shapes = f"{tuple(images.shape)} and {tuple(captions.shape)}"

@@ -23,7 +23,7 @@ from aoq.pipeline.tables.files import PAIRS
 from aoq.pipeline.tables.screens.judgements import read_matches
 
 CAPTION, IMAGE = PAIRS.names
-_COLUMNS = pa.schema(
+_MARK_COLUMNS = pa.schema(
     [(IMAGE, pa.int64()), (CAPTION, pa.int64()), ("probability", pa.float64()), ("marker", pa.string())]
 )
 
@@ -47,7 +47,7 @@ class SharedFile(Generic[_Content]):
         return self._content
 
     def change(self, changed: Callable[[_Content], bytes | None]) -> None:
-        """Replace the file by `changed` of its content; None leaves it."""
+        """Replace the file's content by what `changed` makes of it; None leaves the file as it is."""
         with writing_in(self.path.parent), self._lock:
             if (content := changed(self._read(self.path))) is not None:
                 write_atomically(self.path, content)
@@ -62,7 +62,7 @@ class Marks:
 
     `known`, the file of pairs known to match, is created with the first of them, and keeps what others write into it.
     `NAME.marks.csv` beside `NAME.csv` has one row per pair and marker: image_id, caption_id, probability (1 for a true
-    match, 0 for none) and marker. `aoq screen --judgements` reads it.
+    match, else 0) and marker. `aoq screen --judgements` reads it.
     """
 
     def __init__(self, path: Path, images: int, captions: int, marker: str) -> None:
@@ -81,11 +81,11 @@ class Marks:
         self.judged = SharedFile(path.with_name(f"{path.stem}.marks.csv"), _read_marks)
         self.undoable: list[tuple[Pair, bool, bool | None, str]] = []
 
-    def of(self, image: int, caption: int) -> bool | None:
+    def judgement(self, image: int, caption: int) -> bool | None:
         """Return True for a known match, else this marker's judgement, or None."""
         return (image, caption) in self.known.content or self.judged.content.get(((image, caption), self.marker))
 
-    def say(self, image: int, caption: int, is_match: bool | None, back: str) -> None:
+    def mark(self, image: int, caption: int, is_match: bool | None, back: str) -> None:
         """Mark the pair, or remove its mark (None); `back` is the page to return to after an undo."""
         pair = (image, caption)
         before = pair in self.known.content, self.judged.content.get((pair, self.marker))
@@ -101,12 +101,12 @@ class Marks:
         return back
 
     def counts(self) -> tuple[int, int]:
-        """Count the pairs that this marker calls a match, and those called none."""
+        """Count the pairs that this marker marked as a match, and as no match."""
         mine = [is_match for (_, marker), is_match in self.judged.content.items() if marker == self.marker]
         return sum(mine), len(mine) - sum(mine)
 
     def agreements(self) -> list[tuple[str, str, int, float, float | None]]:
-        """Compare every two markers with pairs in common: how many pairs, and how far both agree (`agreement_on`)."""
+        """Compare every two markers: the number of pairs that both marked, and how far they agree (`agreement_on`)."""
         by_marker: dict[str, dict[Pair, bool]] = {}
         for (pair, marker), is_match in sorted(self.judged.content.items()):
             by_marker.setdefault(marker, {})[pair] = is_match
@@ -124,7 +124,8 @@ class Marks:
             if not rows and not self.judged.path.exists():
                 return None
             values = [(*pair, float(is_match), marker) for (pair, marker), is_match in rows.items()]
-            return _csv_content(_COLUMNS.names, [dict(zip(_COLUMNS.names, row, strict=True)) for row in values])
+            names = _MARK_COLUMNS.names
+            return _csv_content(names, [dict(zip(names, row, strict=True)) for row in values])
 
         def edited(pairs: frozenset[Pair]) -> bytes | None:
             path = self.known.path
@@ -137,8 +138,8 @@ class Marks:
 def _read_marks(path: Path) -> dict[tuple[Pair, str], bool]:
     if not path.exists():
         return {}
-    with reading(path, "marks", f"it needs the columns {', '.join(_COLUMNS.names)}"):
-        rows = parse_csv(path, _COLUMNS).to_pylist()
+    with reading(path, "marks", f"it needs the columns {', '.join(_MARK_COLUMNS.names)}"):
+        rows = parse_csv(path, _MARK_COLUMNS).to_pylist()
     return {((row[IMAGE], row[CAPTION]), row["marker"]): row["probability"] >= 0.5 for row in rows}
 
 
@@ -155,7 +156,7 @@ def agreement_on(marks: Sequence[tuple[bool, bool]]) -> tuple[float, float | Non
     return same, None if chance == 1 else (same - chance) / (1 - chance)
 
 
-def _csv(path: Path, image: int, caption: int, is_match: bool) -> bytes:
+def _edit_csv(path: Path, image: int, caption: int, is_match: bool) -> bytes:
     text = path.read_bytes().decode("utf-8-sig") if path.exists() else ",".join(PAIRS.names)
     separator = find_separator(text.partition("\n")[0])
     rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=separator)
@@ -172,7 +173,7 @@ def _csv_content(names: Sequence[str], rows: Sequence[Mapping[str, Any]], separa
     return text.getvalue().encode()
 
 
-def _parquet(path: Path, image: int, caption: int, is_match: bool) -> bytes:
+def _edit_parquet(path: Path, image: int, caption: int, is_match: bool) -> bytes:
     table = pq.read_table(path) if path.exists() else PAIRS.empty_table()
     if is_match:
         row = pa.table({CAPTION: [caption], IMAGE: [image]}).cast(table.select(PAIRS.names).schema)
@@ -184,7 +185,7 @@ def _parquet(path: Path, image: int, caption: int, is_match: bool) -> bytes:
     return file.getvalue()
 
 
-def _json(path: Path, image: int, caption: int, is_match: bool) -> bytes:
+def _edit_json(path: Path, image: int, caption: int, is_match: bool) -> bytes:
     images_of = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     name = next((key for key in images_of if int(key) == caption), str(caption))
     images = [one for one in images_of.get(name, []) if int(one) != image]
@@ -192,5 +193,5 @@ def _json(path: Path, image: int, caption: int, is_match: bool) -> bytes:
     return json.dumps({key: images for key, images in images_of.items() if images}).encode()
 
 
-EDITORS: dict[str, Callable[[Path, int, int, bool], bytes]] = {".csv": _csv, ".parquet": _parquet, ".json": _json}
+EDITORS: dict[str, Callable[..., bytes]] = {".csv": _edit_csv, ".parquet": _edit_parquet, ".json": _edit_json}
 """By extension: return the file with one pair added or removed, and everything else as it is."""

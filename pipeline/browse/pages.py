@@ -55,7 +55,7 @@ def add_common_pages(app: Flask, source: Gallery, marks: Marks | None) -> None:
         if source.tables and marks is not None:
             numbers = _requested_numbers("table", source.tables)
             suspects = source.tables[numbers[0]].suspects
-            unmarked = sum(marks.of(one.image, one.caption) is None for one in suspects)
+            unmarked = sum(marks.judgement(one.image, one.caption) is None for one in suspects)
         shown = {"page": page, "images": page.cut(range(images)), "metrics": RECALL_METRICS}
         return render_template("start.html.j2", numbers=numbers, unmarked=unmarked, **shown)
 
@@ -104,7 +104,7 @@ def add_anchor_pages(app: Flask, train: Album, tables: Sequence[OpenTable], mark
     def suspects() -> str:
         numbers, show = _requested_numbers("table", tables), _requested_choice(request.args, "show", SHOWS)
         table = tables[numbers[0]]
-        is_marked = [marks.of(one.image, one.caption) is not None for one in table.suspects]
+        is_marked = [marks.judgement(one.image, one.caption) is not None for one in table.suspects]
         both = zip(table.suspects, is_marked, strict=True)
         shown = [one for one, marked in both if show == "all" or marked == (show == "marked")]
         page = _requested_page(len(shown), ENTRIES)
@@ -122,7 +122,7 @@ def add_anchor_pages(app: Flask, train: Album, tables: Sequence[OpenTable], mark
         judgements = {"yes": True, "no": False, "none": None}
         judgement, answer = judgements[_requested_choice(request.form, "match", judgements)], redirect(back, 303)
         # Last: a refused request must not have written anything.
-        marks.say(image, caption, judgement, back)
+        marks.mark(image, caption, judgement, back)
         return answer
 
     @app.post("/undo")
@@ -181,13 +181,12 @@ class Look(NamedTuple):
 
 
 def _look(table: OpenTable, train: Album, kind: ItemKind, anchor: int, show: str, marks: Marks) -> Look:
-    """Inspect the whole list, since filters depend on the negatives' details."""
     direction = LISTS_OF[kind]
-    most = table.lists[direction].h
+    most = table.lists[direction].h  # the whole list, since filters depend on the negatives' details
     inspection = inspect_anchor(table.lists, train.split, direction, anchor, most, table.store, table.view)
 
     def is_chosen(negative: Negative) -> bool:
-        mark = marks.of(*((anchor, negative.row) if kind == "image" else (negative.row, anchor)))
+        mark = marks.judgement(*((anchor, negative.row) if kind == "image" else (negative.row, anchor)))
         return FILTERS[show][1](negative, mark) if show in FILTERS else show in negative.flags
 
     chosen = [negative for negative in inspection.negatives if is_chosen(negative)]

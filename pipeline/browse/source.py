@@ -1,4 +1,4 @@
-"""What the pages show: tables with the rows that they list, and evaluations with their queries."""
+"""Content of the pages: tables with the rows that they list, and evaluations with their queries."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class OpenTable:
 
     @property
     def teacher(self) -> str:
-        """Model that scored it."""
+        """The model that scored the table."""
         named = self.lists.manifest.get("teacher") or {}
         return ", ".join(str(named[part]) for part in ("experiment", "model") if named.get(part))
 
@@ -114,7 +114,7 @@ class OpenTable:
 
     @cached_property
     def surveys(self) -> dict[Direction, Survey]:
-        """Computed when a page first needs them."""
+        """Surveys by direction, computed when a page first needs them."""
         judged = {one: None if self.view is None else self.view[one] for one in DIRECTIONS}
         return {one: survey(self.lists[one], judged[one], one, len(self.lists[OPPOSITE[one]])) for one in DIRECTIONS}
 
@@ -172,7 +172,7 @@ def open_folders(
     rows = split or TableRows(first, texts, image_ids)
     read: Callable[[int], Picture | None] = partial(_picture_below, image_root or folders[0] / "thumbs", rows.ids)
     if image_root is not None:
-        find_pictures(image_root, [])  # refuses what is no folder
+        find_pictures(image_root, [])  # refuses a path that is no folder
     elif split is not None and data is not None:
         read = Thumbnails(data, split).read
     judged = None if view is None else read_view(view, first.manifest)
@@ -182,7 +182,7 @@ def open_folders(
 
 
 def open_runs(chains: Sequence[NamedChain]) -> Gallery:
-    """Open the existing artefacts of experiments, named with their overrides; refuse data that do not go together."""
+    """Open the existing artefacts of experiments, named with their overrides; refuse runs on different data."""
     listed, evaluated = [], []
     for named, chain in chains:
         run, owner = (run_name(*split_member(named)), chain), table_owner(chain)

@@ -21,7 +21,7 @@ from aoq.pipeline.settings import configured_path, runs_root
 from aoq.pipeline.stages.chain import Chain, run_name
 from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.tables.card import describe_guarantee
-from aoq.pipeline.tables.files import directions_of, read_manifest, search_facts
+from aoq.pipeline.tables.files import read_manifest, search_facts, table_directions
 
 
 def takes_chains(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -228,6 +228,6 @@ def _inexact(artifact: Artifact) -> Iterator[tuple[str, str]]:
     if artifact.stage == "hard_negatives":
         with suppress(ValueError, OSError):
             manifest = read_manifest(artifact.path / "table")
-            for direction in directions_of(manifest):
+            for direction in table_directions(manifest):
                 if (about := search_facts(manifest, direction)).get("guarantee") != "exact":
                     yield direction, describe_guarantee(about)

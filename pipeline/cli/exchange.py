@@ -20,8 +20,8 @@ from aoq.pipeline.console import show_progress
 from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.data.folder import open_split, split_fingerprint
 from aoq.pipeline.files import file_sha256
-from aoq.pipeline.tables.files import directions_of, read_manifest
-from aoq.pipeline.tables.pairs import TWO_SIDES, Known, read_pairs
+from aoq.pipeline.tables.files import read_manifest, table_directions
+from aoq.pipeline.tables.pairs import TWO_SIDES, Known, read_pair_file
 from aoq.pipeline.tables.writing import made_whole, write_ids
 from aoq.pipeline.vector_files import VectorFile
 
@@ -87,7 +87,7 @@ def export_command(
     from aoq.pipeline.tables.exchange.formats import find_format
 
     name, manifest = options["name"], read_manifest(table.folder)
-    form, is_one_set = find_format(name), len(directions_of(manifest)) == 1
+    form, is_one_set = find_format(name), len(table_directions(manifest)) == 1
     if form.directions != "one" and options["direction"] is not None:
         raise click.UsageError(f"{name} has both directions; leave out --direction")
     if form.directions == "one" and options["direction"] is None and not is_one_set:
@@ -157,7 +157,7 @@ def import_table_command(
     images, captions = (Known(noun, None if ids is None else len(ids), ids) for noun, ids in named.items())
     pairs: Integer[np.ndarray, "*shape"] | None = None if split is None else split.image_of
     if pairing["pairs"] is not None:
-        pairs = read_pairs(pairing["pairs"], images, captions, pairing["min_grade"])
+        pairs = read_pair_file(pairing["pairs"], images, captions, pairing["min_grade"])
     if captions.count is None:
         count = len(pairs) if pairs is not None and pairs.ndim == 1 else (images.count or 0) * (per_image or 0)
         captions = replace(captions, count=count or None)

@@ -17,7 +17,7 @@ from aoq.pipeline.cli.output import command_line, echo_json, echo_next, say, sho
 from aoq.pipeline.config.load import split_member
 from aoq.pipeline.evaluation.retrieval import K
 from aoq.pipeline.evaluation.significance import FEWEST_SEEDS
-from aoq.pipeline.report.study import read_cell, summarise_study, table_of
+from aoq.pipeline.report.study import model_table, read_cell, summarise_study
 from aoq.pipeline.report.verdict import evaluated_gain, gain_on_control, gains_apart
 from aoq.pipeline.stages.chain import Chain, Member, teacher_of
 from aoq.pipeline.stages.plan import plan, plan_parts
@@ -189,7 +189,7 @@ def _show_study(planned: PlannedStudy, models: Sequence[str], arms: Sequence[str
         return
     width = None if sys.stdout.isatty() else STUDY_WIDTH
     for model in dict.fromkeys(line["model"] for line in lines):
-        header, *rows = table_of(study, model, lines)
+        header, *rows = model_table(study, model, lines)
         show_rows(header, rows, right=header[1:], title=f"{model} ({study.models[model]})", width=width)
         say()
     if not lines:

@@ -32,7 +32,7 @@ from aoq.pipeline.stages.chain import Chain
 from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.stages.splits import open_train_split
 from aoq.pipeline.tables.contents import require_origin
-from aoq.pipeline.tables.files import read_manifest, sides_of
+from aoq.pipeline.tables.files import read_manifest, table_sides
 from aoq.pipeline.tables.screens.view import View, read_view
 from aoq.pipeline.tables.table import NegativeTable, read_table
 
@@ -129,7 +129,7 @@ class NamedTable:
         if data is None or fingerprint is None:
             return None
         opened = open_split(data, self.files.split)
-        if len(sides_of(read_manifest(self.folder))) > 1:
+        if len(table_sides(read_manifest(self.folder))) > 1:
             require_origin(self.folder, opened, fingerprint)
         return opened
 

@@ -20,7 +20,7 @@ from aoq.pipeline.search.problem import OPPOSITE, Direction
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.card import describe_guarantee
 from aoq.pipeline.tables.contents import ShownRows, TableRows
-from aoq.pipeline.tables.files import directions_of, read_manifest, search_facts
+from aoq.pipeline.tables.files import read_manifest, search_facts, table_directions
 from aoq.pipeline.tables.statistics import QUANTILES, Description, compare, data_differ, describe
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def audit_command(table: NamedTable, as_json: bool) -> None:
     scores, padding, lengths, the two directions, certificates, and footer, manifest and content against each other.
     """
     findings, manifest = audit(table.folder), read_manifest(table.folder)
-    guarantees = {direction: search_facts(manifest, direction) for direction in directions_of(manifest)}
+    guarantees = {direction: search_facts(manifest, direction) for direction in table_directions(manifest)}
     described = {direction: describe_guarantee(about) for direction, about in guarantees.items()}
     if as_json:
         echo_json({"table": str(table.folder), "errors": [*map(str, findings)], "guarantees": described})

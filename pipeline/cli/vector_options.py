@@ -17,7 +17,7 @@ from aoq.pipeline.extras import is_of_hub
 from aoq.pipeline.reading import open_array
 from aoq.pipeline.search.positives import pairs_by_number, unique_pairs
 from aoq.pipeline.search.problem import Problem, longest_lists
-from aoq.pipeline.tables.pairs import TWO_SIDES, Known, read_pairs, rows_by_id
+from aoq.pipeline.tables.pairs import TWO_SIDES, Known, read_pair_file, rows_by_id
 from aoq.pipeline.vector_files import COLUMNED, VectorFile
 from aoq.pipeline.vectors import Vectors, open_vectors
 
@@ -148,7 +148,7 @@ def pair_vectors(sides: Mapping[str, Vectors], options: Mapping[str, Any], ids: 
     elif options["pairs"] is None:
         pairs = pair_in_order(counts["images"], counts["captions"], options["per_image"])
     else:
-        pairs = read_pairs(options["pairs"], known[0], known[0] if one_set else known[1], options["min_grade"])
+        pairs = read_pair_file(options["pairs"], known[0], known[0] if one_set else known[1], options["min_grade"])
     if options["identity"] is not None:
         identity = _read_labels(options["identity"], "images", counts["images"])
         images_of, captions_of = unique_pairs(pairs, *counts.values()).T

@@ -19,21 +19,21 @@ from aoq.pipeline.data.folder import Split
 from aoq.pipeline.evaluation.retrieval import ImageOf, K, Similarity
 from aoq.pipeline.extras import import_extra
 
-_COLUMNS = 512
+_BLOCK_COLUMNS = 512
 ZETAS = (0, 1, 2)
 RELEVANCE = ("r_precision", "map_r", *(f"r{k}" for k in K))
-_Scores = Float[np.ndarray, " candidates"]
-_Rows = Int64[np.ndarray, " some"]
+_QueryScores = Float[np.ndarray, " candidates"]
+_CandidateRows = Int64[np.ndarray, " some"]
 
 
 def measure_annotations(similarity: Similarity, split: Split, folder: Path, *, folds: int) -> dict[str, Any]:
-    """Measure what the folder has annotations for: `relevance` and `judgements` by file, `plausible` (PMRP)."""
+    """Measure against all annotations of the folder: `relevance` and `judgements` by file, `plausible` (PMRP)."""
     known = read_annotations(folder, split)
     measures: dict[str, Any] = {}
     if known.relevance:
         measures["relevance"] = {
-            name: {direction: _relevance(similarity, direction, pairs) for direction, pairs in by_direction.items()}
-            for name, by_direction in known.relevance.items()
+            name: {direction: _measure_relevance(similarity, direction, pairs) for direction, pairs in both.items()}
+            for name, both in known.relevance.items()
         }
     if known.classes is not None:
         measures["plausible"] = pmrp(similarity, split.image_of, known.classes, folds=folds)
@@ -44,7 +44,7 @@ def measure_annotations(similarity: Similarity, split: Split, folder: Path, *, f
     return measures
 
 
-def _relevance(similarity: Similarity, direction: str, pairs: RightPairs) -> dict[str, float]:
+def _measure_relevance(similarity: Similarity, direction: str, pairs: RightPairs) -> dict[str, float]:
     (images, captions), (image_count, caption_count) = pairs, similarity.shape
     if direction == "i2t":
         return summarise_relevance(similarity, relevant(images, captions, count=image_count, among=caption_count))
@@ -54,7 +54,7 @@ def _relevance(similarity: Similarity, direction: str, pairs: RightPairs) -> dic
 
 def relevant(
     queries: Int[np.ndarray, " pairs"], candidates: Int[np.ndarray, " pairs"], *, count: int, among: int
-) -> list[_Rows]:
+) -> list[_CandidateRows]:
     """Group the right answers of each of `count` queries, rising; pairs come in any order, repeated or not.
 
     >>> relevant(np.array([1, 0, 1, 1]), np.array([4, 2, 0, 4]), count=3, among=5)
@@ -64,7 +64,7 @@ def relevant(
     return np.split(keys % among, np.cumsum(np.bincount(keys // among, minlength=count))[:-1])
 
 
-def ranks_of_relevant(scores: _Scores, right: _Rows) -> _Rows:
+def ranks_of_relevant(scores: _QueryScores, right: _CandidateRows) -> _CandidateRows:
     """Return the ranks of a query's right answers among all candidates, from 1, rising.
 
     >>> ranks_of_relevant(np.array([0.5, 0.9, 0.7, 0.7]), np.array([0, 2]))
@@ -77,7 +77,7 @@ def ranks_of_relevant(scores: _Scores, right: _Rows) -> _Rows:
     return wrong.cumsum()[: len(own)] + np.arange(1, len(own) + 1)
 
 
-def r_precision(scores: _Scores, is_right: Bool[np.ndarray, " candidates"]) -> float:
+def r_precision(scores: _QueryScores, is_right: Bool[np.ndarray, " candidates"]) -> float:
     """Return the fraction of right answers among the first R candidates, where R is their number.
 
     >>> r_precision(np.array([0.5, 0.9, 0.7, 0.7]), np.array([True, False, True, False]))
@@ -92,12 +92,12 @@ def r_precision(scores: _Scores, is_right: Bool[np.ndarray, " candidates"]) -> f
 
 def columns(similarity: Similarity, captions: Int[np.ndarray, " some"]) -> Iterator[Float[np.ndarray, " images"]]:
     """Iterate over the scores of these captions; a matrix on disk is read in groups of columns."""
-    for start in range(0, len(captions), _COLUMNS):
-        yield from np.ascontiguousarray(similarity[:, captions[start : start + _COLUMNS]].T)
+    for start in range(0, len(captions), _BLOCK_COLUMNS):
+        yield from np.ascontiguousarray(similarity[:, captions[start : start + _BLOCK_COLUMNS]].T)
 
 
 def summarise_relevance(
-    similarity: Iterable[_Scores], right: Sequence[Int64[np.ndarray, " _some"]]
+    similarity: Iterable[_QueryScores], right: Sequence[Int64[np.ndarray, " _some"]]
 ) -> dict[str, float]:
     """Average in percent over the queries that have right answers; `similarity` yields a row per query, in order.
 
@@ -145,7 +145,7 @@ def pmrp(
 
 
 def _r_precision(
-    similarity: Iterable[_Scores],
+    similarity: Iterable[_QueryScores],
     queries: Int64[np.ndarray, " queries"],
     candidates: Int64[np.ndarray, " candidates"],
     shown: Bool[np.ndarray, "images classes"],
@@ -159,7 +159,7 @@ def _r_precision(
     return 100.0 * total / (len(queries) * len(ZETAS))
 
 
-def _check_finite(scores: _Scores, query: int) -> None:
+def _check_finite(scores: _QueryScores, query: int) -> None:
     if len(places := np.flatnonzero(~np.isfinite(scores))):
         raise ValueError(f"the similarity of query {query} and candidate {places[0]} is {scores[places[0]]}.")
 

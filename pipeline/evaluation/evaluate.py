@@ -27,18 +27,18 @@ def recalls(
 ) -> dict[str, float]:
     """Measure retrieval in both directions: recall at 1, 5 and 10 in percent, median and mean rank, and rsum.
 
-    `image_of` is the image row of each caption; an image without captions is a candidate alone. With `folds`, the mean
+    `image_of` is the image row of each caption; an image without captions is only a candidate. With `folds`, the mean
     over equal runs of consecutive images (COCO 1K: 5). Ties count against the positive. Raises ValueError if a
     similarity is not finite.
 
-    >>> found = recalls(np.array([[0.9, 0.1, 0.5], [0.2, 0.3, 0.4]]), np.array([0, 0, 1]))
-    >>> found["i2t_r1"], round(found["t2i_r1"], 1), round(found["rsum"], 1)
+    >>> metrics = recalls(np.array([[0.9, 0.1, 0.5], [0.2, 0.3, 0.4]]), np.array([0, 0, 1]))
+    >>> metrics["i2t_r1"], round(metrics["t2i_r1"], 1), round(metrics["rsum"], 1)
     (100.0, 33.3, 533.3)
     """
     similarity, rows = host_array(similarity, "similarity"), host_array(image_of, "image_of")
     if len(outside := np.flatnonzero((rows < 0) | (rows >= len(similarity)))):
         raise ValueError(
-            f"caption {outside[0]} belongs to image {rows[outside[0]]}, and there are images 0 to "
+            f"caption {outside[0]} belongs to image {rows[outside[0]]}, but there are images 0 to "
             f"{len(similarity) - 1}; leave out captions without an image."
         )
     return evaluate_similarity(similarity, rows, folds=folds)
@@ -57,7 +57,7 @@ def evaluate(
     """Measure `recalls` of a model on one split of a dataset folder.
 
     `vocabulary` is the vocabulary of the model's training: `vocabulary.json` or the folder `tokeniser` of its dataset
-    artefact, or an official file. `max_regions` keeps the first regions of each image, except of a grid, as in
+    artefact, or an official file. `max_regions` keeps the first regions of each image, except in a grid, as in
     training. A model with an image tower reads the folder's photographs, as `aoq prepare` lists or packs them.
     """
     from aoq.pipeline.embedding import similarity_matrix  # imported here: `recalls` needs no pyarrow

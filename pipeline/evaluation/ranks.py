@@ -23,7 +23,7 @@ from aoq.pipeline.search.positives import matching_pairs
 DEV_RANKS = "dev_ranks.parquet"
 _SCHEMA = pa.schema({"direction": "string", "query": "int32", "rank": "int32"})
 _PERFECT = 200.0 * len(K)
-_DEVIATIONS = 2
+_CHANCE_DEVIATIONS = 2
 """An rsum up to this many standard deviations above the mean is near chance: a training reports its best epoch. With
 100 images or more that is up to 1.5 times the mean."""
 
@@ -60,19 +60,19 @@ class Chance(NamedTuple):
     def explains(self, rsum: float) -> bool:
         """Return whether this rsum is near chance; False if there are too few candidates to tell.
 
-        >>> chance = chance_of(np.arange(100))
+        >>> chance = chance_level(np.arange(100))
         >>> chance.explains(37.4), chance.explains(60.0)
         (True, False)
         """
-        return rsum <= self.rsum + _DEVIATIONS * self.deviation < _PERFECT
+        return rsum <= self.rsum + _CHANCE_DEVIATIONS * self.deviation < _PERFECT
 
 
-def chance_of(image_of: ImageOf, identity: Identity | None = None) -> Chance:
+def chance_level(image_of: ImageOf, identity: Identity | None = None) -> Chance:
     """Compute the chance of a pairing. Queries count as independent, and both directions as fully correlated.
 
     Of N candidates, n of them right, one is among the first K in random order with probability 1 - C(N-n, K) / C(N, K).
 
-    >>> chance_of(np.arange(10)).rsum  # 10, 50 and 100 %, in both directions
+    >>> chance_level(np.arange(10)).rsum  # 10, 50 and 100 %, in both directions
     320.0
     """
     pairs = matching_pairs(image_of, identity)

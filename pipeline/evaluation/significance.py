@@ -21,7 +21,7 @@ NORMAL = 1.96
 STUDENT = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 """97.5 % quantiles of Student's t, for 3 to 11 seeds; more seeds have the last, which is a little too wide."""
 FEWEST_SEEDS = 3
-"""Fewer seeds say nothing: of two, t is 12.7."""
+"""Fewer seeds say nothing: for two, t is 12.7."""
 CHUNK = 100
 """Replicates computed at a time; each is a row of image counts in memory."""
 
@@ -147,6 +147,6 @@ def _gains(
 
 
 def _of_images(gains: Float64[np.ndarray, "2 seeds images"], image_of: ImageOf) -> Float64[np.ndarray, "seeds images"]:
-    """Return what each image and its captions add to the difference in rsum."""
+    """Return the contribution of each image and its captions to the difference in rsum."""
     i2t, t2i = gains
     return 100 * (i2t / i2t.shape[1] + t2i / len(image_of))

@@ -21,7 +21,7 @@ from aoq.pipeline.search.units import (
     Store,
     run_in_process,
 )
-from aoq.pipeline.tables.files import directions_of
+from aoq.pipeline.tables.files import table_directions
 from aoq.pipeline.tables.writing import write_table
 
 
@@ -47,7 +47,7 @@ def mine(
     hashed already.
     """
     provenance = {"sides": ["items"], **provenance} if problem.one_set else provenance
-    if problem.directions != directions_of(provenance):
+    if problem.directions != table_directions(provenance):
         raise ValueError("a table has lists of both directions; h_captions and h_images must be at least 1.")
     work.mkdir(parents=True, exist_ok=True)
     backend = choose_backend(search, problem, recall_floor, indexes) if isinstance(search, str) else search

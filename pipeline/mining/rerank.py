@@ -28,7 +28,7 @@ from aoq.pipeline.mining import sizes
 from aoq.pipeline.search.lists import NegativeLists, in_table_order
 from aoq.pipeline.search.problem import DIRECTIONS, OPPOSITE, Direction, blocks
 from aoq.pipeline.search.units import Folder, Store, Unit
-from aoq.pipeline.tables.pairs import Pairs, is_among, listed_keys, pair_keys, positives_of
+from aoq.pipeline.tables.pairs import Pairs, group_positives, is_among, listed_keys, pair_keys
 from aoq.pipeline.tables.writing import write_table
 
 logger = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ def _block_lists(job: Rescoring, direction: Direction, store: Store, block: _Blo
     keys, scores = table["pair"].to_numpy(), table["score"].to_numpy()
     ids, listed = shortlist[direction][slice(*block)], shortlist.row_keys(direction, block)
     rescored = np.where(listed < 0, np.float32(np.nan), scores[np.searchsorted(keys, listed)])
-    own = positives_of(direction, shortlist.positives, len(shortlist[direction])).rows(np.arange(*block))
+    own = group_positives(direction, shortlist.positives, len(shortlist[direction])).rows(np.arange(*block))
     owners = np.repeat(np.arange(*block), np.diff(own.offsets))
     pairs = listed_keys(direction, owners, own.ids, len(shortlist.images))
     ids, rescored = (column[:, : job.h[direction]] for column in in_table_order(ids, rescored))

@@ -74,7 +74,7 @@ def collect_runs(named: Sequence[tuple[str, Chain]]) -> list[ReportedRun]:
     chains = dict(named)
     labels = run_labels(chains)
     splits = {name: open_checked(chain, chain.experiment.evaluation.split) for name, chain in named}
-    scored = {name: _score(chain, splits[name]) for name, chain in named}
+    scored = {name: _score_run(chain, splits[name]) for name, chain in named}
     runs, evaluated = [], {name: chain for name, chain in named if scored[name]}
     for name, chain in named:
         baseline = _baseline(name, chain, evaluated)
@@ -135,7 +135,7 @@ def read_dev_ranks(training: Artifact, split: Split) -> Ranks:
     return read_ranks(training.opened() / DEV_RANKS, images=split.image_count, captions=split.caption_count)
 
 
-def seeds_of(run: ReportedRun, runs: Sequence[ReportedRun]) -> list[tuple[ReportedRun, ReportedRun]]:
+def pair_seeds(run: ReportedRun, runs: Sequence[ReportedRun]) -> list[tuple[ReportedRun, ReportedRun]]:
     """Pair the run, and the runs that differ from it only in the seed, with their baselines.
 
     Another seed counts only with a baseline of the same seed.
@@ -152,7 +152,7 @@ def seeds_of(run: ReportedRun, runs: Sequence[ReportedRun]) -> list[tuple[Report
     return same if len(same) > 1 else [pair for pair in pairs if pair[0] is run]
 
 
-def _score(chain: Chain, split: Split) -> Scored | None:
+def _score_run(chain: Chain, split: Split) -> Scored | None:
     evaluation = chain["evaluation"]
     if not evaluation.exists():
         return None

@@ -13,11 +13,11 @@ for (const card of document.querySelectorAll("[data-attended]")) {
 }
 
 // A definition opens below its term and stays within the window.
-let asked = null;
-for (const term of document.querySelectorAll(".term")) term.addEventListener("click", () => { asked = term; });
+let chosenTerm = null;
+for (const term of document.querySelectorAll(".term")) term.addEventListener("click", () => { chosenTerm = term; });
 for (const meaning of document.querySelectorAll("[popover]")) meaning.addEventListener("toggle", event => {
-  if (event.newState !== "open" || asked === null) return;
-  const at = asked.getBoundingClientRect(), box = meaning.getBoundingClientRect();
+  if (event.newState !== "open" || chosenTerm === null) return;
+  const at = chosenTerm.getBoundingClientRect(), box = meaning.getBoundingClientRect();
   const fits = at.bottom + 6 + box.height < innerHeight;
   meaning.style.inset = "auto";
   meaning.style.left = Math.max(8, Math.min(at.left, innerWidth - box.width - 8)) + "px";
@@ -36,7 +36,7 @@ addEventListener("hashchange", unfold);
 unfold();
 
 async function copy(button, text) {
-  const said = button.textContent;
+  const label = button.textContent;
   try {
     await navigator.clipboard.writeText(text);
   } catch {
@@ -47,7 +47,7 @@ async function copy(button, text) {
     button.focus();
   }
   button.textContent = "copied";
-  setTimeout(() => { button.textContent = said; }, 1200);
+  setTimeout(() => { button.textContent = label; }, 1200);
 }
 for (const button of document.querySelectorAll(".copy")) button.addEventListener("click", () => copy(button, button.previousElementSibling.textContent));
 
@@ -62,7 +62,7 @@ const FORMS = {
     return [lines[0], "|" + rows[0].map((_, n) => n ? " ---: |" : " --- |").join(""), ...lines.slice(1)].join("\n");
   },
   LaTeX: rows => {
-    const escaped = text => text.replace(/[\\&%$#_]|\u2212|\u2013|[{]|[}]|~|\^/g, found => ({"\\": "\\textbackslash ", "\u2212": "$-$", "\u2013": "--", "~": "\\textasciitilde ", "^": "\\textasciicircum "})[found] ?? "\\" + found);
+    const escaped = text => text.replace(/[\\&%$#_]|\u2212|\u2013|[{]|[}]|~|\^/g, symbol => ({"\\": "\\textbackslash ", "\u2212": "$-$", "\u2013": "--", "~": "\\textasciitilde ", "^": "\\textasciicircum "})[symbol] ?? "\\" + symbol);
     const lines = rows.map(row => row.map(cell => escaped(full(cell))).join(" & ") + " \\\\");
     return [`\\begin{tabular}{l${"r".repeat(rows[0].length - 1)}}`, "\\hline", lines[0], "\\hline", ...lines.slice(1), "\\hline", "\\end{tabular}"].join("\n");
   },

@@ -43,7 +43,7 @@ GLOSSARY = {
     "95 % interval": "The range of 95 % of the bootstrap's replicates. A replicate draws test images with replacement, "
     "each with its captions.",
     "p": "The probability of a difference at least as large if the two runs were exchanged at random, image by image.",
-    "control": "The same training without offline negatives: what round two must beat.",
+    "control": "The same training without offline negatives: the baseline of round two.",
     "PMRP": "Plausible-match R-Precision: R-Precision where images that differ in at most 0, 1 or 2 of the things they "
     "show count as matches.",
     "R-Precision": "For a query with R right answers, the percentage of them among its first R.",

@@ -44,7 +44,7 @@ def tables(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
 
 
 def _table(owner: Chain, screen: Artifact | None) -> dict[str, Any]:
-    """Describe both directions of a table: statistics, scores, random lists, and what the screen flags."""
+    """Describe both directions of a table: statistics, scores, random lists, and the screen's counts."""
     table, name = read_table(owner["hard_negatives"].opened() / "table"), owner.experiment.name
     split = open_train_split(owner)
     directions: dict[Direction, dict[str, Any]] = {}
@@ -69,12 +69,12 @@ def examples(runs: Sequence[ReportedRun]) -> dict[str, Any] | None:
     scored = next(iter([*pairs, *([run] for run in evaluated.values())]), None)
     if not scored:
         return None
-    split, queries = scored[0].split, {direction: list(_queries(scored, direction)) for direction in DIRECTIONS}
+    split, queries = scored[0].split, {direction: list(_select_queries(scored, direction)) for direction in DIRECTIONS}
     thumbs = Thumbnails(scored[0].chain.folder, split)
     return {"split": split, "thumbs": thumbs, "queries": queries, "compared": len(scored)}
 
 
-def _queries(runs: Sequence[ReportedRun], direction: Direction) -> Iterator[tuple[int, dict[str, Any]]]:
+def _select_queries(runs: Sequence[ReportedRun], direction: Direction) -> Iterator[tuple[int, dict[str, Any]]]:
     """Select the queries on which the runs differ most, then random ones.
 
     Yield each with every run's first answers.

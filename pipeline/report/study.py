@@ -77,21 +77,21 @@ def summarise_study(study: Study, rows: Sequence[Row]) -> list[Row]:
 
 
 def _spread(name: str, values: Sequence[float]) -> Row:
-    """Mean and sample standard deviation; None if there are too few values."""
+    """Return the mean and the sample standard deviation; None if there are too few values."""
     return {
         name: float(np.mean(values)) if values else None,
         f"{name}_sd": float(np.std(values, ddof=1)) if len(values) > 1 else None,
     }
 
 
-def table_of(study: Study, model: str, summary: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+def model_table(study: Study, model: str, summary: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Return the model's table: a header, and a line per arm with means, ± deviation of rsum, gain and speed."""
     columns = [COLUMN_NAMES.get(column, column) for column in study.columns]
     table = [["", "seeds", *columns, f"rsum to {study.says(study.baseline)}", "steps/s", "minutes"]]
     for line in summary:
         if line["model"] == model:
-            means = [_mean(line[column], line["rsum_sd"] if column == "rsum" else None) for column in study.columns]
-            gain = _mean(line["rsum_gain"], line["rsum_gain_sd"], "+")
+            means = [_format_mean(line[name], line["rsum_sd"] if name == "rsum" else None) for name in study.columns]
+            gain = _format_mean(line["rsum_gain"], line["rsum_gain_sd"], "+")
             if line.get("rsum_gain_low") is not None:
                 gain += f" [{line['rsum_gain_low']:+.1f}, {line['rsum_gain_high']:+.1f}]"
             speed, minutes = f"{line['steps_per_second']:.2f}", f"{line['training_seconds'] / 60:.1f}"
@@ -99,7 +99,7 @@ def table_of(study: Study, model: str, summary: Sequence[Mapping[str, Any]]) -> 
     return table
 
 
-def _mean(mean: float | None, deviation: float | None, sign: str = "") -> str:
+def _format_mean(mean: float | None, deviation: float | None, sign: str = "") -> str:
     spread = "" if deviation is None else f" ± {deviation:.1f}"
     return "" if mean is None else f"{mean:{sign}.1f}{spread}"
 
@@ -108,7 +108,7 @@ def markdown(study: Study, summary: Sequence[Mapping[str, Any]]) -> str:
     """Format the tables of all models, each under its experiment."""
     parts = [f"# {study.title or study.name}\n"]
     for model, experiment in study.models.items():
-        header, *rows = table_of(study, model, summary)
+        header, *rows = model_table(study, model, summary)
         lines = (header, ["---", *["---:"] * (len(header) - 1)], *rows)
         table = [f"| {' | '.join(cell.translate(ESCAPED) for cell in line)} |" for line in lines]
         parts.append("\n".join([f"**{model}** (`{experiment}`)\n", *table, ""]))

@@ -13,7 +13,7 @@ from aoq.pipeline.data.folder import Split
 from aoq.pipeline.evaluation.ranks import DEV_RANKS
 from aoq.pipeline.evaluation.retrieval import Ranks
 from aoq.pipeline.evaluation.significance import Interval, compare_runs, rsum_intervals, verdict
-from aoq.pipeline.report.collect import SEED, ReportedRun, read_dev_ranks, seeds_of
+from aoq.pipeline.report.collect import SEED, ReportedRun, pair_seeds, read_dev_ranks
 from aoq.pipeline.stages.chain import Chain, same_queries
 from aoq.pipeline.stages.splits import evaluated_ranks, open_checked, open_evaluated
 from aoq.pipeline.training.metrics import read_metrics, training_seconds
@@ -29,14 +29,14 @@ def verdicts(runs: Sequence[ReportedRun], parts: Mapping[str, Parts] = {}) -> li
     judgements, judged = [], set[str]()
     for run in runs:
         if run.gain is not None and run.name not in judged:
-            pairs = seeds_of(run, runs)
+            pairs = pair_seeds(run, runs)
             judged |= {one.name for one, _ in pairs}
-            judgements.append(_judge(pairs, parts))
+            judgements.append(_judge_gain(pairs, parts))
     return judgements
 
 
-def _judge(pairs: Sequence[tuple[ReportedRun, ReportedRun]], parts: Mapping[str, Parts]) -> dict[str, Any]:
-    """Judge a run and its baseline, or several seeds of both by their mean and, of three or more, an interval."""
+def _judge_gain(pairs: Sequence[tuple[ReportedRun, ReportedRun]], parts: Mapping[str, Parts]) -> dict[str, Any]:
+    """Judge a run and its baseline, or several seeds of both by their mean and, from three on, an interval."""
     run, other = pairs[0]
     gains = [one.gain for one, _ in pairs if one.gain]
     interval: Interval | None
@@ -45,7 +45,7 @@ def _judge(pairs: Sequence[tuple[ReportedRun, ReportedRun]], parts: Mapping[str,
         ours, theirs = ([one.scored.ranks for one in side if one.scored] for side in zip(*pairs, strict=True))
         rng = np.random.default_rng(SEED)
         interval = rsum_intervals({"ours": ours}, theirs, run.split.image_of, rng=rng).get("ours")
-        chance = ""  # p is of one seed
+        chance = ""  # p belongs to one seed
         label, baseline = (re.sub(r"@seed=\d+\b(?!,)|\bseed=\d+,|,seed=\d+", "", name) for name in (label, baseline))
     if lead := head_start(run.chain):
         label += f" (started {lead})"
@@ -66,7 +66,7 @@ def _judge(pairs: Sequence[tuple[ReportedRun, ReportedRun]], parts: Mapping[str,
 
 
 def on_dev(runs: Sequence[ReportedRun]) -> list[tuple[ReportedRun, str]]:
-    """Gains on dev of runs whose controls are trained but not evaluated."""
+    """Return the gains on dev of runs whose controls are trained but not evaluated."""
     waiting = [run for run in runs if run.gain is None and run.chain.is_taught]
     return [(run, gain) for run in waiting if (gain := gain_on_control(run.chain))]
 

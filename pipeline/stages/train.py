@@ -24,7 +24,7 @@ from aoq.pipeline.console import show_progress
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.engine import Engine, torchrun_rank
-from aoq.pipeline.evaluation.ranks import DEV_RANKS, chance_of, write_ranks
+from aoq.pipeline.evaluation.ranks import DEV_RANKS, chance_level, write_ranks
 from aoq.pipeline.evaluation.retrieval import ensemble, retrieval_ranks, summarise
 from aoq.pipeline.prepare.pixels import decoded_elsewhere
 from aoq.pipeline.stages.chain import Chain
@@ -135,7 +135,7 @@ def _with_numbers_of_pair(training: Training, model: MatchingModel) -> Training:
 
 def report_outcome(chain: Chain, training: Training, notes: Mapping[str, Any], dev: Split) -> None:
     """Warn of a best epoch near chance; log how hard the offline negatives were."""
-    chance, reached = chance_of(dev.image_of, dev.identity), notes["metrics"]["rsum"]
+    chance, reached = chance_level(dev.image_of, dev.identity), notes["metrics"]["rsum"]
     if at_chance := chance.explains(reached):
         remedy = "" if training.start_up or not training.loss.takes_pace else ' with start_up = "auto", or'
         nothing = f"dev rsum {reached:.1f} is near chance ({chance.rsum:.1f}): nothing learnt holds for dev"

@@ -21,18 +21,18 @@ from aoq.pipeline.tables.table import SEARCH_FIELDS, NegativeTable, read_table
 from aoq.pipeline.tables.writing import are_certified, count_figures, summarise_figures
 
 FIELDS = {"direction", "h", "search", "guarantee", "anchors", "sha256"}
-ROUNDING = 1e-4
-"""Figures are kept to four decimals."""
+FIGURE_ROUNDING = 1e-4
+"""Figures are stored with four decimals."""
 Keys = Int64[np.ndarray, "anchors h"]
 """The number of each listed pair; padding is -1."""
 
 
 def audit(given: NegativeTable | Path | str) -> list[str]:
-    """Check a table in a folder, or one in memory without files and certificates, and say what is wrong.
+    """Check a table in a folder, or one in memory, which has no files or certificates; return a line per problem.
 
-    A table that cannot be read, as files do not match its hashes, raises ValueError or OSError.
+    A table that cannot be read, such as one whose files do not match its hashes, raises ValueError or OSError.
     """
-    found: list[str] = []
+    problems: list[str] = []
     if isinstance(given, NegativeTable):
         table = given
     else:
@@ -41,27 +41,27 @@ def audit(given: NegativeTable | Path | str) -> list[str]:
             about = search_facts(table.manifest, direction)
             if lacking := FIELDS - about.keys():
                 raise ValueError(
-                    f"{folder / MANIFEST} lacks {sorted(lacking)} of {direction}: it is damaged, or was written by an "
+                    f"{folder / MANIFEST} lacks {sorted(lacking)} for {direction}: it is damaged, or was written by an "
                     "older version; mine again."
                 )
-            found += _manifest(folder, direction, table)
+            problems += _check_manifest(folder, direction, table)
             if about["guarantee"] == "exact" or about.get("certified_share"):
-                found += _certificates(folder, direction, table[direction], about)
+                problems += _check_bounds(folder, direction, table[direction], about)
     mined = [direction for direction in table.directions if table[direction].h]
     for direction in mined:
-        found += _lists(direction, table)
+        problems += _check_lists(direction, table)
     if all(table[direction].negative_ids.max(initial=-1) < len(table[OPPOSITE[direction]]) for direction in mined):
-        listed = {direction: _keys(table, direction) for direction in mined}
+        listed = {direction: _table_keys(table, direction) for direction in mined}
         if table.positives is not None:
-            found += _positives(table, table.positives, listed)
+            problems += _check_positives(table, table.positives, listed)
         if table.is_one_set:
-            listed["t2i"] = _keys(table, "t2i")
+            listed["t2i"] = _table_keys(table, "t2i")
         if len(listed) == len(DIRECTIONS):
-            found += _agreement(table, listed)
-    return found
+            problems += _check_agreement(table, listed)
+    return problems
 
 
-def _lists(direction: Direction, table: NegativeTable) -> Iterator[str]:
+def _check_lists(direction: Direction, table: NegativeTable) -> Iterator[str]:
     lists, candidates = table[direction], len(table[OPPOSITE[direction]])
     ids, scores = lists.negative_ids, lists.scores
     real: Bool[np.ndarray, "anchors h"] = ids >= 0
@@ -83,11 +83,11 @@ def _lists(direction: Direction, table: NegativeTable) -> Iterator[str]:
         "a row among its own negatives": table.is_one_set and ids == np.arange(len(ids))[:, None],
     }
     for message, wrong in checks.items():
-        yield from _rows(f"{direction}.parquet: {message}", np.asarray(wrong))
+        yield from _describe_rows(f"{direction}.parquet: {message}", np.asarray(wrong))
 
 
-def _manifest(folder: Path, direction: Direction, table: NegativeTable) -> Iterator[str]:
-    """Check that the footer and the manifest say the same, and the latter what the lists are."""
+def _check_manifest(folder: Path, direction: Direction, table: NegativeTable) -> Iterator[str]:
+    """Check that the footer and the manifest agree, and that the manifest describes the lists."""
     name, lists, about = f"{direction}.parquet", table[direction], search_facts(table.manifest, direction)
     with reading(folder / name, "a table's file"):
         footer = parse_json((pq.read_schema(folder / name).metadata or {}).get(b"aoq", b"{}"), dict)
@@ -99,59 +99,58 @@ def _manifest(folder: Path, direction: Direction, table: NegativeTable) -> Itera
         stated = f"the manifest says {about['anchors']} of {about['h']}"
         yield f"{name}: holds {len(lists)} lists of {lists.h}, {stated}"
     if len(lists):
-        yield from _figures(direction, about, summarise_figures(count_figures(lists)))
+        yield from _check_figures(direction, about, summarise_figures(count_figures(lists)))
 
 
-def _figures(direction: Direction, about: Mapping[str, Any], computed: Mapping[str, float | None]) -> Iterator[str]:
+def _check_figures(direction: Direction, about: Mapping[str, Any], actual: Mapping[str, float | None]) -> Iterator[str]:
     """Compare the manifest's figures with those of the table."""
-    for key, value in computed.items():
+    for key, value in actual.items():
         stated = about.get(key, value)  # older and imported tables lack some
         are_numbers = isinstance(stated, int | float) and value is not None
-        if stated != value and not (are_numbers and abs(stated - value) < ROUNDING):
-            yield f"{MANIFEST}: it says {key} = {stated!r} of {direction}, and the table gives {value!r}"
+        if stated != value and not (are_numbers and abs(stated - value) < FIGURE_ROUNDING):
+            yield f"{MANIFEST}: it says {key} = {stated!r} for {direction}, but the table gives {value!r}"
 
 
-def _certificates(folder: Path, direction: Direction, lists: NegativeLists, about: Mapping[str, Any]) -> Iterator[str]:
-    """Check that the certificates are the lists', and that those of exact lists certify each."""
+def _check_bounds(folder: Path, direction: Direction, lists: NegativeLists, about: Mapping[str, Any]) -> Iterator[str]:
+    """Check that the certificates belong to the lists, and that exact lists are all certified."""
     name = f"{direction}.certificates.parquet"
     rows = read_parquet(folder / name, CERTIFICATES, remedy=MINE_AGAIN)
     if not np.array_equal(rows["anchor_id"].to_numpy(), np.arange(len(lists))):
         yield f"{name}: its anchors are not those of the table"
         return
     last, own, bound = rows["last_score"].to_numpy(), lists.scores[:, -1], rows["bound"].to_numpy()
-    yield from _rows(f"{name}: a last score that is not the table's", (last != own) & ~(np.isnan(last) & np.isnan(own)))
+    differs = (last != own) & ~(np.isnan(last) & np.isnan(own))
+    yield from _describe_rows(f"{name}: a last score that is not the table's", differs)
     is_certified = are_certified(last, bound)
     if about["guarantee"] == "exact":
-        yield from _rows(f"{name}: not certified: the last score does not clear the bound", ~is_certified)
-    yield from _figures(direction, about, {"certified_share": float(is_certified.mean())})
+        yield from _describe_rows(f"{name}: not certified: the last score does not clear the bound", ~is_certified)
+    yield from _check_figures(direction, about, {"certified_share": float(is_certified.mean())})
 
 
-def _keys(table: NegativeTable, direction: Direction) -> Keys:
+def _table_keys(table: NegativeTable, direction: Direction) -> Keys:
     ids = table[direction].negative_ids
     return listed_keys(direction, np.arange(len(ids))[:, None], ids, len(table.t2i))
 
 
-def _positives(table: NegativeTable, positives: Pairs, listed: dict[Direction, Keys]) -> Iterator[str]:
-    """Check that the rows exist, that none is listed, and that those of one set come in both orders."""
+def _check_positives(table: NegativeTable, positives: Pairs, listed: dict[Direction, Keys]) -> Iterator[str]:
+    """Check that the pairs' rows exist, that no list holds a pair, and that one set has each pair in both orders."""
     outside = (positives < 0).any(axis=1) | (positives >= [len(table.i2t), len(table.t2i)]).any(axis=1)
     if outside.any():
-        yield from _rows(f"{POSITIVES}: pairs with rows that the table does not have", outside)
+        yield from _describe_rows(f"{POSITIVES}: pairs with rows that the table does not have", outside)
         return
     own = np.sort(pair_keys(positives[:, 0], positives[:, 1], len(table.t2i)))
     for direction, keys in listed.items():
-        yield from _rows(f"{direction}.parquet: an own positive among the negatives", is_among(keys, own))
+        yield from _describe_rows(f"{direction}.parquet: an own positive among the negatives", is_among(keys, own))
     if table.is_one_set:
         both = both_ways(positives)
         if len(np.setxor1d(own, pair_keys(both[:, 0], both[:, 1], len(table.t2i)))):
             yield f"{POSITIVES}: pairs in one order only, or of a row with itself"
 
 
-def _agreement(table: NegativeTable, listed: dict[Direction, Keys]) -> Iterator[str]:
-    """Check that both directions give a pair the same score, as far as their lists reach.
-
-    Skipped where scores came from elsewhere, and for fused scores, which belong to one list.
-    """
+def _check_agreement(table: NegativeTable, listed: dict[Direction, Keys]) -> Iterator[str]:
+    """Check that both directions give a pair the same score, as far as their lists reach."""
     about = [search_facts(table.manifest, direction) for direction in table.directions]
+    # Scores from elsewhere may differ, and a fused score belongs to one list.
     if any(one.get("scores", "exact") != "exact" or one.get("guarantee") == "fused" for one in about):
         return
     for direction in table.directions:
@@ -161,14 +160,14 @@ def _agreement(table: NegativeTable, listed: dict[Direction, Keys]) -> Iterator[
         place = order[np.minimum(np.searchsorted(theirs, keys, sorter=order), len(order) - 1)]
         there, real = theirs[place] == keys, keys >= 0
         differs = there & real & (other.scores.ravel()[place] != lists.scores)
-        yield from _rows(f"{direction}.parquet: a score that differs from the other direction's", differs)
+        yield from _describe_rows(f"{direction}.parquet: a score that differs from the other direction's", differs)
         if all(one.get("guarantee") == "exact" for one in about):
             last = np.nan_to_num(other.scores[:, -1], nan=-np.inf)[lists.negative_ids]
             lacking, message = real & ~there & (lists.scores > last), "a pair that the other direction should list"
-            yield from _rows(f"{direction}.parquet: {message}, but does not", lacking)
+            yield from _describe_rows(f"{direction}.parquet: {message}, but does not", lacking)
 
 
-def _rows(message: str, wrong: Any) -> list[str]:
-    """Say how many rows are wrong, if any, and which is the first."""
+def _describe_rows(message: str, wrong: Any) -> list[str]:
+    """Name a problem with the number of its rows and the first of them, if there are any."""
     rows = np.flatnonzero(wrong.any(axis=1) if wrong.ndim == 2 else wrong)
     return [f"{message} ({len(rows)} rows, the first is {rows[0]})"] if len(rows) else []

@@ -1,4 +1,4 @@
-"""The README of a table: what its lists are and how they are read, with YAML for the Hugging Face hub."""
+"""The README of a table: its lists and how to read them, with YAML for the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from aoq.pipeline.console import visible
 from aoq.pipeline.files import file_sha256
-from aoq.pipeline.tables.files import directions_of, read_manifest, search_facts, sides_of
+from aoq.pipeline.tables.files import read_manifest, search_facts, table_directions, table_sides
 from aoq.pipeline.tables.pairs import TWO_SIDES
 
 VIEW = "view"
@@ -23,12 +23,12 @@ ${license}tags: [hard-negatives, $task, aoq]
 $tables---
 # Hard negatives
 
-$about. Ids and scores alone; no pictures, no texts. Anchor n is row n of the data with the fingerprint
-`$dataset`.
+$about.
+The table holds ids and scores, but no pictures or texts. Anchor n is row n of the data with the fingerprint `$dataset`.
 
 $guarantees
 
-`negative_ids` are rows of the other side: score falling, then id rising, padding −1. An anchor's own are in
+`negative_ids` are rows of the other side: score falling, then id rising, padding −1. An anchor's positives are in
 `positives`, never in the lists. Made by $tool $version; teacher:
 `$teacher`.
 $flags
@@ -48,19 +48,17 @@ rows = load_dataset("$name", split="train")  # i2t; others by name: load_dataset
 def write_card(folder: Path, *, name: str = "FOLDER", licence: str | None = None) -> None:
     """Write the README of a table, and of the view in its folder if there is one."""
     manifest, view = read_manifest(folder), folder / VIEW
-    directions, sides = directions_of(manifest), [visible(side) for side in sides_of(manifest)]
-    first, last = sides[0], sides[-1]
-    what = f"for each of the {first} the {last}, and for each of the {last} the {first}"
-    what = f"for each of the {first} the others" if len(sides) == 1 else what
+    directions, sides = table_directions(manifest), [visible(side) for side in table_sides(manifest)]
+    negatives, both = ("the others", "") if len(sides) == 1 else (f"the {sides[1]}", ", and vice versa")
     tables = {file: f"{file}.parquet" for file in _FILES}
     tables |= {f"{direction}_flags": f"{VIEW}/{direction}.parquet" for direction in directions}
     guarantees = {one: visible(describe_guarantee(search_facts(manifest, one))) for one in directions}
-    flags = f"Bit n of `flags` in `{VIEW}` is rule n of its manifest's `rules`: what may match after all.\n"
+    flags = f"Bit n of `flags` in `{VIEW}` is rule n of its manifest's `rules`: such a negative may match.\n"
     text = _CARD.substitute(
         license="" if licence is None else f"license: {json.dumps(licence)}\n",
-        task="image-text-retrieval" if sides_of(manifest) == TWO_SIDES else "retrieval",
+        task="image-text-retrieval" if table_sides(manifest) == TWO_SIDES else "retrieval",
         tables=describe_tables(folder, tables, default=_FILES[0]),
-        about=f"Hard negatives, {what} that a teacher finds most similar among those that are not its own",
+        about=f"For each of the {sides[0]}, {negatives} that a teacher scores highest and that do not match it{both}",
         dataset=visible(str(manifest.get("dataset", "unknown"))),
         guarantees="\n".join(f"- `{one}`: {guarantee}." for one, guarantee in guarantees.items()),
         tool=visible(str(manifest.get("tool", "aoq"))),
@@ -74,7 +72,7 @@ def write_card(folder: Path, *, name: str = "FOLDER", licence: str | None = None
 
 
 def describe_tables(folder: Path, tables: Mapping[str, str], *, default: str = "") -> str:
-    """Name the existing tables in YAML, with their hashes: `datasets` caches by this text, whatever they hold."""
+    """Name the existing tables in YAML, with their hashes: `datasets` caches by this text, not by their content."""
     entries = [
         f"- config_name: {name}\n  data_files: {file}\n  description: sha256 {file_sha256(folder / file)}\n"
         + ("  default: true\n" if name == default else "")
@@ -100,7 +98,7 @@ def describe_guarantee(about: Mapping[str, Any]) -> str:
         text = f"{describe_collapse(collapsed)}; {text}"
     if "recall" in about:
         sample = f"{about['recall_anchors']} anchors"
-        if "recall_interval" in about:  # not of a shortlist, nor in older tables
+        if "recall_interval" in about:  # shortlists and older tables have none
             low, high = about["recall_interval"]
             sample = f"95% interval {low:.2%} to {high:.2%}, {sample}"
         text += f", {about['recall']:.2%} of the true lists ({sample})"

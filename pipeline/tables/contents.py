@@ -18,15 +18,15 @@ from aoq.pipeline.search.problem import DIRECTIONS, Direction
 from aoq.pipeline.tables import files
 from aoq.pipeline.tables.pairs import (
     Pairs,
+    group_positives,
     pair_keys,
     paired,
     pairing_sha256,
     pairs_sha256,
-    positives_of,
     require_one_each,
 )
 
-_REMEDY = "whose rows are others, or in another order; give the data that the table was mined on, or mine again"
+_ORIGIN_REMEDY = "its rows differ or are in another order; give the data that the table was mined on, or mine again"
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,7 +48,7 @@ class TableContents:
     @property
     def sides(self) -> tuple[str, ...]:
         """Names of the rows: ("images", "captions") by default, one name for one set."""
-        return files.sides_of(self.manifest)
+        return files.table_sides(self.manifest)
 
     @property
     def is_one_set(self) -> bool:
@@ -57,7 +57,7 @@ class TableContents:
     @property
     def directions(self) -> tuple[Direction, ...]:
         """Directions whose lists differ."""
-        return files.directions_of(self.manifest)
+        return files.table_directions(self.manifest)
 
     def own(self, direction: Direction) -> Positives:
         """Group the true pairs by anchor."""
@@ -67,7 +67,7 @@ class TableContents:
     def _own(self) -> Mapping[Direction, Positives]:
         if self.positives is None:
             raise ValueError("the table does not say which pairs are true; give it `positives`.")
-        return {one: positives_of(one, self.positives, len(self[one])) for one in DIRECTIONS}
+        return {one: group_positives(one, self.positives, len(self[one])) for one in DIRECTIONS}
 
     @property
     def sha256(self) -> dict[str, str]:
@@ -79,7 +79,7 @@ class TableContents:
 
 @dataclass(frozen=True)
 class TableRows:
-    """The rows of a table by its own pairs; the items of one set are both images and captions."""
+    """The rows of a table, by its own pairs; the items of one set are both images and captions."""
 
     table: TableContents
     texts: Sequence[str] | None = None
@@ -131,9 +131,9 @@ ShownRows = Split | TableRows
 
 
 def require_origin(table: TableContents | Path, split: Split, fingerprint: str) -> None:
-    """Refuse a split of another fingerprint, or, if the table has none, of other sizes, ids or pairs.
+    """Refuse a split whose fingerprint, sizes, ids or pairs differ from those that the table has.
 
-    `table` is one in memory, or a folder, whose lists are not read.
+    `table` is in memory, or a folder, whose lists are not read.
     """
     positives: Pairs | None
     ids: Sequence[str]
@@ -146,19 +146,19 @@ def require_origin(table: TableContents | Path, split: Split, fingerprint: str) 
         counts = {"images": len(table.i2t), "captions": len(table.t2i)}
     for side, count in (("images", split.image_count), ("captions", split.caption_count)):
         if count != counts[side]:
-            raise ValueError(f"the split has {count} {side}, and the table {counts[side]}, {_REMEDY}.")
+            raise ValueError(f"the split has {count} {side}, and the table {counts[side]}: {_ORIGIN_REMEDY}.")
     mined, captions = manifest.get("dataset"), split.caption_count
-    # Tables mined from vectors, of which no more is known, name their data by its pairs.
+    # Tables mined from vectors without a data folder name their data by its pairs.
     by_pairs = [] if positives is None else [pairs_sha256(positives), pairing_sha256(positives, captions)]
     if mined is not None and mined not in (fingerprint, *by_pairs):
         prints = f"fingerprint {mined[:12]}, this split's is {fingerprint[:12]}"
-        raise ValueError(f"the table was mined on other data ({prints}), {_REMEDY}.")
+        raise ValueError(f"the table was mined on other data ({prints}): {_ORIGIN_REMEDY}.")
     for row, (name, other) in enumerate(zip(ids, split.ids, strict=False)):  # a table may have no ids
         if name != other:
-            raise ValueError(f"image {row} is {name!r} in the table and {other!r} in the split, {_REMEDY}.")
+            raise ValueError(f"image {row} is {name!r} in the table and {other!r} in the split: {_ORIGIN_REMEDY}.")
     if positives is not None:
         pairs = paired(split.image_of)
         own, mined_keys = (pair_keys(rows[:, 0], rows[:, 1], captions) for rows in (pairs, positives))
         if len(missing := pairs[~np.isin(own, mined_keys)]):
             image, caption = missing[0]
-            raise ValueError(f"caption {caption} has image {image} in the split, but not in the table, {_REMEDY}.")
+            raise ValueError(f"caption {caption} has image {image} in the split, not in the table: {_ORIGIN_REMEDY}.")

@@ -2,7 +2,7 @@
 
 "Images" and "captions" stand for any two sides. In a table of one set, whose rows are searched among themselves,
 similarities and pairs are symmetric, so both directions have the same lists, and `i2t.parquet` holds them once. Queries
-that are among the documents, but are searched in one direction alone, are two sides.
+that are also documents, but are searched in one direction only, are a side of their own.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def content_sha256(lists: NegativeLists) -> str:
 
 
 def read_lists(folder: Path, direction: Direction, manifest: Mapping[str, Any]) -> NegativeLists:
-    """Read one direction; refused if its lists do not match the manifest's hash."""
+    """Read one direction; refuse lists that do not match the manifest's hash."""
     (lists,) = read_chunks(folder, direction, manifest)
     return lists
 
@@ -76,7 +76,7 @@ def read_lists(folder: Path, direction: Direction, manifest: Mapping[str, Any]) 
 def read_chunks(
     folder: Path, direction: Direction, manifest: Mapping[str, Any], rows: int | None = None
 ) -> Iterator[NegativeLists]:
-    """Read one direction, up to `rows` lists at a time; refused at the end if they do not match the manifest's hash."""
+    """Read one direction, up to `rows` lists at a time; refuse them at the end if they do not match their hash."""
     path, content, first = folder / f"{direction}.parquet", ContentHash(), 0
     candidates = count_rows(folder, manifest)[SIDES[direction][1]]
     with open_lists(path) as file:
@@ -85,7 +85,7 @@ def read_chunks(
             lists = from_arrow(block)
             ids = lists.negative_ids
             if ids.min(initial=-1) < -1 or ids.max(initial=-1) >= candidates:
-                raise ValueError(f"{path} lists ids that are none of the {candidates} candidates; {MINE_AGAIN}.")
+                raise ValueError(f"{path} lists ids that are not among the {candidates} candidates; {MINE_AGAIN}.")
             content.add(lists)
             yield lists
             first += len(block)
@@ -93,21 +93,21 @@ def read_chunks(
 
 
 def _require_hash(path: Path, what: str, sha256: str, stated: str | None) -> None:
-    """Refuse what is not the manifest's; older tables have no hashes."""
+    """Refuse content that does not match the manifest's hash; older tables have none."""
     if stated not in (None, sha256):
         manifest = path.with_name(MANIFEST)
-        raise ValueError(f"{path} does not hold the {what} whose sha256 {manifest} gives; {MINE_AGAIN}.")
+        raise ValueError(f"{path} holds {what} that do not match their sha256 in {manifest}; {MINE_AGAIN}.")
 
 
 def count_lists(path: Path) -> tuple[int, int]:
-    """Number of lists of one direction, and their largest length."""
+    """Count the lists of one direction, and the places of each."""
     with open_lists(path) as file:
         return len(file), file.file.schema_arrow.field("scores").type.list_size
 
 
 def count_rows(folder: Path, manifest: Mapping[str, Any]) -> dict[str, int]:
-    """Number of images and of captions of a table, by its files; equal for one set."""
-    counts = [count_lists(folder / f"{direction}.parquet")[0] for direction in directions_of(manifest)]
+    """Count a table's images and captions by its files; one set has as many of both."""
+    counts = [count_lists(folder / f"{direction}.parquet")[0] for direction in table_directions(manifest)]
     return dict(zip(TWO_SIDES, (counts[0], counts[-1]), strict=True))
 
 
@@ -121,7 +121,7 @@ def open_lists(path: Path) -> Iterator[Parquet]:
         schema = file.file.schema_arrow
         lengths = {schema.field(name).type.list_size for name in ("negative_ids", "scores")}
         if len(lengths) > 1 or 0 in lengths:
-            raise ValueError(f"{path} has lists of {sorted(lengths)} in one row; {MINE_AGAIN}.")
+            raise ValueError(f"{path} has lists of lengths {sorted(lengths)} in one row; {MINE_AGAIN}.")
         yield file
 
 
@@ -132,7 +132,7 @@ def require_numbers(path: Path, table: pa.Table, first: int = 0) -> None:
 
 
 def read_positives(folder: Path, manifest: Mapping[str, Any]) -> Pairs:
-    """Read the positive pairs, rows (image, caption); refused if they do not match the manifest's hash."""
+    """Read the positive pairs, rows (image, caption); refuse pairs that do not match the manifest's hash."""
     path = folder / POSITIVES
     rows = read_parquet(path, PAIRS, remedy=MINE_AGAIN)
     pairs = np.stack([rows["image_id"].to_numpy(), rows["caption_id"].to_numpy()], axis=1)
@@ -166,7 +166,7 @@ class TableManifest(TypedDict, total=False):
 
 
 def read_manifest(folder: Path, *, dataset: str | None = None) -> dict[str, Any]:
-    """Read a table's manifest; refused as `read_table` does."""
+    """Read a table's manifest; refuse another version, and data other than `dataset`."""
     path = folder / MANIFEST
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no {MANIFEST}, so it is no negative table.")
@@ -174,12 +174,12 @@ def read_manifest(folder: Path, *, dataset: str | None = None) -> dict[str, Any]
     version = manifest["format_version"]
     if version != FORMAT_VERSION:
         raise ValueError(f"{folder} has format version {version}, this version reads {FORMAT_VERSION}; mine again.")
-    if len(sides_of(manifest)) not in (1, 2):
-        raise ValueError(f"{path} names the sides {manifest['sides']}, and a table has two, or one set; {MINE_AGAIN}.")
+    if len(table_sides(manifest)) not in (1, 2):
+        raise ValueError(f"{path} names the sides {manifest['sides']}, but a table has two or one set; {MINE_AGAIN}.")
     if dataset is not None and (mined := manifest.get("dataset", "")) != dataset:
         raise ValueError(
             f"{folder} was mined on other training data (fingerprint {mined[:12]}, this experiment's is "
-            f"{dataset[:12]}): its rows are other images. Choose a teacher with the same [dataset], or mine again."
+            f"{dataset[:12]}): its rows are different images. Choose a teacher with the same [dataset], or mine again."
         )
     return manifest
 
@@ -188,14 +188,14 @@ def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     write_atomically(folder / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
 
 
-def sides_of(manifest: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of the two sides' rows; a single name means one set."""
+def table_sides(manifest: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the two sides' rows; a single name means one set."""
     return tuple(manifest.get("sides", TWO_SIDES))
 
 
-def directions_of(manifest: Mapping[str, Any]) -> tuple[Direction, ...]:
-    """Directions whose lists a table stores: only the first for one set, as both are the same."""
-    return DIRECTIONS[: len(sides_of(manifest))]
+def table_directions(manifest: Mapping[str, Any]) -> tuple[Direction, ...]:
+    """Return the directions whose lists a table stores: only the first for one set, as both are the same."""
+    return DIRECTIONS[: len(table_sides(manifest))]
 
 
 def search_facts(manifest: Mapping[str, Any], direction: Direction) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def search_facts(manifest: Mapping[str, Any], direction: Direction) -> dict[str,
 
 
 def table_hashes(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """The sha256 of each direction's lists."""
+    """Return the sha256 of each direction's lists."""
     try:
         return {direction: about["sha256"] for direction, about in manifest["directions"].items()}
     except KeyError:
@@ -213,23 +213,23 @@ def table_hashes(manifest: Mapping[str, Any]) -> dict[str, str]:
         ) from None
 
 
-def nouns_of(manifest: Mapping[str, Any]) -> dict[str, str]:
+def row_nouns(manifest: Mapping[str, Any]) -> dict[str, str]:
     """Name a row of each side, or of the one set."""
-    return {"images": "image", "captions": "caption"} if len(sides_of(manifest)) > 1 else {"images": "item"}
+    return {"images": "image", "captions": "caption"} if len(table_sides(manifest)) > 1 else {"images": "item"}
 
 
 def id_columns(manifest: Mapping[str, Any]) -> dict[str, tuple[str, pa.Schema]]:
-    """File of each side's ids, and its column."""
-    nouns = nouns_of(manifest)
+    """Return the file of each side's ids, and its column."""
+    nouns = row_nouns(manifest)
     return {side: (f"{noun}s.parquet", pa.schema({f"{noun}_id": pa.string()})) for side, noun in nouns.items()}
 
 
 def read_ids(table: Path, manifest: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Read the ids of the sides that have them; refused if they do not match the manifest's hashes."""
+    """Read the ids of the sides that have them; refuse ids that do not match the manifest's hashes."""
     columns, hashes = id_columns(manifest), manifest.get("ids", {})
     if unknown := hashes.keys() - columns.keys():
         raise ValueError(
-            f"{table / MANIFEST} has ids of {sorted(unknown)}, and the table's sides are {[*columns]}; {MINE_AGAIN}."
+            f"{table / MANIFEST} has ids of {sorted(unknown)}, but the table's sides are {[*columns]}; {MINE_AGAIN}."
         )
     ids, counts = {}, count_rows(table, manifest)
     for side, stated in hashes.items():

@@ -3,8 +3,8 @@
     rank    the sum of  w_m / (60 + rank_m)  over the members that list the pair, ranks from 1 (Cormack et al., 2009)
     score   the mean, weighted by w_m, of F_m(s) over all members: the fraction of the member's positive pairs that
             score at most s. If a member does not list the pair, s is the lowest score that it lists for the anchor:
-            an exact list bounds what it leaves out by that score, so a pair loses least by where a list was
-            cut. A member that lists nothing for the anchor gives 0.
+            that score bounds all pairs that an exact list leaves out, so the pair loses as little as
+            possible by the cut. A member that lists nothing for the anchor gives 0.
 
 In both directions F_m counts the pairs of each caption and its image: the positive scores of t2i. A fused score belongs
 to one anchor's list, and the other direction may score the pair differently. Under `score`, `positive_score` is the
@@ -42,7 +42,7 @@ def by_rank(lists: NegativeLists) -> Values:
 
 
 def by_score(ordered: Float32[np.ndarray, " pairs"], lists: NegativeLists) -> Values:
-    """Value scores by the fraction of positives that score no more; `ordered` are the positives' scores, rising."""
+    """Value each score by the fraction of positives up to it; `ordered` has the positives' scores, rising."""
     listed, positive = (
         np.searchsorted(ordered, scores, side="right") / len(ordered) for scores in (lists.scores, lists.positive_score)
     )
@@ -103,8 +103,8 @@ def fuse_tables(
             yield fuse(members, list(values), shares.tolist(), h)
 
     about = {"search": "fusion", "guarantee": "fused", "sources": list(names)}
-    made = {direction: ({"h": h, **about}, fused(direction, h)) for direction, h in depths.items()}
-    write_table(output, provenance, made, positives)
+    contents = {direction: ({"h": h, **about}, fused(direction, h)) for direction, h in depths.items()}
+    write_table(output, provenance, contents, positives)
 
 
 def _positive_pairs(folder: Path) -> Float32[np.ndarray, " pairs"]:

@@ -14,7 +14,7 @@ from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.search.scores import exact_scores
 from aoq.pipeline.tables.contents import ShownRows
 from aoq.pipeline.tables.files import search_facts
-from aoq.pipeline.tables.screens.view import View, bit, rules_of
+from aoq.pipeline.tables.screens.view import View, bit, flagged_rules
 from aoq.pipeline.tables.table import NegativeTable
 
 NEAR_DUPLICATE = 0.8
@@ -22,14 +22,14 @@ NEAR_DUPLICATE = 0.8
 
 @dataclass(frozen=True)
 class Positive:
-    """An image or a caption; a caption has an id if captions have some."""
+    """A positive image or caption; a caption has an id if the captions have ids."""
 
     row: int
     text: str
     score: float | None
     """None if the teacher's embeddings are gone; the table itself keeps only the lowest positive score."""
     rank: int | None
-    """1 + the negatives at least as similar; None if it lies beyond the list."""
+    """1 + the number of negatives at least as similar; None if it lies beyond the list."""
     caption_id: str = ""
 
 
@@ -81,9 +81,9 @@ def inspect_anchor(
     only: str = "",
     named: Sequence[str] = (),
 ) -> Inspection:
-    """Show the first `top` negatives of an image (i2t) or a caption (t2i), judged by the view if there is one.
+    """Describe the first `top` negatives of an image (i2t) or a caption (t2i), judged by the view if there is one.
 
-    `only` is a rule that they must meet, or "left": those without flags; `named` are the captions' ids.
+    `only` keeps those that meet this rule, or, if "left", those without flags; `named` are the captions' ids.
     """
     is_image, lists = direction == "i2t", table[direction][anchor : anchor + 1]
     ids, scores, lowest = lists.negative_ids[0], lists.scores[0], float(lists.positive_score[0])
@@ -111,7 +111,7 @@ def inspect_anchor(
                 score >= lowest,
                 _duplicate([tokenise(text) for text in texts], own_words),
                 [name for member, name in enumerate(members) if listed_by >> member & 1],
-                rules_of(int(flags[place])),
+                flagged_rules(int(flags[place])),
                 round(float(suspicion[place]), 4),
                 named[row] if is_image and named else "",
             )
@@ -123,7 +123,7 @@ def inspect_anchor(
         "" if is_image else split.captions[anchor],
         lists.h,
         None if np.isnan(lowest) else lowest,
-        [*_positives(own, direction, anchor, scores, split, store, named)],
+        [*_inspect_positives(own, direction, anchor, scores, split, store, named)],
         negatives,
         named[anchor] if named and not is_image else "",
     )
@@ -133,7 +133,7 @@ def _image_id(split: ShownRows, image: int) -> str:
     return split.ids[image] if image >= 0 else ""
 
 
-def _positives(
+def _inspect_positives(
     rows: Int32[np.ndarray, " own"],
     direction: Direction,
     anchor: int,

@@ -23,7 +23,7 @@ TWO_SIDES = ("images", "captions")
 SIDES: Mapping[Direction, tuple[str, str]] = {"i2t": ("images", "captions"), "t2i": ("captions", "images")}
 """Names of the anchors and of the candidates of a direction."""
 ID_COUNT = 2**32
-"""More than all ids of one side."""
+"""A bound above all ids of one side."""
 
 
 def paired(image_of: Integer[np.ndarray, " captions"]) -> Pairs:
@@ -42,7 +42,7 @@ def pairs_sha256(pairs: Pairs) -> str:
 
 
 def pairing_sha256(pairs: Pairs, captions: int) -> str:
-    """Hash data known by its pairs alone: each caption's image, or all pairs if a caption has several."""
+    """Hash data known only by its pairs: each caption's image, or all pairs if a caption has several images."""
     if np.bincount(pairs[:, 1], minlength=1).max() > 1:
         return pairs_sha256(pairs)
     image_of = np.full(captions, -1, "<i4")
@@ -50,7 +50,7 @@ def pairing_sha256(pairs: Pairs, captions: int) -> str:
     return sha256(image_of.tobytes()).hexdigest()
 
 
-def positives_of(direction: Direction, pairs: Pairs, anchors: int) -> Positives:
+def group_positives(direction: Direction, pairs: Pairs, anchors: int) -> Positives:
     """Group positives by anchor, rising: the captions of images (i2t) or the images of captions (t2i)."""
     own, other = pairs.T if direction == "i2t" else pairs.T[::-1]
     return Positives.of_pairs(own, other, anchors)
@@ -84,7 +84,7 @@ def is_among(keys: Int64[np.ndarray, "*some"], ordered: Int64[np.ndarray, " all"
 
 def require_one_each(values: Sized | None, what: str, count: int) -> None:
     if values is not None and len(values) != count:
-        raise ValueError(f"{len(values)} {what} are given for a table of {count}; they are of other data.")
+        raise ValueError(f"{len(values)} {what} are given for a table of {count}; give one per row.")
 
 
 def rows_by_id(ids: Sequence[str], noun: str = "image") -> dict[str, int]:
@@ -100,10 +100,10 @@ GRADES = ("grade", "score")
 LEAST_GRADE = 1.0
 TABLE_SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl")
 JUDGEMENT_SUFFIXES = (".qrels", ".trec", ".txt")
-_REMEDY = (
+_PAIRS_REMEDY = (
     "it needs two columns, "
     + " or ".join(" and ".join(pair) for pair in COLUMN_PAIRS)
-    + ", of rows, or of ids that --image-ids and --caption-ids name"
+    + ", which hold rows, or ids that --image-ids and --caption-ids name"
 )
 
 _Column = Sequence[str] | Integer[np.ndarray, " pairs"]
@@ -120,7 +120,7 @@ class Known:
     ids: Sequence[str] | None = None
 
 
-def read_pairs(
+def read_pair_file(
     path: Path, images: Known, captions: Known, least_grade: float | None = None
 ) -> Integer[np.ndarray, "*shape"]:
     """Read the positive pairs, rows (image, caption), or the image of each caption from a .npy vector."""
@@ -128,9 +128,9 @@ def read_pairs(
     if path.suffix not in suffixes:
         raise ValueError(f"{path} should pair images with captions, in one of {', '.join(suffixes)}.")
     if path.suffix == ".npy":
-        pairs, grades = _array(path), None
+        pairs, grades = _open_pairs(path), None
     else:
-        read = _judgements if path.suffix in JUDGEMENT_SUFFIXES or _has_no_header(path) else _columns
+        read = _read_trec if path.suffix in JUDGEMENT_SUFFIXES or _has_no_header(path) else _read_columns
         left, right, grades = read(path, images.ids is not None, captions.ids is not None)
         if not len(left):
             raise ValueError(f"{path} has no pair; give --unpaired where no caption belongs to any image.")
@@ -140,7 +140,7 @@ def read_pairs(
     return pairs if grades is None else pairs[_are_positive(path, grades, least_grade)]
 
 
-def _array(path: Path) -> Integer[np.ndarray, "*shape"]:
+def _open_pairs(path: Path) -> Integer[np.ndarray, "*shape"]:
     array = open_array(path)
     is_fitting = array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 2)
     if not is_fitting or not np.issubdtype(array.dtype, np.integer):
@@ -160,7 +160,7 @@ def _has_no_header(path: Path) -> bool:
     return len(fields) == 4 and _is_number(fields[3])
 
 
-def _judgements(path: Path, *_: bool) -> _Columns:
+def _read_trec(path: Path, *_: bool) -> _Columns:
     with reading(path, "a text file"):
         lines = [line.split() for line in read_file(path).decode().splitlines()]
     for number, fields in enumerate(lines, start=1):
@@ -182,8 +182,8 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def _columns(path: Path, *have_ids: bool) -> _Columns:
-    with reading(path, "pairs", _REMEDY):
+def _read_columns(path: Path, *have_ids: bool) -> _Columns:
+    with reading(path, "pairs", _PAIRS_REMEDY):
         types, read = open_columns(path)
         matching = [pair for pair in COLUMN_PAIRS if set(pair) <= set(types)]
         if len(matching) != 1:
@@ -201,12 +201,9 @@ def _columns(path: Path, *have_ids: bool) -> _Columns:
 
 
 def open_columns(path: Path) -> tuple[Mapping[str, pa.DataType], Callable[[pa.Schema, Collection[str]], pa.Table]]:
-    """Return the types of a file's columns, and a reader of some of them, of which some may have empty values.
-
-    The columns of a CSV file are text until they are read: an id 007 is not a number.
-    """
+    """Return the types of a file's columns, and a reader of chosen columns, some of which may have empty values."""
     if path.suffix in (".csv", ".tsv"):
-        types = dict.fromkeys(csv_columns(path), pa.string())
+        types = dict.fromkeys(csv_columns(path), pa.string())  # text until they are read: an id 007 is no number
         return types, lambda columns, nullable: parse_csv(path, columns, nullable=nullable)
     if path.suffix == ".jsonl":
         table = pa.table(transpose(parse_json_lines(path)))
@@ -232,14 +229,14 @@ def find_rows(path: Path | str, side: Known, column: _Column) -> Int64[np.ndarra
     if side.ids is not None:
         row_of = rows_by_id(side.ids, side.noun)
         rows = np.array([row_of.get(str(name), -1) for name in column], dtype=np.int64)
-        reason = f"which is none of the {len(row_of)} ids of {side.noun}s; pairs of rows go into a .npy file"
+        reason = f"which is not among the {len(row_of)} ids of {side.noun}s; pairs of rows go into a .npy file"
     else:
         if wrong := [name for name in column if isinstance(name, str) and not is_row_number(name)]:
             raise ValueError(
                 f"{path}: {wrong[0]!r} is no row number; give --{side.noun}-ids where {side.noun}s go by ids."
             )
         rows = np.array(column if isinstance(column, np.ndarray) else [int(name) for name in column], dtype=np.int64)
-        reason = f"and there are {side.noun}s 0 to {(side.count or 0) - 1}"
+        reason = f"but there are {side.noun}s 0 to {(side.count or 0) - 1}"
     is_missing = (rows < 0) | (rows >= (np.inf if side.count is None else side.count))
     if is_missing.any():
         pair = int(is_missing.argmax())

@@ -96,33 +96,35 @@ def compare(
 ) -> dict[str, Difference]:
     """Compare two tables' lists, direction by direction, to `depth` or to the depth of the shallower."""
     if one.directions != other.directions:
-        raise ValueError("one of the tables is of one set, the other of two sides; they are of different data.")
+        raise ValueError("one table holds one set, the other has two sides; compare tables of one data set.")
     differences: dict[str, Difference] = {}
     for direction in one.directions:
         a, b = one[direction], other[direction]
         if len(a) != len(b):
-            raise ValueError(f"the tables have {len(a)} and {len(b)} {direction} lists; they are of different data.")
+            raise ValueError(
+                f"the tables have {len(a)} and {len(b)} {direction} lists; compare tables of one data set."
+            )
         most = min(a.h, b.h)
         cut = most if depth is None else depth
         if not 1 <= cut <= most:
-            raise ValueError(f"a depth of {cut} is asked for, and both {direction} lists go to {most}.")
+            raise ValueError(f"depth {cut} is not between 1 and {most}, the shorter length of {direction} lists.")
         differences[direction] = difference(a.negative_ids[:, :cut], b.negative_ids[:, :cut], changed=changed)
     return differences
 
 
 def data_differ(one: NegativeTable, other: NegativeTable) -> str:
-    """Say why two tables seem to be of different data; empty if nothing shows it.
+    """Say why two tables seem to come from different data, or return an empty string.
 
     Ids decide where both tables have them. Different fingerprints may be two programs' names for the same data, so the
     true pairs must differ as well.
     """
     for side in one.ids.keys() & other.ids.keys():
         if list(one.ids[side]) != list(other.ids[side]):
-            return f"the tables have other ids of {side}"
+            return f"the tables have different ids of {side}"
     if one.manifest.get("dataset") == other.manifest.get("dataset") or one.positives is None or other.positives is None:
         return ""
     are_equal = np.array_equal(np.unique(one.positives, axis=0), np.unique(other.positives, axis=0))
-    return "" if are_equal else "the tables have other true pairs and other fingerprints of their data"
+    return "" if are_equal else "the tables have different true pairs and different fingerprints of their data"
 
 
 def difference(

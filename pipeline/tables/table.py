@@ -25,7 +25,7 @@ from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables import files
 from aoq.pipeline.tables.contents import TableContents
 from aoq.pipeline.tables.pairs import Pairs, pairs_sha256, require_one_each
-from aoq.pipeline.tables.screens.view import View, rules_of, write_view
+from aoq.pipeline.tables.screens.view import View, flagged_rules, write_view
 from aoq.pipeline.tables.writing import made_whole, write_ids, write_table
 
 SEARCH_FIELDS = (
@@ -41,12 +41,12 @@ class NegativeTable(TableContents):
 
     Images and captions stand for any two sides, named by `sides`. A direction that was not mined has lists of length
     0, one for each of its anchors. In a table of one set, searched among itself, `t2i` is `i2t`: both directions have
-    the same lists, and `directions` names the first alone.
+    the same lists, and `directions` names only the first.
     """
 
     def __post_init__(self) -> None:
         if self.positives is not None and getattr(self.positives, "dtype", None) != np.int32:
-            object.__setattr__(self, "positives", _pairs(self.positives, len(self.i2t), len(self.t2i)))
+            object.__setattr__(self, "positives", _host_pairs(self.positives, len(self.i2t), len(self.t2i)))
 
     def __repr__(self) -> str:
         lists = [f"{direction}: {len(self[direction])} lists of {self[direction].h}" for direction in self.directions]
@@ -73,9 +73,9 @@ class NegativeTable(TableContents):
     ) -> ScreenedTable:
         """Judge the negatives by the rules of [screen] (`aoq.pipeline.config.screen`), given the inputs they need.
 
-        `texts` are the captions', `images` and `captions` vectors of one model, `positives` more pairs known to
-        match and `pair_probabilities` those that each caption's own pair is right: files, or arrays. `judgements` are
-        a judge's: a file, or an Arrow table of its columns.
+        `texts` are the captions' texts, `images` and `captions` the vectors of one model, `positives` further pairs
+        known to match, and `pair_probabilities` the probability that each caption's own pair is right.
+        These may be files or arrays; `judgements` is a judge's file, or an Arrow table of its columns.
         """
         from aoq.pipeline.tables.screens.judge import judge  # loads torch and numba
         from aoq.pipeline.tables.screens.judgements import read_judgements, read_matches
@@ -83,8 +83,9 @@ class NegativeTable(TableContents):
 
         if unknown := [rule for rule in rules if rule not in Screen.model_fields]:
             raise ValueError(f"there is no rule {unknown[0]!r}; the rules are {', '.join(Screen.model_fields)}.")
-        images, captions = _array(images, "images"), _array(captions, "captions")
-        positives, pair_probabilities = _array(positives, "positives"), _array(pair_probabilities, "pair_probabilities")
+        images, captions = _on_host(images, "images"), _on_host(captions, "captions")
+        positives = _on_host(positives, "positives")
+        pair_probabilities = _on_host(pair_probabilities, "pair_probabilities")
         arrays = {"positives": positives, "pair_probabilities": pair_probabilities, "judgements": judgements}
         options = {**rules, **{option: _name(value) for option, value in arrays.items()}}
         try:
@@ -98,7 +99,7 @@ class NegativeTable(TableContents):
         if isinstance(positives, (str, Path)):
             positives = read_matches(Path(positives), *sizes)
         elif positives is not None:
-            positives = _pairs(positives, *sizes)
+            positives = _host_pairs(positives, *sizes)
         if isinstance(pair_probabilities, (str, Path)):
             pair_probabilities = read_clean_pairs(Path(pair_probabilities), sizes[1])
         judged = None
@@ -117,22 +118,22 @@ class NegativeTable(TableContents):
         """
         if self.positives is None:
             raise ValueError("a saved table says which pairs are true, and this one does not; give it `positives`.")
-        made = {}
+        contents = {}
         for direction in self.directions:
             lists, known = self[direction], files.search_facts(self.manifest, direction)
             if not lists.h:
-                raise ValueError(f"a table to save has both directions, and {direction} was not mined; mine both.")
+                raise ValueError(f"a saved table has both directions, but {direction} was not mined; mine both.")
             about = {"h": lists.h, "search": "in memory", "guarantee": "exact"}
             about |= {key: value for key, value in known.items() if key in SEARCH_FIELDS}
             is_proven = lists.bound is not None and bool((lists.scores[:, -1] > lists.bound).all())
             if about["guarantee"] == "exact" and not is_proven:
                 about["guarantee"] = "unproven"
-            made[direction] = about, [lists]
+            contents[direction] = about, [lists]
         unnamed = {"dataset": pairs_sha256(self.positives), "teacher": {"vectors": "in memory"}, "tool": "aoq"}
         facts = {**unnamed, **self.manifest, **provenance, "tool_version": version("aoq")}
         facts = {key: value for key, value in facts.items() if key not in ("format_version", "directions", "ids")}
         with made_whole(Path(folder), overwrite=overwrite) as output:
-            write_table(output, facts, made, self.positives)
+            write_table(output, facts, contents, self.positives)
             write_ids(output, self.ids)
 
 
@@ -143,7 +144,7 @@ def read_table(folder: Path | str, *, dataset: str | None = None) -> NegativeTab
     """
     folder = Path(folder)
     manifest = files.read_manifest(folder, dataset=dataset)
-    lists = [files.read_lists(folder, direction, manifest) for direction in files.directions_of(manifest)]
+    lists = [files.read_lists(folder, direction, manifest) for direction in files.table_directions(manifest)]
     positives, ids = files.read_positives(folder, manifest), files.read_ids(folder, manifest)
     return NegativeTable(lists[0], lists[-1], manifest, positives, ids)
 
@@ -155,14 +156,14 @@ class ScreenedTable:
     table: NegativeTable
     view: View
     suspected: Suspected = "drop"
-    """Treatment of suspected negatives, unless `weights` is given another."""
+    """Treatment of suspected negatives, unless `weights` names another."""
 
     def __repr__(self) -> str:
         flagged = ", ".join(f"{d}: {int((self.flags(d) > 0).sum())} flagged" for d in self.table.directions)
         return f"ScreenedTable({self.table!r}, {flagged})"
 
     def flags(self, direction: Direction) -> UInt32[np.ndarray, "anchors h"]:
-        """Bits of the rules that each negative meets; `rules_of` names them."""
+        """Bits of the rules that each negative meets; `flagged_rules` names them."""
         return self.view[direction].flags
 
     def suspicion(self, direction: Direction) -> Float32[np.ndarray, "anchors h"]:
@@ -181,7 +182,7 @@ class ScreenedTable:
     def to_pandas(self, direction: Direction) -> Any:
         """Make a pandas.DataFrame like the table's own, with the names of the rules met (`flags`) and `suspicion`."""
         listed = self.table[direction].negative_ids >= 0
-        names = [",".join(rules_of(bits)) for bits in self.flags(direction)[listed].tolist()]
+        names = [",".join(flagged_rules(bits)) for bits in self.flags(direction)[listed].tolist()]
         suspicion = self.suspicion(direction)[listed]
         return _data_frame(self.table[direction], flags=np.array(names, dtype=object), suspicion=suspicion)
 
@@ -199,21 +200,21 @@ class Parts(NamedTuple):
     suspected: Suspected
 
 
-def parts_of(table: NegativeTable | ScreenedTable) -> Parts:
+def table_parts(table: NegativeTable | ScreenedTable) -> Parts:
     """Take a table apart, screened or not."""
     if isinstance(table, ScreenedTable):
         return Parts(table.table, table.view, table.suspected)
     return Parts(table, None, "drop")
 
 
-def _array(given: Any, name: str) -> Any:
-    """Return what is not the name of a file as an array."""
-    return given if given is None or isinstance(given, (str, Path)) else host_array(given, name)
+def _on_host(value: Any, name: str) -> Any:
+    """Convert to an array, unless it is None or the name of a file."""
+    return value if value is None or isinstance(value, (str, Path)) else host_array(value, name)
 
 
-def _pairs(given: Any, images: int, captions: int) -> Pairs:
-    """Return rows (image, caption), given as any numbers, or as the image of each caption."""
-    rows = host_array(given, "positives")
+def _host_pairs(pairs: Any, images: int, captions: int) -> Pairs:
+    """Convert pairs of any numbers, or the image of each caption, to rows (image, caption)."""
+    rows = host_array(pairs, "positives")
     if rows.size and rows.dtype.kind not in "iu":
         raise ValueError(f"positives are {rows.dtype} of shape {rows.shape}; give integer rows (image, caption).")
     return unique_pairs(rows if rows.size else np.empty((0, 2), np.int32), images, captions)

@@ -31,15 +31,15 @@ COLLAPSED, MOST_COLLAPSED = 1e-6, 0.5
 
 @contextmanager
 def made_whole(output: Path, *, overwrite: bool = False) -> Iterator[Path]:
-    """Give a path in a scratch folder; the files written there become `output` when the block ends.
+    """Yield a path in a scratch folder; the files written there become `output` when the block ends.
 
     With `overwrite` an existing table or view is replaced.
     """
     with scratch_beside(output) as scratch:
         if output.exists() and not overwrite:
-            raise ValueError(f"{output} is there already; remove it or choose another name.")
+            raise ValueError(f"{output} already exists; remove it or choose another name.")
         if output.exists() and not (output / files.MANIFEST).is_file():
-            raise ValueError(f"{output} is there already and is no table; choose another name.")
+            raise ValueError(f"{output} already exists and is no table; choose another name.")
         yield scratch / output.name
         replace_output(scratch / output.name, output)
 
@@ -47,27 +47,27 @@ def made_whole(output: Path, *, overwrite: bool = False) -> Iterator[Path]:
 def write_table(
     output: Path,
     provenance: Mapping[str, Any],
-    made: Mapping[Direction, tuple[Mapping[str, Any], Iterable[NegativeLists]]],
+    contents: Mapping[Direction, tuple[Mapping[str, Any], Iterable[NegativeLists]]],
     positives: Pairs,
 ) -> dict[str, Any]:
-    """Write the files, the manifest and a README last, and return the manifest.
+    """Write the files, then the manifest and a README; return the manifest.
 
-    `made` has each direction's fields of the manifest and its lists from the first anchor on. Directions are written in
-    threads of their own.
+    `contents` has each direction's fields of the manifest and its lists, from the first anchor on. Each direction is
+    written in its own thread.
     """
     output.mkdir(parents=True, exist_ok=True)
     pairs = write_positives(output, positives)
     header = {"format_version": files.FORMAT_VERSION, **provenance, "positives_sha256": pairs}
-    about = {direction: {"direction": direction, **fields} for direction, (fields, _) in made.items()}
+    about = {direction: {"direction": direction, **fields} for direction, (fields, _) in contents.items()}
     figures: dict[str, dict[str, Any]] = {}
 
     def write_some(start: int, stop: int) -> None:
-        for direction in list(made)[start:stop]:
+        for direction in list(contents)[start:stop]:
             path, footer = output / f"{direction}.parquet", {**header, **about[direction]}
-            figures[direction] = write_lists(path, footer, made[direction][1])
+            figures[direction] = write_lists(path, footer, contents[direction][1])
 
-    in_parallel(write_some, len(made), parts=1)
-    manifest = {**header, "directions": {direction: {**about[direction], **figures[direction]} for direction in made}}
+    in_parallel(write_some, len(contents), parts=1)
+    manifest = {**header, "directions": {direction: {**about[direction], **figures[direction]} for direction in about}}
     files.write_manifest(output, manifest)
     write_card(output)
     return manifest
@@ -119,7 +119,7 @@ def are_certified(
 
 
 def count_figures(lists: NegativeLists) -> Float64[np.ndarray, " sums"]:
-    """Sum over lists what `summarise_figures` reads; the sums of groups of lists add up."""
+    """Sum the quantities of `summarise_figures` over lists; the sums of groups of lists add up."""
     scores, positive = lists.scores, lists.positive_score
     values = np.column_stack([scores, positive]).astype(np.float64)
     highest, lowest = np.fmax.reduce(values, axis=1), np.fmin.reduce(values, axis=1)
@@ -130,7 +130,7 @@ def count_figures(lists: NegativeLists) -> Float64[np.ndarray, " sums"]:
 
 
 def summarise_figures(sums: Float64[np.ndarray, " sums"]) -> dict[str, float | None]:
-    """Return how hard a direction's lists are and whether the teacher has collapsed, as the manifest has it."""
+    """Summarise the hardness of a direction's lists, and a collapse of the teacher, as fields of the manifest."""
     rows, positives, collapsed, first, last, lowest, above = sums.tolist()
     return {
         **({"collapsed_share": round(collapsed / rows, 4)} if collapsed / rows > MOST_COLLAPSED else {}),
@@ -142,7 +142,7 @@ def summarise_figures(sums: Float64[np.ndarray, " sums"]) -> dict[str, float | N
 
 
 def list_writer(path: Path, footer: Mapping[str, Any]) -> pq.ParquetWriter:
-    """Open a writer with page checksums, as a flipped byte reads as another id; no dictionary, as values differ."""
+    """Open a writer of one direction's lists."""
     ids, scores, sources = (pa.list_(kind, footer["h"]) for kind in (pa.int32(), pa.float32(), pa.uint8()))
     columns = {"anchor_id": pa.int32(), "negative_ids": ids, "scores": scores, "positive_score": pa.float32()}
     columns |= {"sources": sources} if "sources" in footer else {}
@@ -150,9 +150,9 @@ def list_writer(path: Path, footer: Mapping[str, Any]) -> pq.ParquetWriter:
         path,
         pa.schema(columns, metadata={"aoq": json.dumps(footer, sort_keys=True)}),
         compression="zstd",
-        use_dictionary=False,
+        use_dictionary=False,  # values rarely repeat
         use_byte_stream_split=["scores.list.element"],
-        write_page_checksum=True,
+        write_page_checksum=True,  # a flipped byte reads as another id
     )
 
 
@@ -170,11 +170,11 @@ def _row_groups(parts: Iterable[NegativeLists]) -> Iterator[pa.Table]:
 
 
 def write_ids(table: Path, ids: Mapping[str, Sequence[str]]) -> None:
-    """Write the ids of some sides, one of its own for each row, into a table, and their hashes into its manifest."""
+    """Write the ids of some sides, a different one for each row, into a table, and their hashes into its manifest."""
     if not ids:
         return
     manifest = files.read_manifest(table)
-    counts, nouns, columns = files.count_rows(table, manifest), files.nouns_of(manifest), files.id_columns(manifest)
+    counts, nouns, columns = files.count_rows(table, manifest), files.row_nouns(manifest), files.id_columns(manifest)
     for side, names in ids.items():
         require_one_each(names, f"{nouns[side]} ids", counts[side])
         rows_by_id(names, nouns[side])

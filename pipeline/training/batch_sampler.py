@@ -16,7 +16,7 @@ from aoq.pipeline.data.batches import epoch_order, step_rng
 from aoq.pipeline.losses import Offline
 from aoq.pipeline.reading import host_array
 from aoq.pipeline.tables.pairs import Pairs
-from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
+from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, table_parts
 from aoq.pipeline.training.drawable import Drawable, drawable_of
 from aoq.pipeline.training.sampler import WHOLE_LISTS, Sampler
 
@@ -98,7 +98,7 @@ class BatchSampler:
             raise ValueError(f"batch_size = {batch_size} leaves no negative in a batch; give at least {least}.")
         if not 0 <= rank < world_size:
             raise ValueError(f"rank = {rank} is not one of the {world_size} processes; ranks count from 0.")
-        bare, view, _ = parts_of(table)
+        bare, view, _ = table_parts(table)
         positives = bare.positives if image_of is None else host_array(image_of, "image_of").astype(np.int64)
         if positives is None:
             raise ValueError("the table does not say which pairs are true; give image_of, each caption's image row.")

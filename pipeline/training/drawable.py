@@ -16,7 +16,7 @@ from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.pairs import SIDES
 from aoq.pipeline.tables.screens.view import Judged
-from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
+from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, table_parts
 
 logger = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ def drawable_of(
     weights: Float[np.ndarray, "anchors h"] | Float[Tensor, "anchors h"] | None = None,
 ) -> Drawable:
     """Take the lists of a table but what its screen flags, unless all of a list are flagged; `option` names `h`."""
-    parts = parts_of(table)
+    parts = table_parts(table)
     if parts.suspected == "soft_margin":
         raise ValueError(
             "soft margins are applied by the loss, and rows of a table do not carry them; screen with suspected = "

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
 from aoq.pipeline.tables.pairs import SIDES, require_one_each
-from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
+from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, table_parts
 from aoq.pipeline.training.drawable import drawable_of
 
 ANCHOR = "anchor_id"
@@ -58,7 +58,7 @@ class Rotation(Dataset[dict[str, Any]]):
         way: Direction = "i2t" if direction == "i2t" else "t2i"
         if k < 1:
             raise ValueError(f"k = {k} leaves no negatives; give at least 1.")
-        bare = parts_of(table).table
+        bare = table_parts(table).table
         if bare.positives is None:
             raise ValueError("the table does not say which pairs are true; give it `positives`.")
         self.pairs = bare.positives if way == "i2t" else bare.positives[:, ::-1]

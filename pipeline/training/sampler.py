@@ -13,7 +13,7 @@ from aoq.pipeline.config.tables import check_windows
 from aoq.pipeline.losses import Offline
 from aoq.pipeline.search.positives import Positives, matching_pairs, unique_pairs, with_itself
 from aoq.pipeline.search.problem import DIRECTIONS, READ_ROWS, Direction, blocks
-from aoq.pipeline.tables.pairs import SIDES, is_among, listed_keys, pair_keys, positives_of
+from aoq.pipeline.tables.pairs import SIDES, group_positives, is_among, listed_keys, pair_keys
 from aoq.pipeline.training.drawable import Drawable
 
 WHOLE_LISTS = ((0.0, 1.0),)
@@ -111,8 +111,8 @@ class Sampler:
         self._i2t, self._t2i = i2t, t2i
         for direction, lists, candidates in zip(DIRECTIONS, (i2t, t2i), (captions, images), strict=True):
             _check_ids(direction, lists, candidates, keys, captions)
-        self._images_of = positives_of("t2i", self.pairs, captions)
-        self._captions_of = positives_of("i2t", self.pairs, images)
+        self._images_of = group_positives("t2i", self.pairs, captions)
+        self._captions_of = group_positives("i2t", self.pairs, images)
         if identity is not None:
             own = matching_pairs(positives, identity)
             keys = np.unique(pair_keys(own[:, 0], own[:, 1], captions))

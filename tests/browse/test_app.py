@@ -86,12 +86,12 @@ def test_marks_are_taken_back_one_by_one(browse):
     states = [(None, None)]
     for image, caption, match in said:
         browse.mark(image, caption, match=match, back=f"/image/{image}")
-        states.append((browse.marks.of(7, 30), browse.marks.of(3, 40)))
+        states.append((browse.marks.judgement(7, 30), browse.marks.judgement(3, 40)))
     assert states[1:] == [(True, None), (False, None), (False, False), (None, False)]
     for (image, _, _), state in zip(said[::-1], states[-2::-1], strict=True):
         assert "Undo" in browse.text("/")
         assert browse.post("/undo").headers["Location"] == f"/image/{image}"
-        assert (browse.marks.of(7, 30), browse.marks.of(3, 40)) == state
+        assert (browse.marks.judgement(7, 30), browse.marks.judgement(3, 40)) == state
     assert "Undo" not in browse.text("/")
     assert browse.post("/undo", token="x").status_code == 403
 

@@ -102,7 +102,7 @@ def test_a_bare_table_has_its_ids_and_row_numbers(table, pages_of):
         page = browse.text(address)
         assert 'href="/image/-1' not in page
         assert "image -1" not in page
-    assert "of no image" in browse.text("/caption/3")
+    assert "belongs to no image" in browse.text("/caption/3")
     for image in ("a", "b"):
         assert f"image <bdi>{image}</bdi>" in browse.text("/caption/1")  # of two images
     assert browse.mark(0, 1).status_code == 400  # its own

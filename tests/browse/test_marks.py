@@ -27,13 +27,13 @@ def test_marks_are_what_screens_read(tmp_path, suffix):
     marks, rng, expected = marks_of(tmp_path, name=file.name), np.random.default_rng(0), set()
     for _ in range(60):
         image, caption, is_match = int(rng.integers(3)), int(rng.integers(5)), bool(rng.integers(2))
-        marks.say(image, caption, is_match, "/")
+        marks.mark(image, caption, is_match, "/")
         expected = expected | {(image, caption)} if is_match else expected - {(image, caption)}
         assert marks.known.content == expected
         assert not file.exists() or read_matches(file, 8, 30).tolist() == sorted(map(list, expected))
-        assert [marks.of(image, caption), marks.of(7, 29)] == [is_match, None]
+        assert [marks.judgement(image, caption), marks.judgement(7, 29)] == [is_match, None]
     for image, caption in expected:
-        marks.say(image, caption, None, "/")
+        marks.mark(image, caption, None, "/")
     assert read_matches(file, 8, 30).tolist() == []
     written = {file.name, "m.marks.csv"}
     assert {path.name for path in tmp_path.iterdir()} == written | {f".{name}.lock" for name in written}
@@ -45,8 +45,8 @@ def test_what_else_is_in_a_file_stays(tmp_path):
     (tmp_path / "m.json").write_text('{"7": [3], "9": [4, 5]}')
     for suffix in SUFFIXES:
         marks = marks_of(tmp_path, name=f"m.{suffix}")
-        marks.say(0, 9, True, "/")
-        marks.say(3, 7, False, "/")
+        marks.mark(0, 9, True, "/")
+        marks.mark(3, 7, False, "/")
     assert (tmp_path / "m.csv").read_text(encoding="utf-8") == "note,image_id,caption_id\n007,4,9\n,0,9\n"
     assert pq.read_table(tmp_path / "m.parquet").to_pylist() == [
         {"caption_id": 9, "who": "y", "image_id": 4},
@@ -60,7 +60,7 @@ def test_marks_at_once_lose_nothing(tmp_path, suffix):
     """Several pages and several servers write at once."""
     servers = [marks_of(tmp_path, name=f"m.{suffix}") for _ in range(3)]
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda n: servers[n % 3].say(n % 8, n, True, "/"), range(30)))
+        list(pool.map(lambda n: servers[n % 3].mark(n % 8, n, True, "/"), range(30)))
     assert read_matches(tmp_path / f"m.{suffix}", 8, 30).tolist() == sorted([n % 8, n] for n in range(30))
     assert servers[0].counts() == (30, 0)
 
@@ -69,7 +69,7 @@ def test_marks_at_once_lose_nothing(tmp_path, suffix):
     ("name", "content", "message"),
     [
         ("m.txt", None, "one of .parquet, .csv, .json"),
-        ("m.csv", "caption_id,image_id\n30,0\n", "pair 0 names caption '30', and there are captions 0 to 29"),
+        ("m.csv", "caption_id,image_id\n30,0\n", "pair 0 names caption '30', but there are captions 0 to 29"),
         ("m.csv", "a,b\n1,2\n", "is damaged or not pairs known to match"),
         ("m.marks.csv", "a,b\n1,2\n", r"m\.marks\.csv is damaged or not marks"),
         ("no/m.csv", None, "does not exist; make it, or choose another --matches"),
@@ -84,11 +84,15 @@ def test_files_that_do_not_fit_are_refused(tmp_path, name, content, message):
 
 def test_each_marker_has_a_judgement_of_their_own(tmp_path):
     ann, bob = marks_of(tmp_path), marks_of(tmp_path, 'bob, "the" second')
-    ann.say(1, 2, True, "/")
-    ann.say(3, 4, False, "/")
-    bob.say(3, 4, False, "/")
+    ann.mark(1, 2, True, "/")
+    ann.mark(3, 4, False, "/")
+    bob.mark(3, 4, False, "/")
     assert [ann.counts(), bob.counts()] == [(1, 1), (0, 1)]
-    assert [bob.of(1, 2), bob.of(3, 4), bob.of(5, 6)] == [True, False, None]  # what is known to match is for all
+    assert [bob.judgement(1, 2), bob.judgement(3, 4), bob.judgement(5, 6)] == [
+        True,
+        False,
+        None,
+    ]  # known to all
     judged = read_judgements(tmp_path / "m.marks.csv", 8, 30)
     assert judged.pairs.tolist() == [[1, 2], [3, 4]]
     assert judged.probabilities.tolist() == [1.0, 0.0]
@@ -108,7 +112,7 @@ def test_markers_that_share_pairs_are_compared(browse):
     assert "No two markers" in browse.text("/agreement")
     bob = Marks(browse.marks.known.path, 70, 350, "bob")
     for pair, ours, theirs in (((1, 30), True, True), ((1, 31), False, True), ((2, 40), False, False)):
-        browse.marks.say(*pair, ours, "/")
-        bob.say(*pair, theirs, "/")
-    bob.say(3, 60, True, "/")
+        browse.marks.mark(*pair, ours, "/")
+        bob.mark(*pair, theirs, "/")
+    bob.mark(3, 60, True, "/")
     assert "<td>ann, bob</td><td>3</td><td>66.7</td><td>0.40</td>" in browse.text("/agreement")

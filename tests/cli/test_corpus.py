@@ -65,14 +65,14 @@ def test_every_command_takes_the_table(files, table):
     assert read_table("public").sha256 == read_table(table).sha256
     card = Path("public/README.md").read_text()
     if table == "corpus":
-        assert "for each of the queries the documents, and for each of the documents the queries" in card
+        assert "For each of the queries, the documents that a teacher scores highest" in card
         assert "image" not in card.split("---")[1].replace("images", "")
     else:
-        assert "for each of the items the others" in card
+        assert "For each of the items, the others that a teacher scores highest" in card
         assert "t2i" not in card
         assert pq.read_table("public/items.parquet")["item_id"].to_pylist()[2] == "i2"
         refused = aoq("publish", table, "again", "--caption-ids", "item_ids.txt", code=1)
-        assert "the table is of one set, whose ids are --image-ids" in refused.stderr
+        assert "the table holds one set, whose ids are --image-ids" in refused.stderr
     assert "$" not in card
 
 
@@ -137,4 +137,4 @@ def test_a_run_by_ids_is_read_back_with_its_judgements(files):
     assert "is no row number; give --caption-ids where captions go by ids" in shown.stderr
     exported("trec", ITEM_TEXTS[2:], table="set", out="one")
     assert sorted(path.name for path in Path("one").iterdir()) == ["README.md", "i2t.trec"]
-    assert "and one set is not imported" in aoq("import-table", "one/i2t.trec", "out", "--unpaired", code=1).stderr
+    assert "of one set cannot be imported" in aoq("import-table", "one/i2t.trec", "out", "--unpaired", code=1).stderr

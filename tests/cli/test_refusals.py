@@ -22,13 +22,13 @@ RUNS = {
     "is not a finite number, or too large for float32": "0 Q0 1 1 1e300 x\n",
     "name image 0 and caption 999999999, and have 2 lists": "0 Q0 999999999 1 1 x\n",
     "i2t.trec:1: 'a' is no row number; give --image-ids": "a Q0 1 1 0.5 x\n",
-    "i2t.trec:3: this query has lines further up too": "0 Q0 2 1 3 x\n1 Q0 2 1 3 x\n0 Q0 3 2 1 x\n",
+    "i2t.trec:3: this query has earlier lines too": "0 Q0 2 1 3 x\n1 Q0 2 1 3 x\n0 Q0 3 2 1 x\n",
     "i2t.trec: row 0 lists a candidate twice": "0 Q0 2 1 3 x\n0 Q0 2 1 3 x\n1 Q0 0 1 3 x\n",
     "i2t.trec holds no line": "",
 }
 LISTS = {
     "i2t_x.npy holds float64 of shape (15, 3); official lists are integers": np.zeros((IMAGES, 3)),
-    "i2t_x.npy: row 0 lists 30, and there are candidates 0 to 29": np.full((IMAGES, 1), IMAGES * EACH),
+    "i2t_x.npy: row 0 lists 30, but there are candidates 0 to 29": np.full((IMAGES, 1), IMAGES * EACH),
     "--per-image 2 makes 32 captions of 16 images, and there are 30": np.zeros((IMAGES + 1, 1), np.int32),
     "i2t_x.npy is damaged or not a .npy file of numbers (it holds Python objects)": np.array([[None]]),
 }
@@ -60,15 +60,15 @@ WORDS = {
     "CLEAN": "--doubtful-pair 0.5 --pair-probabilities",
 }
 CASES = """
-export corpus out --format triplet --image-texts query.txt --direction i2t :: triplet has the captions' texts, and
+export corpus out --format triplet --image-texts query.txt --direction i2t :: triplet needs the captions' texts;
 export corpus out --format triplet $CORPUS_TEXTS :: say whose lists: --direction
-export corpus out --format triplet $CORPUS_TEXTS --direction i2t --caption-root . :: a caption goes as its picture or as
-export corpus out --format trec --caption-root . :: trec has ids alone, and has no place for pictures; leave out --c
-export corpus out --format negclip --image-root . --caption-root . :: negclip has captions as texts; give
-export corpus out --format colpali $T2I --image-texts query.txt --caption-root . :: queries as text, and t2i has pic
-export set out --format triplet $ITEM_TEXTS --direction t2i :: in one set both directions have the same lists
-export set out --format triplet $ITEM_TEXTS --captions item.txt :: this table is of one set, whose rows go by --image-
-export set out --format negclip $ITEM_TEXTS :: negclip joins images and captions, and this table is of one set
+export corpus out --format triplet $CORPUS_TEXTS --direction i2t --caption-root . :: a caption is exported as its
+export corpus out --format trec --caption-root . :: trec exports only ids; leave out --c
+export corpus out --format negclip --image-root . --caption-root . :: negclip needs captions as texts; give
+export corpus out --format colpali $T2I --image-texts query.txt --caption-root . :: queries as text, but those of t2i
+export set out --format triplet $ITEM_TEXTS --direction t2i :: both directions of one set have the same lists
+export set out --format triplet $ITEM_TEXTS --captions item.txt :: this table holds one set, described by --image-
+export set out --format negclip $ITEM_TEXTS :: negclip joins images and captions, but this table holds one set
 export set out --format triplet --data . :: --data has images and captions, and the table is of one set
 export set out --format trec --image-ids query_ids.txt :: 12 item ids are given for a table of 25
 mine $D item.npy out --per-image 2 :: IMAGES alone are one set; --per-image and --caption-ids are for IMAGES
@@ -84,7 +84,7 @@ batches table out --batch-size 8 --ranks 3 :: '3' is not START:STOP, such as 30:
 batches table out --batch-size 8 --ranks 5:5 :: 0 <= START < STOP; got 5:5
 batches table out --batch-size 8 --ranks 12:20 :: exceed the table's 6 per i2t list
 batches table out --batch-size 8 --write-shards :: give --data, or --image-root and --texts
-diff table table --depth 999 :: a depth of 999 is asked for
+diff table table --depth 999 :: depth 999 is not between 1 and
 estimate :: give IMAGES and CAPTIONS, or --experiment NAME
 estimate $PAIRED --experiment demo :: give IMAGES and CAPTIONS, or
 estimate --experiment $TINY --h-images 60 :: an experiment has its own, in its [mining] or in [engine] of luigi.cfg
@@ -98,38 +98,38 @@ export table out --format triplet :: say whose lists: --direction i2t (of images
 export table out --format aoq --direction i2t :: aoq has both directions
 export table out --format tevatron --direction i2t --scores :: tevatron has no place for positives' scores
 export table out --format triplet $T2I --vectors images.npy captions.npy :: ask for them with --scores
-export table out --format triplet $T2I :: triplet has the captions' texts, and none are given
+export table out --format triplet $T2I :: triplet needs the captions' texts; give --texts FILE
 export table out --format triplet $T2I --captions ids.txt --image-texts described.txt :: 15 captions are given for
 export table out --format trec --image-ids captions.txt :: 30 image ids are given for
 export table out --format trec --image-ids same.txt :: images 3 and 4 both have the id 'x'
-export table out --format n-tuple $T2I --num-negatives 5 $TEXTS :: 5 negatives are asked for, and the t2i lists of t
+export table out --format n-tuple $T2I --num-negatives 5 $TEXTS :: 5 negatives are requested, but the t2i lists of t
 export table out --format triplet $T2I --data d $TEXTS :: leave out --texts and --image-ids
 export table out --format trec --data d --image-ids ids.txt --caption-root c :: leave out --image-ids and --caption-root
-export table out --format triplet $T2I $NAMES :: triplet has the images' pictures, and none are given; give --image-
-export table out --format ms-swift $T2I $NAMES :: its id (or --image-texts FILE, a text for each image).
-export table out --format pylate $T2I $NAMES :: pylate is read as text alone, and an image's id is none; give --im
-export table out --format pylate $T2I $PICTURES :: has no place for pictures; leave out --image-root, or choose triplet
+export table out --format triplet $T2I $NAMES :: triplet needs the images' pictures; give --image-root FOLDER
+export table out --format ms-swift $T2I $NAMES :: its file (or --image-texts FILE, a text for each image).
+export table out --format pylate $T2I $NAMES :: pylate reads only texts, and image ids are not texts; give --im
+export table out --format pylate $T2I $PICTURES :: pylate reads only texts; leave out --image-root, or choose triplet
 status table :: table is a table's folder, which has no data and no model; `aoq status` needs the experiment
-export table out --format trec --image-root pictures :: trec has ids alone, and has no place for pictures
-export table out --format aoq --image-texts described.txt :: aoq has no place for a text of an image
+export table out --format trec --image-root pictures :: trec exports only ids; leave out --image-root, or
+export table out --format aoq --image-texts described.txt :: aoq has no place for texts of images
 export table out --format triplet $PICTURES $T2I --image-texts described.txt :: give --image-root or --image-texts, not
 export table out --format triplet $T2I $PICTURES --pack :: --pack puts the pictures of --image-root into
 export table out --format ids $T2I $TEXTS --pack :: an export of ids, tevatron, colpali, nemo; leave it out
-export table out --format colpali --direction i2t $PICTURES :: colpali reads its queries as text, and i2t has images
+export table out --format colpali --direction i2t $PICTURES :: reads its queries as text, but those of i2t are images
 export table out --format ids $T2I --captions captions.txt --image-root . :: 15 of 15 images have no file below ., the f
 export table out --format triplet $T2I $NAMES --image-root broken :: 3.jpg is no picture (it is empty); replace it
 export table out --format triplet $T2I $NAMES --image-ids part.txt --image-root bare :: 0.jpg.part does not end like
 export table out --format ids $T2I $NAMES --image-texts captions.txt :: 30 texts of images are given for
-export table captions.txt --format triplet $T2I $TEXTS :: captions.txt is there already
+export table captions.txt --format triplet $T2I $TEXTS :: captions.txt already exists
 export lost out --format triplet $T2I $TEXTS :: positives.parquet does not exist
-export unpaired out --format triplet $T2I $TEXTS :: no caption belongs to any image
-import-table x.npy out --unpaired :: is no file of lists; name i2t_NAME.npy
+export unpaired out --format triplet $T2I $TEXTS :: unpaired has no positives, which this format needs
+import-table x.npy out --unpaired :: is no file of lists; name the images' i2t_NAME.npy
 import-table i2t.npy out --unpaired :: i2t.npy is no file
 import-table i2t.npy out :: give the true pairs: --pairs FILE, --per-image K, --data FOLDER or --unpaired
 import-checkpoint lost.tar out :: lost.tar does not exist; give the path
 import-checkpoint page.tar out :: is a web page
 import-checkpoint hostile.tar out :: was refused
-import-table whole/i2t_x.npy back --per-image 2 --vectors images.npy few.npy :: 15 images and 2 captions, and lists
+import-table whole/i2t_x.npy back --per-image 2 --vectors images.npy few.npy :: 15 images and 2 captions, but lists
 inspect table --image 15 :: rows are 0 to 14
 inspect table --image nowhere.jpg :: neither an id nor a row
 inspect table :: name one anchor
@@ -152,21 +152,21 @@ publish table out --view table :: table/manifest.json is damaged or not a view's
 publish other out --view view :: view is a view of another table
 publish table $LONG :: choose a name of at most 240 bytes, as temporary files need a longer one
 publish table $SURROGATE :: has a name that is not UTF-8, which Arrow cannot write; choose another
-publish table view :: view is there already; remove it or choose another name
-publish changed out :: changed/i2t.parquet does not hold the lists whose sha256
+publish table view :: view already exists; remove it or choose another name
+publish changed out :: changed/i2t.parquet holds lists that do not match their sha256
 publish uncertified out :: does not pass `aoq audit`: i2t.certificates.parquet: its anchors are not
 run demmo :: error: unknown experiment 'demmo'; did you mean 'demo'? `aoq list` shows all.
 run $TINY --round contrl :: not 'contrl'; did you mean 'control'?
 run $TINY --workers 0 :: '--workers': 0 is not in the range
 screen table out :: error: no rule is given; give at least one of --range-min,
-screen unpaired out --match-prior 0.1 :: and the table has 0 and
+screen unpaired out --match-prior 0.1 :: but the table has 0 and
 screen table out --near-text 0.5 :: the rule near_text needs the captions' texts (--texts)
 screen table out --near-text 0.5 --texts short.txt :: 2 texts are given for a table of 30
 screen table out --caption-similarity 0.5 --captions short.npy :: 2 vectors of captions are given
 screen table out --range-min 6 :: the rules take all 210 negatives, so every list would be empty; loosen them, or
 screen table out --min-score nan :: min_score: Input should be a finite number
 screen table out --positives none.csv :: none.csv does not exist
-screen table out --judgements far.csv :: far.csv: pair 0 names caption '300', and there are captions 0 to 29
+screen table out --judgements far.csv :: far.csv: pair 0 names caption '300', but there are captions 0 to 29
 screen table out --alike-owners 0.5 :: the rule alike_owners needs the images' vectors (--image-vectors)
 screen table out $CLEAN none.parquet :: none.parquet does not exist; an
 screen table out $CLEAN short.parquet :: belongs to other captions: it has 2 rows

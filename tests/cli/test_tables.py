@@ -134,12 +134,12 @@ def test_diff_warns_of_other_data(files):
     run(*mine, "other", "--pairs", "other.csv", *sizes)
     shown = run("diff", "table", "other")
     assert shown.stderr.startswith(
-        "warning: the tables have other true pairs and other fingerprints of their data; row"
+        "warning: the tables have different true pairs and different fingerprints of their data; row"
     )
     (files / "turned.txt").write_text("".join(f"{row}.jpg\n" for row in reversed(range(15))))
     for name, ids in (("a", "ids.txt"), ("b", "turned.txt")):
         run(*mine, name, "--per-image", 2, "--image-ids", ids, *sizes)
-    assert run("diff", "a", "b").stderr.startswith("warning: the tables have other ids of images; row n")
+    assert run("diff", "a", "b").stderr.startswith("warning: the tables have different ids of images; row n")
 
 
 def test_inspect_shows_an_images_list_as_it_is_in_the_table(aoq, mined):

@@ -7,7 +7,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from aoq.pipeline.evaluation.ranks import chance_of, read_ranks, write_ranks
+from aoq.pipeline.evaluation.ranks import chance_level, read_ranks, write_ranks
 from aoq.pipeline.evaluation.retrieval import Ranks, evaluate_similarity
 
 RANKS = Ranks(np.array([0, 5, 2]), np.array([2, 0, 1, 1, 0, 2]))
@@ -44,7 +44,7 @@ def test_chance_is_the_mean_over_random_similarities(name):
     image_of, identity = PAIRINGS[name]
     rng, shape = np.random.default_rng(0), (image_of.max() + 1, len(image_of))
     rsums = [evaluate_similarity(rng.random(shape), image_of, identity)["rsum"] for _ in range(600)]
-    chance = chance_of(image_of, identity)
+    chance = chance_level(image_of, identity)
     assert chance.rsum == pytest.approx(np.mean(rsums), abs=4 * np.std(rsums) / 600**0.5)
     assert 0.9 < chance.deviation / np.std(rsums) < 2**0.5 + 0.1
 
@@ -58,13 +58,13 @@ def test_chance_is_that_of_all_orders():
         for right in ({0, 1}, {2, 3, 4, 5, 6})
     )
     t2i = 0.5 + 1 + 1
-    assert chance_of(image_of).rsum == pytest.approx(100 * ((of_first + of_other) / 2 + t2i))
+    assert chance_level(image_of).rsum == pytest.approx(100 * ((of_first + of_other) / 2 + t2i))
 
 
 def test_a_handful_of_images_cannot_tell():
-    few = chance_of(np.repeat(np.arange(2), 5))
+    few = chance_level(np.repeat(np.arange(2), 5))
     assert not few.explains(600.0)
     assert not few.explains(few.rsum)
-    many = chance_of(np.repeat(np.arange(1000), 5))
+    many = chance_level(np.repeat(np.arange(1000), 5))
     assert many.explains(3.2)
     assert not many.explains(5.0)

@@ -167,7 +167,7 @@ def test_tensors_keep_their_precision():
 
 
 def test_a_caption_of_no_image_is_refused():
-    with pytest.raises(ValueError, match="caption 0 belongs to image -1, and there are images 0 to 1"):
+    with pytest.raises(ValueError, match="caption 0 belongs to image -1, but there are images 0 to 1"):
         recalls(np.eye(2), np.array([-1, 1]))
     with pytest.raises(ValueError, match="the images of fold 2 of 2 have no caption"):
         recalls(np.eye(4, 2), np.array([0, 1]), folds=2)

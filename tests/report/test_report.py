@@ -74,7 +74,7 @@ def test_a_control_is_the_baseline_wherever_it_stands(places, names, monkeypatch
     waiting = {run.name: run.baseline for run in collect_runs(named)}
     assert waiting == dict.fromkeys(waiting) | {names[1]: names[0]}
     scored = next(run.scored for run in collect_runs(named))
-    monkeypatch.setattr("aoq.pipeline.report.collect._score", lambda chain, split: scored)
+    monkeypatch.setattr("aoq.pipeline.report.collect._score_run", lambda chain, split: scored)
     monkeypatch.setattr("aoq.pipeline.report.collect.compare_runs", lambda *_, **__: Comparison(2.5, (1.0, 4.0), 0.03))
     for order in (named, named[::-1]):
         chains = dict(order)
@@ -87,7 +87,7 @@ def test_a_control_is_the_baseline_wherever_it_stands(places, names, monkeypatch
 
 
 def test_runs_that_are_not_evaluated_show_their_recalls_on_dev(places, names, monkeypatch, unplotted):
-    monkeypatch.setattr("aoq.pipeline.report.collect._score", lambda chain, split: None)
+    monkeypatch.setattr("aoq.pipeline.report.collect._score_run", lambda chain, split: None)
     planned = plan_report(names[0], **places)
     rsum = planned.members[0].chain["second_round"].manifest()["metrics"]["rsum"]
     assert f"<td>{rsum:.1f}<small>" in render_report(planned)
@@ -101,7 +101,7 @@ def test_another_models_control_is_no_baseline(places, names, monkeypatch, unplo
     scored = collect_runs(named)[0].scored
     evaluated = {chain["evaluation"].key for _, chain in named[:2]}
     monkeypatch.setattr(
-        "aoq.pipeline.report.collect._score",
+        "aoq.pipeline.report.collect._score_run",
         lambda chain, split: scored if chain["evaluation"].key in evaluated else None,
     )
     assert [run.baseline for run in collect_runs(named)] == [None, None, None]

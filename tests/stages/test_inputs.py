@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from aoq.pipeline.artifact import Artifact
-from aoq.pipeline.build import content_of, seal
+from aoq.pipeline.build import content_digest, seal
 from aoq.pipeline.files import file_sha256
 from aoq.pipeline.stages import splits
 from aoq.pipeline.stages.splits import open_checked
@@ -49,7 +49,7 @@ def test_a_result_names_all_it_was_computed_from(make):
     chain = make("own", "mining", "second_round", "evaluation")
     inputs = chain["second_round"].manifest()["inputs"]
     for stage in ("dataset", "hard_negatives"):
-        assert inputs[f"{stage}/{chain[stage].key}"] == content_of(chain[stage].manifest())
+        assert inputs[f"{stage}/{chain[stage].key}"] == content_digest(chain[stage].manifest())
     recorded = chain["dataset"].manifest()["folder_sha256"]
     assert {name: inputs[f"data/one/{name}"] for name in recorded} == recorded
     assert not [sentence for stage in chain.stages if chain[stage].exists() for sentence in chain[stage].problems()]
@@ -63,7 +63,7 @@ def test_verify_finds_what_was_computed_from_files_that_were_put_right_since(mak
     chain["second_round"].manifest_path.write_text(json.dumps({**said, "seal": seal(said)}))
     table, captions = chain["second_round"].problems()
     assert table.startswith("made from another copy of hard_negatives/")
-    assert captions == "made from another train_caps.txt than the dataset"
+    assert captions == "made from another train_caps.txt than the dataset's"
 
 
 def test_a_table_names_the_weights_that_were_loaded(make):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aoq.pipeline.data.folder import open_split
-from aoq.pipeline.evaluation.ranks import chance_of
+from aoq.pipeline.evaluation.ranks import chance_level
 from aoq.pipeline.stages import draws
 from aoq.pipeline.stages.draws import forecast, open_student_table
 from aoq.pipeline.stages.train import report_outcome
@@ -63,7 +63,7 @@ def test_a_training_at_chance_warns_once(make, caplog, stage):
     dev = open_split(chain.folder, "dev")
     reached = chain[stage].manifest()["metrics"]["rsum"]
     warnings = [one for one in caplog.records if f"dev rsum {reached:.1f} is near chance (239.2)" in one.message]
-    assert chance_of(dev.image_of).explains(reached), "a step or two teach nothing"
+    assert chance_level(dev.image_of).explains(reached), "a step or two teach nothing"
     assert len(warnings) == 1
     assert warnings[0].levelno == logging.WARNING
     assert f"`aoq data check {chain.folder}`" in warnings[0].message

@@ -125,7 +125,7 @@ def more_positives(folder):
 LISTS = {
     r"i2t.parquet: not in order .* \(1 rows, the first is 4\)": lambda *columns: swap(columns[:2], 0, 1),
     r"i2t.parquet: not in order": break_tie,
-    r"i2t.parquet lists ids that are none of the 90 candidates": put(0, (4, 3), 90),
+    r"i2t.parquet lists ids that are not among the 90 candidates": put(0, (4, 3), 90),
     r"the same id twice": put(0, (4, 3), lambda ids, *_: ids[4, 2]),
     r"scores that are not finite": put(1, (4, 0), np.inf),
     r"real ids after padding": put(0, (4, 3), -1),
@@ -135,19 +135,19 @@ LISTS = {
     ),
     r"t2i.parquet: a pair that the other direction should list, but does not": forget,
     r"a positive score that is infinite": put(2, 4, -np.inf),
-    r"t2i.parquet lists ids that are none of the 29 candidates": lambda *columns: [column[:-1] for column in columns],
+    r"t2i.parquet lists ids that are not among the 29 candidates": lambda *columns: [column[:-1] for column in columns],
 }
 DEFECTS = {message: partial(rewrite, direction="i2t", change=change) for message, change in LISTS.items()} | {
     r"t2i.certificates.parquet: not certified.* \(1 rows, the first is 3\)": certificates("t2i", "bound", uncertify),
     r"last score that is not the table's \(30 rows": certificates("i2t", "last_score", raise_scores),
-    r"positives.parquet does not hold the pairs whose sha256 .*manifest.json gives": more_positives,
+    r"positives.parquet holds pairs that do not match their sha256 in .*manifest.json": more_positives,
     r"its footer says dataset = 'd', the manifest 'e'": edit(dataset="e"),
     r"its footer says recall = None, the manifest 0.9": edit("i2t", recall=0.9),
     r"i2t.parquet: holds 30 lists of 12, the manifest says 31 of 12": edit("i2t", anchors=31),
-    r"manifest.json: it says first_score_mean = 0.99 of t2i, and the table gives": edit("t2i", first_score_mean=0.99),
-    r"manifest.json: it says certified_share = 0.5 of i2t, and the table gives 1.0": edit("i2t", certified_share=0.5),
+    r"manifest.json: it says first_score_mean = 0.99 for t2i, but the table gives": edit("t2i", first_score_mean=0.99),
+    r"manifest.json: it says certified_share = 0.5 for i2t, but the table gives 1.0": edit("i2t", certified_share=0.5),
     r"a score, although the manifest says that there are none \(30 rows": edit("i2t", scores="none"),
-    r"lacks \['guarantee'\] of i2t: it is damaged, or was written by an older version": edit("i2t", guarantee=None),
+    r"lacks \['guarantee'\] for i2t: it is damaged, or was written by an older version": edit("i2t", guarantee=None),
     r"certificates.parquet does not exist; .* mine again": lambda folder: (
         folder / "i2t.certificates.parquet"
     ).unlink(),
@@ -173,12 +173,12 @@ def test_a_table_in_memory_is_checked_too(sound):
 
 def test_files_that_are_not_the_manifests_are_read_by_nothing(folder):
     more_positives(folder)
-    with pytest.raises(ValueError, match=r"positives.parquet does not hold the pairs whose sha256 .* gives"):
+    with pytest.raises(ValueError, match=r"positives.parquet holds pairs that do not match their sha256"):
         read_table(folder)
     edit(positives_sha256=None)(folder)  # as before there was one
     assert len(read_table(folder).positives) == 90
     rewrite(folder, "t2i", lambda ids, scores, positive: [ids[::-1], scores, positive], forged=False)
-    message = r"t2i.parquet does not hold the lists whose sha256 .*manifest.json gives"
+    message = r"t2i.parquet holds lists that do not match their sha256 in .*manifest.json"
     with pytest.raises(ValueError, match=message):
         read_table(folder)
     with pytest.raises(ValueError, match=message):
@@ -190,7 +190,7 @@ def test_files_that_are_not_the_manifests_are_read_by_nothing(folder):
     [
         *((content, "is damaged or not .* mine again") for content in ("null", "\udcff", '{"directions": {}}')),
         ('{"format_version": 1, "directions": {"i2t": {"h": true}}}', "is damaged or not .* mine again"),
-        ('{"format_version": 1, "sides": ["a", "b", "c"]}', "names the sides .* and a table has two, or one set"),
+        ('{"format_version": 1, "sides": ["a", "b", "c"]}', "names the sides .* but a table has two or one set"),
         ('{"format_version": 1, "sides": "queries"}', "sides: input should be a valid list"),
     ],
 )

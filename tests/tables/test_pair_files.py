@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aoq.pipeline.tables.pairs import COLUMN_PAIRS, TABLE_SUFFIXES, Known, read_pairs
+from aoq.pipeline.tables.pairs import COLUMN_PAIRS, TABLE_SUFFIXES, Known, read_pair_file
 from aoq.pipeline.tables.screens.judgements import write_pairs
 
 QUERIES, DOCUMENTS = 7, 12
@@ -47,26 +47,26 @@ def test_all_formats_say_the_same_pairs(rows, least, columns, grade, by_id, tmp_
     for name in ("a.parquet", "a.jsonl", "a.csv", "a.tsv", "a.qrels", "a.txt", "headless.trec"):
         path = write(folder / name, given, (*columns, grade))
         if expected:
-            assert pairs_of(read_pairs(path, *(NAMED if by_id else ROWS), least)) == expected
+            assert pairs_of(read_pair_file(path, *(NAMED if by_id else ROWS), least)) == expected
         else:
             with pytest.raises(ValueError, match=r"no pair has a grade of at least .*; lower --min-grade"):
-                read_pairs(path, *(NAMED if by_id else ROWS), least)
+                read_pair_file(path, *(NAMED if by_id else ROWS), least)
     for name in ("b.parquet", "b.jsonl", "b.csv", "b.tsv", "semicolons.csv"):
         path = write(folder / name, [row[:2] for row in given], columns)
-        assert pairs_of(read_pairs(path, *(NAMED if by_id else ROWS))) == [row[:2] for row in rows]
+        assert pairs_of(read_pair_file(path, *(NAMED if by_id else ROWS))) == [row[:2] for row in rows]
     np.save(folder / "b.npy", [row[:2] for row in rows])
-    assert pairs_of(read_pairs(folder / "b.npy", *ROWS)) == [row[:2] for row in rows]
+    assert pairs_of(read_pair_file(folder / "b.npy", *ROWS)) == [row[:2] for row in rows]
 
 
 def test_other_ways_to_say_pairs(tmp_path):
     """Judgements with tabs, ids that are whole numbers, of one side alone, and the image of each caption."""
     (tmp_path / "qrels.train.tsv").write_text("3\t0\t4\t1\n3\t0\t5\t0\n")
-    assert pairs_of(read_pairs(tmp_path / "qrels.train.tsv", *ROWS)) == [(3, 4)]
+    assert pairs_of(read_pair_file(tmp_path / "qrels.train.tsv", *ROWS)) == [(3, 4)]
     pq.write_table(pa.table({"query_id": [900, 800], "document_id": [3, 4]}), tmp_path / "pairs.parquet")
     known = Known("image", 2, ["800", "900"]), ROWS[1]
-    assert pairs_of(read_pairs(tmp_path / "pairs.parquet", *known)) == [(1, 3), (0, 4)]
+    assert pairs_of(read_pair_file(tmp_path / "pairs.parquet", *known)) == [(1, 3), (0, 4)]
     np.save(tmp_path / "pairs.npy", np.array([0, -1, 3]))
-    assert read_pairs(tmp_path / "pairs.npy", *ROWS).tolist() == [0, -1, 3]
+    assert read_pair_file(tmp_path / "pairs.npy", *ROWS).tolist() == [0, -1, 3]
 
 
 HEAD, GRADED = "query_id,document_id\n", "query_id,document_id,grade\n"
@@ -76,8 +76,8 @@ TWICE = Known("image", 2, ["x", "x"]), NAMED[1]
 @pytest.mark.parametrize(
     ("name", "content", "known", "message"),
     [
-        ("a.csv", f"{HEAD}q1,00\nx,01\n", NAMED, "pair 1 names image 'x', which is none of the 7 ids of images; pairs"),
-        ("a.csv", f"{HEAD}1,2\n1,12\n", ROWS, "pair 1 names caption '12', and there are captions 0 to 11"),
+        ("a.csv", f"{HEAD}q1,00\nx,01\n", NAMED, "pair 1 names image 'x', which is not among the 7 ids of images"),
+        ("a.csv", f"{HEAD}1,2\n1,12\n", ROWS, "pair 1 names caption '12', but there are captions 0 to 11"),
         ("a.csv", f"{HEAD}q1,2\n", ROWS, "column 'query_id' has type string, and int64 is needed"),
         ("a.csv", f"{GRADED}1,2,high\n", ROWS, "column 'grade' has type string, and double is needed"),
         ("a.csv", f"{GRADED}1,2,inf\n", ROWS, "the grade of pair 0 is not a number"),
@@ -94,7 +94,7 @@ TWICE = Known("image", 2, ["x", "x"]), NAMED[1]
 def test_what_says_no_pairs_is_refused(tmp_path, name, content, known, message):
     (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match=message):
-        read_pairs(tmp_path / name, *known)
+        read_pair_file(tmp_path / name, *known)
 
 
 def test_a_least_grade_needs_grades(tmp_path):
@@ -102,4 +102,4 @@ def test_a_least_grade_needs_grades(tmp_path):
     np.save(tmp_path / "a.npy", np.array([[1, 2]]))
     for name in ("a.csv", "a.npy"):
         with pytest.raises(ValueError, match=f"{name} has no grades, .* leave out --min-grade"):
-            read_pairs(tmp_path / name, *ROWS, 2.0)
+            read_pair_file(tmp_path / name, *ROWS, 2.0)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from aoq.pipeline.data.noise import write_clean_pairs
-from aoq.pipeline.files import reclaim, scratch_of
+from aoq.pipeline.files import reclaim, scratch_folder
 from aoq.pipeline.mining.hard_negatives import hard_negatives
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.tables.audit import audit
@@ -74,7 +74,7 @@ def test_whatever_stands_in_padding_the_table_is_the_same(table, tmp_path):
 
 def test_a_folder_is_replaced_only_when_asked_and_only_a_table(table, tmp_path):
     table.save(tmp_path / "table")
-    with pytest.raises(ValueError, match="is there already; remove it"):
+    with pytest.raises(ValueError, match="already exists; remove it"):
         table.save(tmp_path / "table")
     table.save(tmp_path / "table", overwrite=True, teacher="another")
     assert read_table(tmp_path / "table").manifest["teacher"] == "another"
@@ -120,9 +120,9 @@ def test_a_kill_while_a_table_is_replaced_loses_none(tmp_path, event, number, th
     process.join()
     assert process.exitcode == -signal.SIGKILL
     if again == "reclaim":
-        assert reclaim(scratch_of(output))
+        assert reclaim(scratch_folder(output))
     else:
-        with pytest.raises(ValueError, match="is there already; remove it"):
+        with pytest.raises(ValueError, match="already exists; remove it"):
             make("newer", overwrite=False)
     assert (output / "manifest.json").read_text() == there
     assert list(tmp_path.iterdir()) == [output]
@@ -166,7 +166,7 @@ def test_a_screened_table_gives_weights_lists_and_a_view(table, tmp_path):
     screened.save(tmp_path / "view")
     view = read_view(tmp_path / "view", read_table(tmp_path / "table").manifest)
     np.testing.assert_array_equal(view.i2t.flags, screened.flags("i2t"))
-    with pytest.raises(ValueError, match="is there already"):
+    with pytest.raises(ValueError, match="already exists"):
         screened.save(tmp_path / "view")
 
 

@@ -23,7 +23,7 @@ from aoq.pipeline.data.folder import open_split, split_fingerprint
 from aoq.pipeline.data.images import decode
 from aoq.pipeline.prepare.photographs import Photographs, open_photographs
 from aoq.pipeline.tables.contents import require_origin
-from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
+from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, table_parts
 from aoq.pipeline.training.batch_sampler import BatchSampler
 
 ROW_NUMBERS = 3
@@ -51,7 +51,7 @@ class TableData(Dataset[DataRow]):
         image_ids: Sequence[str] | None = None,
         caption_ids: Sequence[str] | None = None,
     ) -> None:
-        bare = parts_of(table).table
+        bare = table_parts(table).table
         if bare.is_one_set:
             raise ValueError("the table is of one set, but open_clip trains on images with captions; mine both.")
         self.table = table
@@ -71,7 +71,7 @@ class TableData(Dataset[DataRow]):
         Each photograph is compared with what was prepared when it is read.
         """
         folder, opened = Path(folder), open_split(Path(folder), split)
-        bare = parts_of(table).table
+        bare = table_parts(table).table
         require_origin(bare, opened, split_fingerprint(folder, split))
         data = cls(table, range(opened.image_count), opened.captions, **options)
         data._photographs = open_photographs(folder, split, opened.image_count)

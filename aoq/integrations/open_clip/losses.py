@@ -20,7 +20,7 @@ from aoq.pipeline.losses.aoq import adap_off_quin, off_quin
 from aoq.pipeline.losses.info_nce import adap_info_nce, info_nce, sigmoid_loss
 from aoq.pipeline.losses.similarities import LossValue, Similarities
 from aoq.pipeline.tables.pairs import pair_keys
-from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
+from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, table_parts
 
 ROWS_LOOKED_UP = 512
 """Rows of the matrix of true pairs looked up at a time, at 24 bytes per pair."""
@@ -43,7 +43,7 @@ class _TableLoss(nn.Module):
         self, table: NegativeTable | ScreenedTable, *, negatives: Literal["offline", "quintuplet"] | None = "offline"
     ) -> None:
         super().__init__()
-        self.groups, self._table, self._is_checked = PAIRS_DRAWN[negatives], parts_of(table).table, False
+        self.groups, self._table, self._is_checked = PAIRS_DRAWN[negatives], table_parts(table).table, False
         if (pairs := self._table.positives) is None:
             raise ValueError("the table does not say which pairs are true; mine it with --pairs or --per-image.")
         keys = pair_keys(pairs[:, 0], pairs[:, 1], len(self._table.t2i))

@@ -13,7 +13,7 @@ from sentence_transformers.base.sampler import DefaultBatchSampler
 
 from aoq.integrations.shared import PAIRS_DRAWN, Items, PairRows, require_negatives, require_same_draws
 from aoq.pipeline.evaluation.evaluate import recalls
-from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
+from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, table_parts
 from aoq.pipeline.training.batch_sampler import BatchSampler
 
 ROW_COLUMNS = ("image", "caption", "offline_image", "offline_caption", "companion_image", "companion_caption")
@@ -57,7 +57,7 @@ class TableData:
             raise ValueError(f'batches is {batches!r}; it is "mined", "triples" or None.')
         if batches == "triples" and negatives is not None:
             raise ValueError('batches="triples" contain their negatives; set negatives=None.')
-        bare = parts_of(table).table
+        bare = table_parts(table).table
         self._images = Items(bare, "images", images, image_ids)
         self._captions = Items(bare, "captions", captions, caption_ids)
         self._table, self._seed, self._kind, self._drawing = table, seed, batches, drawing

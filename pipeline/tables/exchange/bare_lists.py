@@ -1,4 +1,4 @@
-"""Lists alone, without texts and positives, a file for each direction: written, and imported as a table.
+"""Write lists without texts and positives, a file for each direction, and import such lists as a table.
 
 A TREC run has a line for each negative, `qid Q0 docid rank score tag`; rows are named by id, or by number.
 
@@ -31,11 +31,11 @@ from aoq.pipeline.tables.files import write_manifest
 from aoq.pipeline.tables.pairs import (
     SIDES,
     Known,
+    group_positives,
     is_among,
     is_row_number,
     pair_keys,
     pairing_sha256,
-    positives_of,
     rows_by_id,
 )
 from aoq.pipeline.tables.writing import write_table
@@ -44,8 +44,8 @@ TAG = "aoq"
 LARGEST_SCORE = float(np.finfo(np.float32).max)
 BLOCK_LISTS = 1024
 """Lists converted at a time; official lists are 2000 long."""
-_MOST_ROWS = 100
-"""Most images or captions per list of the runs, if their numbers alone give the count."""
+_MOST_ROWS_PER_LIST = 100
+"""Most images or captions per list of the runs, if only their numbers give the count."""
 
 
 def write_run(outgoing: Outgoing, folder: Path) -> tuple[int, int]:
@@ -79,8 +79,8 @@ def write_official(outgoing: Outgoing, folder: Path) -> tuple[int, int]:
             count = int((negatives[short[0]] >= 0).sum())
             raise ValueError(
                 f"{outgoing.direction}: anchor {anchors[short[0]]} has {count} negatives, and the official lists "
-                f"have no padding; ask for at most as many (--num-negatives), or mine more than {outgoing.depth} and "
-                "export that."
+                f"have no padding; export at most that many (--num-negatives), or mine more than {outgoing.depth} and "
+                "export those."
             )
         lists[anchors] = negatives
     lists.flush()
@@ -92,17 +92,17 @@ RowsById = Mapping[str, int] | None
 LINE = np.dtype([("anchor", np.int32), ("candidate", np.int32), ("place", np.int64), ("score", np.float32)])
 """A line of a run, and its place in its anchor's list."""
 GivenLists = tuple[str, Integer[np.ndarray, "anchors h"], Float32[np.ndarray, "anchors h"] | None]
-"""The source of one direction's lists, their ids, padded with -1, and their scores, if they have some."""
+"""The source of one direction's lists, their ids, padded with -1, and their scores, if any."""
 
 
 def find_list_files(source: Path) -> dict[Direction, Path]:
-    """Find the images' lists, and the captions' beside them."""
+    """Find the file of the images' lists, and the captions' file beside it."""
     files: dict[Direction, Path] = {"i2t": source, "t2i": source.with_name("t2i" + source.name.removeprefix("i2t"))}
     for path in files.values():
         if not path.is_file() or not source.name.startswith("i2t"):
             raise ValueError(
-                f"{path} is no file of lists; name i2t_NAME.npy or i2t_NAME.trec, of images, beside which captions' "
-                "lists lie as t2i_NAME.npy or t2i_NAME.trec, and one set is not imported."
+                f"{path} is no file of lists; name the images' i2t_NAME.npy or i2t_NAME.trec, with the captions' "
+                "t2i_NAME.npy or t2i_NAME.trec beside it (lists of one set cannot be imported)."
             )
     return files
 
@@ -110,7 +110,7 @@ def find_list_files(source: Path) -> dict[Direction, Path]:
 def open_lists_alone(files: Mapping[Direction, Path], images: Known, captions: Known) -> dict[Direction, GivenLists]:
     """Open official `.npy` lists, or read TREC runs.
 
-    A run has a row for each row of a side, or, if their number is unknown, for as many as it names.
+    If the number of a side's rows is unknown, it has as many as the runs name.
     """
     if files["i2t"].suffix == ".npy":
         return {direction: (str(path), _open_official(path), None) for direction, path in files.items()}
@@ -124,13 +124,13 @@ def open_lists_alone(files: Mapping[Direction, Path], images: Known, captions: K
     counts = {side: named[side] if one.count is None else one.count for side, one in known.items()}
     if (last := runs["t2i"]["anchor"].max()) >= counts["captions"]:
         raise ValueError(
-            f"{files['t2i']} has a list for caption {last}, and there are captions 0 to {counts['captions'] - 1}."
+            f"{files['t2i']} has a list for caption {last}, but there are captions 0 to {counts['captions'] - 1}."
         )
     lists = sum(int((run["place"] == 0).sum()) for run in runs.values())
-    if max((named[side] for side, one in known.items() if one.count is None), default=0) > _MOST_ROWS * lists:
+    if max((named[side] for side, one in known.items() if one.count is None), default=0) > _MOST_ROWS_PER_LIST * lists:
         raise ValueError(
             f"the runs name image {counts['images'] - 1} and caption {counts['captions'] - 1}, and have {lists} lists: "
-            "these are no rows of the data; number rows from 0, and give --image-ids where images go by ids."
+            "these are no row numbers; number rows from 0, or give --image-ids and --caption-ids."
         )
     opened: dict[Direction, GivenLists] = {}
     for direction, run in runs.items():
@@ -160,7 +160,7 @@ def _read_run(path: Path, anchors: RowsById, candidates: RowsById) -> np.ndarray
     starts = np.flatnonzero(np.diff(run["anchor"], prepend=-1))
     _, first = np.unique(run["anchor"][starts], return_index=True)
     if len(again := np.setdiff1d(np.arange(len(starts)), first)):
-        raise ValueError(f"{path}:{starts[again[0]] + 1}: this query has lines further up too; sort the run by query.")
+        raise ValueError(f"{path}:{starts[again[0]] + 1}: this query has earlier lines too; sort the run by query.")
     run["place"] = np.arange(len(run)) - np.repeat(starts, np.diff(starts, append=len(run)))
     return run
 
@@ -175,13 +175,13 @@ def _line(where: str, line: str, anchors: RowsById, candidates: RowsById) -> tup
         score = math.nan
     if not abs(score) <= LARGEST_SCORE:
         raise ValueError(f"{where}: the score {fields[4]!r} is not a finite number, or too large for float32.")
-    return _row(fields[0], anchors, where), _row(fields[2], candidates, where), 0, score
+    return _id_row(fields[0], anchors, where), _id_row(fields[2], candidates, where), 0, score
 
 
-def _row(name: str, rows: RowsById, where: str) -> int:
+def _id_row(name: str, rows: RowsById, where: str) -> int:
     if rows is not None:
         if name not in rows:
-            raise ValueError(f"{where}: {name!r} is none of the {len(rows)} ids.")
+            raise ValueError(f"{where}: {name!r} is not among the {len(rows)} ids.")
         return rows[name]
     if not is_row_number(name):
         raise ValueError(
@@ -192,7 +192,7 @@ def _row(name: str, rows: RowsById, where: str) -> int:
 
 
 def import_lists(
-    given: Mapping[Direction, GivenLists],
+    lists: Mapping[Direction, GivenLists],
     positives: Integer[np.ndarray, "*shape"],
     vectors: Mapping[str, Float32[np.ndarray, "_ D"]] | None,
     *,
@@ -201,26 +201,26 @@ def import_lists(
 ) -> dict[str, Any]:
     """Write the table to the new folder `output` and return its manifest.
 
-    `positives` are rows (image, caption), or the image of each caption. Without a `dataset` in the provenance they name
-    the data.
+    `positives` are rows (image, caption), or the image of each caption. If the provenance has no `dataset`, their hash
+    names the data.
     """
-    images, captions = (len(given[direction][1]) for direction in DIRECTIONS)
+    images, captions = (len(lists[direction][1]) for direction in DIRECTIONS)
     if vectors is not None and (sizes := (len(vectors["images"]), len(vectors["captions"]))) != (images, captions):
         raise ValueError(
-            f"there are vectors of {sizes[0]} images and {sizes[1]} captions, and lists for {images} and {captions}."
+            f"there are vectors of {sizes[0]} images and {sizes[1]} captions, but lists for {images} and {captions}."
         )
     pairs = unique_pairs(positives, images, captions)
-    made: dict[Direction, tuple[dict[str, Any], Any]] = {}
+    contents: dict[Direction, tuple[dict[str, Any], Any]] = {}
     counts: dict[Direction, dict[str, int]] = {}
     for direction in DIRECTIONS:
-        _, ids, scores = given[direction]
+        _, ids, scores = lists[direction]
         both = None if vectors is None else [vectors[side] for side in SIDES[direction]]
         kind = "exact" if both else "none" if scores is None else "source"
         about = {"h": ids.shape[1], "search": "none", "guarantee": "imported", "scores": kind}
-        own, others = positives_of(direction, pairs, len(ids)), len(given[OPPOSITE[direction]][1])
+        own, others = group_positives(direction, pairs, len(ids)), len(lists[OPPOSITE[direction]][1])
         counts[direction] = {"own_positives_left_out": 0, "anchors_without_negatives": 0}
-        made[direction] = about, _cleaned(given[direction], own, others, both, counts[direction])
-    manifest = write_table(output, {"dataset": pairing_sha256(pairs, captions), **provenance}, made, pairs)
+        contents[direction] = about, _cleaned(lists[direction], own, others, both, counts[direction])
+    manifest = write_table(output, {"dataset": pairing_sha256(pairs, captions), **provenance}, contents, pairs)
     for direction, more in counts.items():
         manifest["directions"][direction] |= more
     write_manifest(output, manifest)
@@ -234,15 +234,15 @@ def _cleaned(
     vectors: Sequence[Float32[np.ndarray, "_ D"]] | None,
     counts: dict[str, int],
 ) -> Iterator[NegativeLists]:
-    """Iterate over blocks of lists without own positives, and add to the `counts`; `vectors` are of both sides."""
+    """Iterate over blocks of lists without own positives, and add to the `counts`; `vectors` has both sides'."""
     source, every_id, every_score = lists
     for start, stop in blocks(len(every_id), BLOCK_LISTS):
         ids, rows = np.asarray(every_id[start:stop]), np.arange(stop - start)
         if (outside := (ids < -1) | (ids >= candidates)).any():
             row, place = np.argwhere(outside)[0]
             raise ValueError(
-                f"{source}: row {start + row} lists {ids[row, place]}, and there are candidates 0 to {candidates - 1}; "
-                "the lists are of other data, or the pairs are."
+                f"{source}: row {start + row} lists {ids[row, place]}, but there are candidates 0 to {candidates - 1}; "
+                "the lists or the pairs belong to other data."
             )
         ordered = np.sort(ids, axis=1)
         if (twice := ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(axis=1)).any():

@@ -22,13 +22,13 @@ from aoq.pipeline.tables.card import VIEW, describe_tables, write_card
 from aoq.pipeline.tables.exchange.formats import FORMATS, find_format
 from aoq.pipeline.tables.exchange.outgoing import BLOCK_ANCHORS, Names, Outgoing, find_pictures
 from aoq.pipeline.tables.exchange.writers import Format
-from aoq.pipeline.tables.pairs import SIDES, positives_of, require_one_each, rows_by_id
+from aoq.pipeline.tables.pairs import SIDES, group_positives, require_one_each, rows_by_id
 from aoq.pipeline.tables.screens.view import View, read_view, write_view
 from aoq.pipeline.tables.writing import write_ids
 
 
 class Content(NamedTuple):
-    """How the rows of one side are named and shown, as far as a format needs it."""
+    """The ids, texts or pictures of one side's rows, as far as a format needs them."""
 
     ids: Sequence[str] | None = None
     """Ids; by default the table's own, else row numbers."""
@@ -38,7 +38,7 @@ class Content(NamedTuple):
 
 
 SCREENED_NEGATIVES = 5
-"""Negatives of a view by default where all rows need equally many, as most lists of a view are shorter."""
+"""Default for a view if all rows need equally many negatives: most lists of a view are shorter than the table's."""
 
 
 def export_table(
@@ -65,13 +65,13 @@ def export_table(
     and of anchors left out.
     """
     form, manifest = find_format(name), files.read_manifest(table)
-    mined = files.directions_of(manifest)
+    mined = files.table_directions(manifest)
     _require_content(name, form, images, captions, packed, direction or mined[0], is_one_set=len(mined) == 1)
     captions = captions if len(mined) > 1 else images
-    names = _names(table, manifest, {"images": images, "captions": captions}, packed=packed)
+    names = _name_rows(table, manifest, {"images": images, "captions": captions}, packed=packed)
     pairs = files.read_positives(table, manifest) if form.has_texts else np.empty((0, 2), np.int32)
     if form.has_texts and not len(pairs):
-        raise ValueError(f"in {table} no caption belongs to any image, and this format needs positives.")
+        raise ValueError(f"{table} has no positives, which this format needs.")
     is_scored, outgoing = scores or form.scores == "always", {}
 
     def lists(one: Direction) -> Iterator[NegativeLists]:
@@ -87,10 +87,10 @@ def export_table(
             lacking = "scores" if known == "none" else "scores of positives"
             raise ValueError(f"{table} was imported without {lacking}; import it with --vectors to have them.")
         anchors, candidates = SIDES[one]
-        own = positives_of(one, pairs, len(names[anchors].ids))
+        own = group_positives(one, pairs, len(names[anchors].ids))
         both = None if vectors is None else (vectors[anchors], vectors[candidates])
         most = SCREENED_NEGATIVES if view is not None and form.full else None
-        depth, sides = _depth(table, one, num_negatives, form, most), (names[anchors], names[candidates])
+        depth, sides = _export_depth(table, one, num_negatives, form, most), (names[anchors], names[candidates])
         outgoing[one] = Outgoing(one, lists(one), *sides, own, depth, is_scored, both)
     if form.directions == "joined":
         outgoing = {"t2i": replace(outgoing["t2i"], other=outgoing["i2t"])}
@@ -100,7 +100,7 @@ def export_table(
         if not rows:
             raise ValueError(
                 f"no anchor of the {one} lists of {table} has a positive and the negatives that {name} needs, up to "
-                f"{each.depth}; ask for fewer (--num-negatives), or mine more."
+                f"{each.depth}; choose fewer (--num-negatives), or mine more."
             )
         counts.append(f"{rows} rows, {one}, up to {each.depth} each")
     _write_readme(output, name, form, list(outgoing.values()), ", ".join(counts))
@@ -116,42 +116,42 @@ def _require_content(
     image_pictures, caption_pictures = (content.pictures is not None for content in (images, captions))
     has_pictures, is_joined = image_pictures or caption_pictures, form.directions == "joined"
     queries, kind, other = (captions, "pictures", "i2t") if direction == "t2i" else (images, "images", "t2i")
-    why_no_pictures = "has ids alone" if form.images == "id" else "is read as text alone"
+    limit = "exports only ids" if form.images == "id" else "reads only texts"
     option, a_text = "--image-root" if image_pictures else "--caption-root", "--image-texts FILE, a text for each image"
-    lacking = "has the images' pictures, and none are given; give --image-root FOLDER, where the file of an image is "
-    lacking += "its id" if is_joined else f"its id (or {a_text})"
+    need = "needs the images' pictures; give --image-root FOLDER, where the id of an image names its file"
+    need += "" if is_joined else f" (or {a_text})"
     if form.images == "text":
-        lacking = f"is read as text alone, and an image's id is none; give {a_text}, or choose {with_pictures}"
+        need = f"reads only texts, and image ids are not texts; give {a_text}, or choose {with_pictures}"
     refusals = {
-        f"{name} joins images and captions, and this table is of one set; choose another format.": (
+        f"{name} joins images and captions, but this table holds one set; choose another format.": (
             is_one_set and is_joined
         ),
-        "in one set both directions have the same lists, which are stored as i2t; leave out --direction.": (
+        "both directions of one set have the same lists, stored as i2t; leave out --direction.": (
             is_one_set and direction == "t2i"
         ),
-        "this table is of one set, whose rows go by --image-ids, --image-texts and --image-root; leave out the options "
-        "about captions.": is_one_set and captions != Content(),
-        "an image goes as its picture or as a text; give --image-root or --image-texts, not both.": (
+        "this table holds one set, described by --image-ids, --image-texts and --image-root; leave out options about "
+        "captions.": is_one_set and captions != Content(),
+        "an image is exported as its picture or as a text; give --image-root or --image-texts, not both.": (
             image_pictures and images.texts is not None
         ),
-        "a caption goes as its picture or as a text; give --caption-root or --texts, not both.": (
+        "a caption is exported as its picture or as a text; give --caption-root or --texts, not both.": (
             caption_pictures and captions.texts is not None
         ),
-        f"{name} has the captions' texts, and none are given; give --texts FILE or --data FOLDER.": (
+        f"{name} needs the captions' texts; give --texts FILE or --data FOLDER.": (
             form.has_texts and not is_one_set and captions.texts is None and not caption_pictures
         ),
-        f"{name} {why_no_pictures}, and has no place for pictures; leave out {option}, or choose {with_pictures}.": (
+        f"{name} {limit}; leave out {option}, or choose {with_pictures}.": (
             has_pictures and form.images not in ("path", "lookup")
         ),
-        f"{name} has no place for a text of an image; leave out --image-texts.": (
+        f"{name} has no place for texts of images; leave out --image-texts.": (
             images.texts is not None and (not form.has_texts or is_joined)
         ),
-        f"{name} has captions as texts; give --texts FILE instead of --caption-root.": is_joined and caption_pictures,
-        f"{name} {lacking}.": form.has_texts and not image_pictures and images.texts is None,
+        f"{name} needs captions as texts; give --texts FILE instead of --caption-root.": is_joined and caption_pictures,
+        f"{name} {need}.": form.has_texts and not image_pictures and images.texts is None,
         f"--pack puts the pictures of --image-root into an export of {with_packed}; leave it out.": (
             packed and (form.images != "lookup" or not has_pictures)
         ),
-        f"{name} reads its queries as text, and {direction} has {kind} there; give --direction {other}.": (
+        f"{name} reads its queries as text, but those of {direction} are {kind}; give --direction {other}.": (
             form.queries == "text" and queries.texts is None
         ),
     }
@@ -160,23 +160,23 @@ def _require_content(
             raise ValueError(message)
 
 
-def _depth(table: Path, direction: Direction, requested: int | None, form: Format, default: int | None) -> int:
+def _export_depth(table: Path, direction: Direction, requested: int | None, form: Format, default: int | None) -> int:
     _, h = files.count_lists(table / f"{direction}.parquet")
     if requested is not None and requested > h and form.directions == "one":
         option = "h-captions" if direction == "i2t" else "h-images"
         raise ValueError(
-            f"{requested} negatives are asked for, and the {direction} lists of {table} have {h}; ask for at most {h}, "
+            f"{requested} negatives are requested, but the {direction} lists of {table} have {h}; choose at most {h}, "
             f"or mine with --{option} {requested} (mining.{option.replace('-', '_')} in an experiment)."
         )
     return min(requested or default or h, h)
 
 
-def _names(
+def _name_rows(
     table: Path, manifest: Mapping[str, Any], contents: Mapping[str, Content], *, packed: bool
 ) -> dict[str, Names]:
     """Name and show the rows of both sides; those of one set are the same."""
     counts, own, names = files.count_rows(table, manifest), files.read_ids(table, manifest), {}
-    for side, noun in files.nouns_of(manifest).items():
+    for side, noun in files.row_nouns(manifest).items():
         (ids, texts, pictures), count = contents[side], counts[side]
         ids = own.get(side) if ids is None else ids
         require_one_each(ids, f"{noun} ids", count)
@@ -193,7 +193,7 @@ def _names(
 
 
 def _write_readme(folder: Path, name: str, form: Format, outgoing: Sequence[Outgoing], rows: str) -> None:
-    """Write the YAML by which `datasets` finds the tables, if there are any, then the lines that load them."""
+    """Write the YAML by which `datasets` finds the tables, if any, then the lines that load them."""
     sides = [side for one in outgoing for side in (one.anchors, one.candidates)]
     paths = sorted(path for kind in ("parquet", "jsonl") for path in folder.glob(f"*.{kind}"))
     tables = {path.stem if len(paths) > 1 else "default": path.name for path in paths}
@@ -225,9 +225,9 @@ def publish_table(
         more = f", and {len(findings) - 1} more" if len(findings) > 1 else ""
         raise ValueError(f"{table} does not pass `aoq audit`: {findings[0]}{more}; mine it again.")
     manifest = files.read_manifest(table)
-    judged, directions = None if view is None else read_view(view, manifest), files.directions_of(manifest)
+    judged, directions = None if view is None else read_view(view, manifest), files.table_directions(manifest)
     if len(directions) == 1 and "captions" in ids:
-        raise ValueError("the table is of one set, whose ids are --image-ids; leave out --caption-ids.")
+        raise ValueError("the table holds one set, whose ids are --image-ids; leave out --caption-ids.")
     output.mkdir()
     lists = [f"{direction}{ending}" for direction in directions for ending in (".parquet", ".certificates.parquet")]
     for name in (*lists, files.POSITIVES, files.MANIFEST):

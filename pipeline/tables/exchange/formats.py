@@ -1,4 +1,4 @@
-"""The formats: rows, columns and files of each, how its README loads them, and what an image becomes.
+"""The formats: the rows, columns and files of each, the lines that load them, and the form of images.
 
 A pair is an anchor with one of its positives. sentence-transformers and PyLate make a column of each place, and
 colpali-engine a tensor of each batch, so all their rows have the requested number of negatives. The other trainers draw
@@ -19,7 +19,7 @@ from aoq.pipeline.tables.exchange.writers import Format, Lookup
 
 
 def _swift_line(outgoing: Outgoing, _: str, row: dict[str, Any]) -> dict[str, Any]:
-    """Make ms-swift's messages; `<image>` is the placeholder of the next of a message's images."""
+    """Make ms-swift's messages; `<image>` stands for the next of a message's images."""
 
     def messages(side: Names, value: str) -> list[dict[str, str]]:
         return [{"role": "user", "content": "<image>" if side.are_pictures else value}]
@@ -73,7 +73,7 @@ from nemo_automodel.components.datasets.llm import make_retrieval_dataset
 data = make_retrieval_dataset("$folder/train.json", n_passages=5)  # the positive, and the first four of each list
 """
 LOAD_SWIFT = """
-# Every listed negative is encoded with its pair: --num-negatives decides what a step costs.
+# Every listed negative is encoded with its pair: --num-negatives sets the cost of a step.
 swift sft --dataset $folder/train.jsonl --task_type embedding --loss_type infonce …
 """
 LOAD_VLM2VEC = """
@@ -104,7 +104,7 @@ aoq import-table $folder/i2t_$folder.npy table --pairs pairs.npy  # of two sides
 
 SWIFT_PLACEHOLDERS = ("<image>", "<video>", "<audio>", "<bbox>", "<ref-object>", "<cot-process>", "<start-image>")
 NEMO_CORPUS = "corpus/data/train-00000-of-00001.parquet"
-"""`datasets` finds a file of this name in a folder beside the metadata, which it would take for data too."""
+"""`datasets` finds a file of this name in a folder beside the metadata, which it would otherwise take for data."""
 MARGIN_LOSSES = "MarginMSELoss and DistillKLDivLoss"
 _for_sentence_transformers = partial(Format, LOAD_ROWS, needs_endings=True, scores="optional")
 

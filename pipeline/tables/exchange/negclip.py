@@ -1,8 +1,8 @@
 """NegCLIP's TSV, written and read: a row per pair, title (the caption), filepath, neg_caption and neg_image.
 
-`neg_caption` are texts, negatives of the row's image. `neg_image` are numbers of rows, whose images are negatives of
-the row's caption: the trainer adds such a row's image, caption and one of its `neg_caption` to the batch. It draws one
-of each list, so no list may be empty, nor the list of a row that another row names.
+`neg_caption` are texts, negatives of the row's image. `neg_image` are numbers of rows whose images are negatives of the
+row's caption; the trainer adds such a row's image, caption and one of its `neg_caption` to the batch. It draws one of
+each list, so no list may be empty, nor the list of a row that another row names.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from aoq.pipeline.tables.exchange.outgoing import Outgoing
 from aoq.pipeline.tables.pairs import pairing_sha256
 from aoq.pipeline.tables.table import NegativeTable
 
-_COLUMNS = pa.schema(dict.fromkeys(("title", "filepath", "neg_caption", "neg_image"), pa.string()))
+_TSV_COLUMNS = pa.schema(dict.fromkeys(("title", "filepath", "neg_caption", "neg_image"), pa.string()))
 
 
 def write_negclip(outgoing: Outgoing, folder: Path) -> tuple[int, int]:
-    """Write captions as the anchors; one that lacks what a row needs is left out, and no other row names it."""
+    """Write captions as the anchors; one without negatives of both kinds is left out, and no other row names it."""
     assert outgoing.other is not None
     of_captions, of_images = (
         np.concatenate([rows.negatives["row"] for rows in one.rows()]) for one in (outgoing, outgoing.other)
@@ -53,7 +53,7 @@ def write_negclip(outgoing: Outgoing, folder: Path) -> tuple[int, int]:
     with (folder / "train.tsv").open("w", encoding="utf-8", newline="") as file:
         # Readers take a carriage return for the end of a row, and Python before 3.13 does not quote it by itself.
         writer = csv.writer(file, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_ALL)
-        writer.writerow(_COLUMNS.names)
+        writer.writerow(_TSV_COLUMNS.names)
         for caption, image in zip(captions.tolist(), images.tolist(), strict=True):
             rows = row_of[of_captions[caption]]
             negatives = [texts[row] for row in of_images[image] if row >= 0]
@@ -76,15 +76,15 @@ def read_negclip(path: Path | str) -> NegClip:
     image: NegCLIP makes them by exchanging words. Own positives are left out.
     """
     path = Path(path)
-    with reading(path, f"NegCLIP's TSV with the columns {', '.join(_COLUMNS.names)}"):
-        columns = parse_csv(path, _COLUMNS).to_pydict()
+    with reading(path, f"NegCLIP's TSV with the columns {', '.join(_TSV_COLUMNS.names)}"):
+        columns = parse_csv(path, _TSV_COLUMNS).to_pydict()
         if not (count := len(columns["title"])):
             raise ValueError("it has no rows")
-        texts = _lists("neg_caption", columns, str, "texts")
-        rows = _lists("neg_image", columns, int, "numbers of rows")
+        texts = _parse_lists("neg_caption", columns, str, "texts")
+        rows = _parse_lists("neg_image", columns, int, "numbers of rows")
         for row, named in enumerate(rows):
             if outside := [one for one in named if not 0 <= one < count]:
-                raise ValueError(f"row {row} names row {outside[0]} in neg_image, and there are rows 0 to {count - 1}")
+                raise ValueError(f"row {row} names row {outside[0]} in neg_image, but there are rows 0 to {count - 1}")
     row_of = {file: row for row, file in enumerate(dict.fromkeys(columns["filepath"]))}
     image_of = [row_of[file] for file in columns["filepath"]]
     captions, of_images = _captions_of_images(columns["title"], image_of, texts)
@@ -100,7 +100,7 @@ def read_negclip(path: Path | str) -> NegClip:
     return NegClip(NegativeTable(*lists, manifest, pairs), list(row_of), captions)
 
 
-def _lists(name: str, columns: dict[str, list[str]], kind: type, nouns: str) -> list[list[Any]]:
+def _parse_lists(name: str, columns: dict[str, list[str]], kind: type, nouns: str) -> list[list[Any]]:
     """Parse the lists of a column, which are Python literals."""
     lists = []
     for row, text in enumerate(columns[name]):

@@ -22,7 +22,7 @@ from aoq.pipeline.search.scores import exact_scores
 
 BLOCK_ANCHORS = 256
 """Anchors processed together: as triplets with 5 positives and 300 negatives they are 384,000 rows."""
-ENTRY = np.dtype([("row", np.int32), ("score", np.float32), ("label", np.int64)])
+ENTRY_DTYPE = np.dtype([("row", np.int32), ("score", np.float32), ("label", np.int64)])
 """A row of either side, -1 for padding, with its score; the label of positives is 1."""
 Part = Literal["positives", "negatives", "documents"]
 ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".tiff", ".webp")
@@ -37,7 +37,7 @@ class Names:
 
     ids: Sequence[str]
     values: Sequence[str] = ()
-    """Texts, or the absolute paths of pictures; empty if a format has ids alone."""
+    """Texts, or the absolute paths of pictures; empty if a format has only ids."""
     are_pictures: bool = False
     noun: str = "caption"
     """Name of a row in tables and columns: image, caption, or item of one set."""
@@ -64,7 +64,7 @@ class Names:
 
 @dataclass(frozen=True)
 class ExportRows:
-    """Rows of an export: an anchor each, its positives, and its negatives by rank, all of them ENTRYs."""
+    """Rows of an export: one anchor each, its positives, and its negatives by rank, all of ENTRY_DTYPE."""
 
     anchors: np.ndarray
     positives: np.ndarray
@@ -96,7 +96,7 @@ class ExportRows:
 
 
 def is_listed(entries: np.ndarray) -> Bool[np.ndarray, "*entries"]:
-    """Return whether an entry is none of padding."""
+    """Return whether an entry is a row, not padding."""
     return np.asarray(entries["row"] >= 0)
 
 
@@ -110,7 +110,7 @@ class Outgoing:
     candidates: Names
     positives: Positives
     depth: int
-    """Negatives taken from the head of each anchor's list, at most."""
+    """Most negatives taken from the head of each anchor's list."""
     scored: bool
     vectors: tuple[Float32[np.ndarray, "anchors D"], Float32[np.ndarray, "candidates D"]] | None
     """Vectors from which the table was mined: they give all positives' scores, of which the table keeps the lowest."""
@@ -157,7 +157,7 @@ class Outgoing:
 
 
 def _entries(rows: np.ndarray, scores: np.ndarray | float = np.nan, *, label: int = 0) -> np.ndarray:
-    entries = np.empty(rows.shape, ENTRY)
+    entries = np.empty(rows.shape, ENTRY_DTYPE)
     entries["row"], entries["score"], entries["label"] = rows, scores, label
     return entries
 
@@ -165,11 +165,11 @@ def _entries(rows: np.ndarray, scores: np.ndarray | float = np.nan, *, label: in
 def find_pictures(root: Path, ids: Sequence[str]) -> list[str]:
     """Find the absolute path of each image's file below `root`: ROOT/ID, or ROOT/ID with the ending of an image."""
     if not root.is_dir():
-        raise ValueError(f"{root} is no folder; give --image-root the one in which the image ids are names of files.")
+        raise ValueError(f"{root} is no folder; give --image-root a folder whose files the image ids name.")
     base = os.path.abspath(root)
     if base.encode(errors="replace").decode() != base:
         raise ValueError(f"{root} has a name that is not UTF-8, which no trainer could read; rename the folder.")
-    files = [_find(base, name) for name in ids]
+    files = [_find_picture(base, name) for name in ids]
     if None in files:
         first = ids[files.index(None)]
         raise ValueError(
@@ -182,9 +182,9 @@ def find_pictures(root: Path, ids: Sequence[str]) -> list[str]:
     return pictures
 
 
-def _find(base: str, name: str) -> str | None:
-    """Search below `base` alone: ids are data, and could be any path."""
+def _find_picture(base: str, name: str) -> str | None:
     path = os.path.normpath(os.path.join(base, name))
+    # Ids are data, and could be any path.
     if not path.startswith(os.path.join(base, "")) or "\0" in name:
         return None
     endings = ("", *ENDINGS, *map(str.upper, ENDINGS))

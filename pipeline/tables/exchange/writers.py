@@ -42,12 +42,12 @@ class Format:
     """Lines of its README that load it; `$folder` is replaced by the folder's name."""
     language: Literal["python", "bash", "yaml"] = "python"
     one_each: tuple[Part, ...] = ("positives",)
-    """Parts of an anchor's group of which each entry has a row of its own."""
+    """Parts of an anchor's group whose entries have a row each."""
     full: bool = False
     """True if all rows need as many negatives as there are places."""
     columns: str = ""
     """Each is NAME=PART.VALUE: a row's anchor, positive, negative or document, or their lists (plurals), by its id or
-    another of VALUES; NAME_n is a column for each place. Labels are written without scores, and scores if requested."""
+    another of VALUES; NAME_n is a column for each place. Scores are written if requested, and labels otherwise."""
     path: str = "train.parquet"
     line: Callable[[Outgoing, str, dict[str, Any]], dict[str, Any]] = lambda outgoing, folder, row: row
     """Turns a row into a line of JSON."""
@@ -57,9 +57,9 @@ class Format:
     write_folder: Callable[[Outgoing, Path], tuple[int, int]] | None = None
     """Writes the folder if the format has neither Parquet nor JSON; returns what `write` returns."""
     finish: Callable[[Outgoing, Path], object] = lambda outgoing, folder: None
-    """Writes what else the folder needs."""
+    """Writes the folder's further files."""
     images: Literal["path", "lookup", "text", "id"] = "path"
-    """Form of an image: its path; a row of a lookup, by path or content; a text alone; or its id."""
+    """Form of an image: its path; a row of a lookup, by path or content; only a text; or its id."""
     needs_endings: bool = False
     """True if its reader recognises a picture by the ending of its path."""
     placeholders: tuple[str, ...] = ()
@@ -68,19 +68,19 @@ class Format:
     """Anchors that its reader accepts."""
     scores: Literal["optional", "always", "never", "of negatives"] = "never"
     scores_are_for: str = "distillation"
-    """What reads the scores of positives and negatives, named in the README."""
+    """The losses or the option that read the scores of positives and negatives, for the README."""
     directions: Literal["one", "each", "joined"] = "one"
     """One requested direction; both in turn; or both at once: the captions' lists, with the images' as `other`."""
 
     @property
     def has_texts(self) -> bool:
-        """Return whether it has texts and positives; otherwise it has rows alone."""
+        """Return whether it has texts and positives, not rows alone."""
         return self.images != "id"
 
     def write(self, outgoing: Outgoing, folder: Path) -> tuple[int, int]:
         """Write the folder of one direction.
 
-        Return the number of rows (lines), and of anchors that are left out because they lack what a row needs.
+        Return the number of rows (lines), and of anchors that are left out because they lack entries that a row needs.
         """
         if self.write_folder is not None:
             return self.write_folder(outgoing, folder)
@@ -129,7 +129,7 @@ DOCUMENT = "<|image_1|> Represent the given image."
 
 
 def _query(outgoing: Outgoing, side: Names, entries: np.ndarray) -> pa.Array:
-    """Make MMEB's text of an anchor; a picture's has a token in the picture's place."""
+    """Make MMEB's text of an anchor; for a picture it has a token in the picture's place."""
     before = QUESTION if outgoing.candidates.are_pictures else ""
     texts = (MMEB_QUERY if side.are_pictures else before + side.values[row] for row in entries["row"].tolist())
     return pa.array(texts, pa.large_string())
@@ -162,18 +162,18 @@ VALUES: dict[str, Value] = {
 
 def _make_table(columns: str, rows: ExportRows, outgoing: Outgoing) -> pa.Table:
     """Make the columns of some rows."""
-    made: dict[str, pa.Array] = {}
+    arrays: dict[str, pa.Array] = {}
     for name, _, source in (column.partition("=") for column in columns.split()):
         part, _, value = source.partition(".")
         side = outgoing.anchors if part == "anchor" else outgoing.candidates
         entries = getattr(rows, part.removesuffix("s") + "s")
         if name.endswith("_n"):
             for place, column in enumerate(entries.T, start=1):
-                made[f"{name[:-1]}{place}"] = VALUES[value](outgoing, side, column)
+                arrays[f"{name[:-1]}{place}"] = VALUES[value](outgoing, side, column)
         elif (array := VALUES[value](outgoing, side, entries[is_listed(entries)])) is not None:
             offsets = group_offsets(is_listed(entries).sum(axis=1))
-            made[name] = pa.ListArray.from_arrays(offsets, array) if part.endswith("s") else array
-    return pa.table(made)
+            arrays[name] = pa.ListArray.from_arrays(offsets, array) if part.endswith("s") else array
+    return pa.table(arrays)
 
 
 def _write_lookup(folder: Path, lookup: Lookup, side: Names) -> None:

@@ -25,7 +25,7 @@ _TINY = 1e-6
 """Least variance of scores, which may all be equal."""
 WEAKER = sum(bit(rule) for rule in RULES if rule not in (*EXCLUSIONS, *CERTAIN))
 """Flags that a judge's rejection clears."""
-_Scores = Float32[np.ndarray, " scores"]
+_ListScores = Float32[np.ndarray, " scores"]
 
 
 def is_match(entries: Entries, _: str, context: Context) -> Bool[np.ndarray, " entries"]:
@@ -33,7 +33,7 @@ def is_match(entries: Entries, _: str, context: Context) -> Bool[np.ndarray, " e
 
 
 def is_doubtful(entries: Entries, least: float, context: Context) -> Bool[np.ndarray, " entries"]:
-    """Return whether a caption's own pair is doubtful; a caption of no image has none."""
+    """Return whether the caption's own pair is doubtful; a caption without an image has none."""
     right, pairs = context.known.pair_probabilities, np.diff(context.table.own("t2i").offsets)
     assert right is not None  # `judge` made sure
     if len(several := np.flatnonzero(pairs > 1)):
@@ -75,7 +75,7 @@ def has_similar_owner(entries: Entries, share: float, context: Context) -> Bool[
 
 
 class Rule(NamedTuple):
-    """A rule's predicate on whole lists of negatives and the rule's value, and the fields of Knowledge it needs."""
+    """A predicate of whole lists of negatives and the rule's value, and the fields of Knowledge that it needs."""
 
     holds: Callable[[Entries, Any, Context], Bool[np.ndarray, " entries"]]
     needs: tuple[str, ...] = ()
@@ -117,7 +117,7 @@ def judge(table: TableContents, screen: Screen, known: Knowledge) -> View:
             if getattr(known, needs) is None:
                 raise ValueError(f"the rule {rule} needs {INPUT_OPTIONS[needs]}; give them, or leave out the rule.")
     for direction in table.directions:
-        judged[direction], counts[direction] = _judge(context, direction)
+        judged[direction], counts[direction] = _judge_direction(context, direction)
     manifest = {
         "format_version": VIEW_VERSION,
         "rules": list(RULES),
@@ -129,7 +129,7 @@ def judge(table: TableContents, screen: Screen, known: Knowledge) -> View:
     return View(judged["i2t"], judged[table.directions[-1]], manifest)
 
 
-def _judge(context: Context, direction: Direction) -> tuple[Judged, dict[str, Any]]:
+def _judge_direction(context: Context, direction: Direction) -> tuple[Judged, dict[str, Any]]:
     """Flag each negative with the rules that it meets, rate its suspicion, and count; padding has no flags.
 
     The suspicion is the first of these that applies: 1 if people judged that the pair matches, or if it is the same
@@ -178,8 +178,8 @@ def _cap_uses(flags: UInt32[np.ndarray, "anchors h"], ids: Int32[np.ndarray, "an
 def _counts(
     flags: UInt32[np.ndarray, "anchors h"], listed: Bool[np.ndarray, "anchors h"], screen: Screen
 ) -> dict[str, Any]:
-    """Count the listed negatives, those left, and per rule those it takes from what earlier rules leave (which adds up)
-    and those that meet it altogether."""
+    """Count the listed negatives, those left, and per rule those it takes from what earlier rules leave (these add up)
+    and all that meet it."""
     left = listed.copy()
     takes, meets = {}, {}
     for rule in screen.rules:
@@ -191,7 +191,7 @@ def _counts(
     return {"listed": int(listed.sum()), "takes": takes, "left": int(left.sum()), "empty": empty, "meets": meets}
 
 
-def match_posterior(table: TableContents, direction: Direction, prior: float) -> Callable[[_Scores], _Scores]:
+def match_posterior(table: TableContents, direction: Direction, prior: float) -> Callable[[_ListScores], _ListScores]:
     """Estimate the probability that a listed negative of score s matches, by Bayes' rule, as in FNE:
 
         P(match | s) = prior N(s; m+, v+) / (prior N(s; m+, v+) + (1 - prior) N(s; m-, v-))
@@ -208,8 +208,8 @@ def match_posterior(table: TableContents, direction: Direction, prior: float) ->
     positives = own if len(own) else own_by_image  # a table of one direction has no captions' scores
     if min(len(positives), len(listed)) < 2:
         raise ValueError(
-            "match_prior compares the positives' scores with the listed ones, and the table has "
-            f"{len(positives)} and {len(listed)} of {direction}; leave it out, or mine a table with all pairs."
+            "match_prior compares scores of positives and listed negatives, but the table has "
+            f"{len(positives)} and {len(listed)} for {direction}; leave it out, or mine a table with all pairs."
         )
     (mean, variance), (listed_mean, listed_variance) = (
         (float(scores.mean()), max(float(scores.var()), _TINY)) for scores in (positives, listed)
@@ -221,7 +221,7 @@ def match_posterior(table: TableContents, direction: Direction, prior: float) ->
         low, high = (turn, high) if curvature > 0 else (low, turn)
     odds = np.log(prior) - np.log1p(-prior)
 
-    def posterior(scores: _Scores) -> _Scores:
+    def posterior(scores: _ListScores) -> _ListScores:
         rising = np.clip(scores.astype(np.float64), low, high)
         ratio = odds + _log_density(rising, mean, variance) - _log_density(rising, listed_mean, listed_variance)
         return (1 / (1 + np.exp(-np.clip(ratio, -700, 700)))).astype(np.float32)

@@ -27,7 +27,7 @@ _PART_ROWS = 2**16
 """Rows whose texts are in memory at a time."""
 _FORMULA = r"^[=+@\t\r-]"
 """Start of a cell that spreadsheets compute; with an apostrophe before it, they show it as text."""
-_REMEDY = f"it needs rows, whole numbers, in the columns {' and '.join(PAIRS.names)}"
+_ROWS_REMEDY = f"it needs rows, whole numbers, in the columns {' and '.join(PAIRS.names)}"
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,13 @@ def read_matches(path: Path, images: int, captions: int) -> Pairs:
     They are rows of the data, in the columns caption_id and image_id, or in json {caption: [image, ...]}.
     """
     if path.suffix == ".json":
-        with reading(path, "pairs known to match", f"{_REMEDY}, or json {{caption: [image, ...]}}"):
+        with reading(path, "pairs known to match", f"{_ROWS_REMEDY}, or json {{caption: [image, ...]}}"):
             images_of = parse_json(read_file(path), dict[str, list[int]])
             rows = [(int(caption), image) for caption, listed in images_of.items() for image in listed]
             table = pa.table([[pair[side] for pair in rows] for side in range(2)], schema=_ROWS)
     else:
         table = _read(path, "pairs known to match", (".parquet", ".csv", ".json"), _ROWS)
-    return np.unique(np.stack(_rows(str(path), table, images, captions), axis=1).astype(np.int32), axis=0)
+    return np.unique(np.stack(_find_side_rows(str(path), table, images, captions), axis=1).astype(np.int32), axis=0)
 
 
 def read_judgements(
@@ -78,7 +78,7 @@ def read_judgements(
     else:
         name, table = "judgements", fitted(source, schema, nullable=[value])
     table = table.filter(table[value].is_valid())
-    image_rows, caption_rows = _rows(name, table, images, captions)
+    image_rows, caption_rows = _find_side_rows(name, table, images, captions)
     values = table[value].to_numpy()
     if one_set:
         image_rows, caption_rows = np.minimum(image_rows, caption_rows), np.maximum(image_rows, caption_rows)
@@ -86,7 +86,7 @@ def read_judgements(
     if len(outside := np.flatnonzero(~((values >= lowest) & (values <= highest)))):
         first = outside[0]
         raise ValueError(
-            f"{name}: image {image_rows[first]} and caption {caption_rows[first]} have {value} {values[first]:g}, and "
+            f"{name}: image {image_rows[first]} and caption {caption_rows[first]} have {value} {values[first]:g}, but "
             f"it lies between {lowest:g} and {highest:g}; "
             + ("grades of another range need judged_grades." if grades is None else "give the judge's own range.")
         )
@@ -105,15 +105,15 @@ def read_judgements(
 
 
 def _read(path: Path, what: str, suffixes: Collection[str], columns: pa.Schema, remedy: str = "") -> pa.Table:
-    """Read columns of which all but the rows may have empty values."""
+    """Read columns; all but the two with rows may have empty values."""
     if path.suffix not in suffixes:
         raise ValueError(f"{path} should hold {what}, in one of {', '.join(suffixes)}.")
-    with reading(path, what, _REMEDY + remedy):
+    with reading(path, what, _ROWS_REMEDY + remedy):
         _, read = open_columns(path)
         return read(columns, columns.names[2:])
 
 
-def _rows(name: str, table: pa.Table, images: int, captions: int) -> list[Int64[np.ndarray, " rows"]]:
+def _find_side_rows(name: str, table: pa.Table, images: int, captions: int) -> list[Int64[np.ndarray, " rows"]]:
     sides = Known("image", images), Known("caption", captions)
     return [find_rows(name, side, table[f"{side.noun}_id"].to_numpy()) for side in sides]
 
@@ -121,7 +121,7 @@ def _rows(name: str, table: pa.Table, images: int, captions: int) -> list[Int64[
 def pairs_to_judge(table: TableContents, *, top: int, view: View | None = None) -> pa.Table:
     """Collect the pairs among the first `top` of each list, each once, by image, then by caption: data rows and scores.
 
-    With a view, only those that its weaker rules suspect: not what it leaves out, nor what a judge or people judged.
+    With a view, only pairs that its weaker rules suspect, and that neither people nor a judge judged.
     """
     known, captions = sum(bit(rule) for rule in (*EXCLUSIONS, *CERTAIN, "judgements")), len(table.t2i)
     keys, scores = [], []
@@ -155,7 +155,7 @@ def check_format(path: Path) -> None:
 def write_pairs(
     path: Path, pairs: pa.Table, *, images: Sequence[str] | None = None, captions: Sequence[str] | None = None
 ) -> None:
-    """Write the pairs in the format of the path's extension, with the ids or texts of either side if given."""
+    """Write the pairs in the format of the path's extension, with the ids or texts of the sides that have them."""
     for side, texts in (("image", images), ("caption", captions)):
         if texts is not None:
             column, rows = pa.array(texts, pa.string()), pairs[f"{side}_id"].combine_chunks()

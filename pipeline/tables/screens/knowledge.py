@@ -67,7 +67,7 @@ def entry_blocks(direction: Direction, lists: NegativeLists) -> Iterator[Entries
 
 @dataclass(frozen=True)
 class Knowledge:
-    """Inputs of rules besides the table, as far as given; a side's vectors are of one model."""
+    """Inputs of rules besides the table; None if missing. A side's vectors come from one model."""
 
     texts: Sequence[str] | None = None
     images: Float32[np.ndarray, "images D"] | None = None
@@ -77,7 +77,7 @@ class Knowledge:
     pair_probabilities: Float32[np.ndarray, " captions"] | None = None
     """Probability that a caption and its paired image belong together."""
     judgements: Judgements | None = None
-    """Judgements; of one set with the lower row first."""
+    """Judgements; pairs of one set have the lower row first."""
 
 
 INPUT_OPTIONS = {
@@ -86,13 +86,13 @@ INPUT_OPTIONS = {
     "captions": "the captions' vectors (--caption-vectors)",
     "matches": "a file of pairs known to match",
     "judgements": "a judge's file of pairs and probabilities",
-    "pair_probabilities": "how probably the captions' pairs are right (--pair-probabilities)",
+    "pair_probabilities": "the probabilities that the captions' pairs are right (--pair-probabilities)",
 }
 """The way a user gives each field of Knowledge."""
 
 
 class Texts:
-    """All captions as numbers, of the whole text and of the words in it; `own` are the captions of each image."""
+    """All captions as numbers: one for the text, and one for each of its words; `own` are each image's captions."""
 
     def __init__(self, texts: Sequence[str], own: Positives) -> None:
         words: dict[str, int] = {}
@@ -106,15 +106,15 @@ class Texts:
         self._words = np.concatenate(sets)
         self._offsets = np.concatenate([[0], np.cumsum([len(one) for one in sets])]).astype(np.int64)
         images = np.repeat(np.arange(len(own.offsets) - 1), np.diff(own.offsets))
-        self._said = np.unique(images * len(whole) + self._text[own.ids])
+        self._own_texts = np.unique(images * len(whole) + self._text[own.ids])
         self._count = len(whole)
 
     def same(self, images: Numbers, captions: Numbers) -> Bool[np.ndarray, " entries"]:
         """Return whether a caption equals one of the image's own (`comparable_words`)."""
-        return is_among(images * self._count + self._text[captions], self._said)
+        return is_among(images * self._count + self._text[captions], self._own_texts)
 
     def jaccard(self, images: Numbers, captions: Numbers) -> Float64[np.ndarray, " entries"]:
-        """Largest Jaccard index of the caption's words and those of one of the image's own; 0 if it has none."""
+        """Return the largest Jaccard index of the caption's words and those of the image's own captions; else 0."""
         highest, own = np.zeros(len(images)), self._own
         in_parallel(
             _write_jaccard, len(highest), images, captions, own.ids, own.offsets, self._words, self._offsets, highest
@@ -168,10 +168,7 @@ class Context:
         return {side: checked_norms(vectors, side) for side, vectors in sides.items() if vectors is not None}
 
     def nearest_own(self, side: Literal["images", "captions"], entries: Entries) -> Float32[np.ndarray, " entries"]:
-        """Cosine of each listed image and the most similar one of the caption's own, or the other way round.
-
-        It is -inf if there are no own ones.
-        """
+        """Return the cosine of each listed image and the nearest of the caption's own, or vice versa; else -inf."""
         rows, owners, own = (
             (entries.images, entries.captions, self.table.own("t2i"))
             if side == "images"
@@ -193,7 +190,7 @@ class Context:
         return np.unique(pair_keys(images, captions, len(self.table.t2i)))
 
     def judged(self, entries: Entries) -> Float32[np.ndarray, " entries"]:
-        """Probability by the judge that each pair matches; NaN if it was not judged."""
+        """Return the judge's probability that each pair matches; NaN if the pair was not judged."""
         assert self.known.judgements is not None  # `judge` made sure
         images, captions, judged, rows = entries.images, entries.captions, self.known.judgements, len(self.table.t2i)
         if self.table.is_one_set:  # either order is the same pair

@@ -26,10 +26,10 @@ def bit(rule: str) -> int:
     return 1 << RULES.index(rule)
 
 
-def rules_of(flags: int) -> tuple[str, ...]:
+def flagged_rules(flags: int) -> tuple[str, ...]:
     """List the rules whose bits are set.
 
-    >>> rules_of(bit("same_text") | bit("mutual_rank"))
+    >>> flagged_rules(bit("same_text") | bit("mutual_rank"))
     ('same_text', 'mutual_rank')
     """
     return tuple(rule for rule in RULES if flags & bit(rule))
@@ -38,8 +38,8 @@ def rules_of(flags: int) -> tuple[str, ...]:
 VIEW_VERSION = 1
 EXCLUDED = sum(bit(rule) for rule in EXCLUSIONS)
 _GROUP_ROWS = 4096
-_COLUMNS = pa.schema({"anchor_id": pa.int32(), "flags": pa.list_(pa.uint32()), "suspicion": pa.list_(pa.float32())})
-_REMEDY = "screen again"
+_VIEW_SCHEMA = pa.schema({"anchor_id": pa.int32(), "flags": pa.list_(pa.uint32()), "suspicion": pa.list_(pa.float32())})
+_VIEW_REMEDY = "screen again"
 
 
 @dataclass(frozen=True)
@@ -115,17 +115,17 @@ def read_view(folder: Path, table: Mapping[str, Any]) -> View:
         raise ValueError(f"{folder} has format version {version}, this version reads {VIEW_VERSION}; screen again.")
     if manifest["table_sha256"] != files.table_hashes(table):
         raise ValueError(f"{folder} is a view of another table (its sha256 differ); screen this one.")
-    for direction in files.directions_of(table):
+    for direction in files.table_directions(table):
         file, about = folder / f"{direction}.parquet", files.search_facts(table, direction)
-        with reading(file, "the view's file", _REMEDY):
+        with reading(file, "the view's file", _VIEW_REMEDY):
             if "sha256" in manifest and known_sha256(file) != manifest["sha256"].get(direction):
                 raise ValueError(f"its sha256 is not the one in {path}")
-        rows = read_parquet(file, _COLUMNS, remedy=_REMEDY)
+        rows = read_parquet(file, _VIEW_SCHEMA, remedy=_VIEW_REMEDY)
         files.require_numbers(file, rows)
         columns = (rows[name].combine_chunks() for name in ("flags", "suspicion"))
         judged = Judged(*(column.flatten().to_numpy().reshape(len(rows), -1) for column in columns))
         lists, h = judged.flags.shape
         if (lists, h) != (about.get("anchors", lists), about.get("h", h)) or (lists, h) != judged.suspicion.shape:
-            raise ValueError(f"{file} has flags for {lists} lists of {h}, and the table has others; {_REMEDY}.")
+            raise ValueError(f"{file} has flags for {lists} lists of {h}, but the table has others; {_VIEW_REMEDY}.")
         parts.append(judged)
     return View(parts[0], parts[-1], manifest)

@@ -57,7 +57,7 @@ GOOD = ("a", "0.jpg", ["b"], [1]), ("b", "1.jpg", ["a"], [0])
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (("a", "0.jpg", ["b"], [2]), "row 0 names row 2 in neg_image, and there are rows 0 to 1"),
+        (("a", "0.jpg", ["b"], [2]), "row 0 names row 2 in neg_image, but there are rows 0 to 1"),
         (("a", "0.jpg", ["b"], [-1]), "row 0 names row -1 in neg_image"),
         (("a", "0.jpg", ["b"], ["1"]), "row 0 has no list of numbers of rows in neg_image"),
         (("a", "0.jpg", "b", [1]), "row 0 has no list of texts in neg_caption: 'b'"),

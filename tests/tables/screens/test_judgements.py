@@ -31,7 +31,7 @@ def test_grades_become_probabilities_and_lie_in_their_range(tmp_path):
     (tmp_path / "j.csv").write_text("caption_id,image_id,grade\n5,0,1\n2,1,5\n5,3,4\n")
     read = read_judgements(tmp_path / "j.csv", images=4, captions=6, grades=(1.0, 5.0))
     assert read.probabilities.tolist() == [0, 1, 0.75]
-    with pytest.raises(ValueError, match="have grade 1, and it lies between 2 and 5; give the judge's own range"):
+    with pytest.raises(ValueError, match="have grade 1, but it lies between 2 and 5; give the judge's own range"):
         read_judgements(tmp_path / "j.csv", images=4, captions=6, grades=(2.0, 5.0))
 
 
@@ -41,7 +41,7 @@ def test_grades_become_probabilities_and_lie_in_their_range(tmp_path):
         (read_judgements, "j.txt", "0 5 1", "one of .parquet, .csv, .tsv, .jsonl"),
         (read_judgements, "j.csv", "caption_id,image_id\n5,0\n", r"columns are \[.*\], and 'probability' must"),
         (read_judgements, "j.csv", f"{HEAD}5,,1\n4,1,1\n", "1 values of column 'image_id' are empty"),
-        (read_judgements, "j.csv", f"{HEAD}5,0,0.5\n5,1,-1e-9\n", "have probability -1e-09, and it lies"),
+        (read_judgements, "j.csv", f"{HEAD}5,0,0.5\n5,1,-1e-9\n", "have probability -1e-09, but it lies"),
         (read_judgements, "j.csv", f"{HEAD}5,0,0.5\n2,1,1\n5,0,0.7\n", "caption 5 are judged twice, .* 0.5 and 0.7"),
         (read_judgements, "j.jsonl", '{"caption_id": 5, "probability": NaN}', "line 1: the number NaN is not finite"),
         (read_judgements, "j.parquet", "no parquet", "is damaged or not"),
@@ -59,5 +59,5 @@ def test_other_files_are_refused(tmp_path, read, name, content, message):
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         read(tmp_path / name, images=4, captions=6)
     table = pa.table({"caption_id": [5], "image_id": [0], "probability": [float("nan")]})
-    with pytest.raises(ValueError, match="have probability nan, and it lies between 0 and 1"):
+    with pytest.raises(ValueError, match="have probability nan, but it lies between 0 and 1"):
         read_judgements(table, images=4, captions=6)
