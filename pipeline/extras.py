@@ -51,7 +51,7 @@ def loading(name: str, model: str, local: str = "the path of a folder with the w
         raise ValueError(f"{name} cannot be loaded ({reason}); {remedy}.") from None
 
 
-def is_of_hub(given: str) -> bool:
+def is_hub_name(given: str) -> bool:
     return given.startswith(HUB)
 
 

@@ -38,12 +38,12 @@ _PARAMETERS: dict[type, Callable[..., Any]] = {
     str: luigi.Parameter,
     bool: partial(luigi.BoolParameter, parsing=luigi.BoolParameter.EXPLICIT_PARSING),
 }
-_configured = (each for each in fields(Engine) if each.name != "tasks")
-_options = {each.name: _PARAMETERS[type(each.default)](default=each.default) for each in _configured}
-engine: type[luigi.Config] = type("engine", (luigi.Config,), _options)
+_engine_fields = (each for each in fields(Engine) if each.name != "tasks")
+_engine_parameters = {each.name: _PARAMETERS[type(each.default)](default=each.default) for each in _engine_fields}
+engine: type[luigi.Config] = type("engine", (luigi.Config,), _engine_parameters)
 
 
-def settings_of(section: type[luigi.Config]) -> dict[str, Any]:
+def section_settings(section: type[luigi.Config]) -> dict[str, Any]:
     """Return luigi.cfg's settings in one of these sections."""
     try:
         return dict(section().param_kwargs)
@@ -53,7 +53,7 @@ def settings_of(section: type[luigi.Config]) -> dict[str, Any]:
 
 def configured_engine(**more: Any) -> Engine:
     """Return the engine of luigi.cfg's [engine]; `more` overrides its settings."""
-    return Engine(**settings_of(engine) | more)
+    return Engine(**section_settings(engine) | more)
 
 
 def set_engine(**options: object) -> None:
@@ -64,7 +64,7 @@ def set_engine(**options: object) -> None:
 
 def configured_path(option: str, chosen: str = "") -> Path:
     """Return the folder chosen on the command line, or else the one in [paths]."""
-    return Path(chosen or settings_of(paths)[option]).expanduser().absolute()
+    return Path(chosen or section_settings(paths)[option]).expanduser().absolute()
 
 
 def runs_root(artifact_root: str = "") -> Path:

@@ -36,7 +36,7 @@ class Report(MakingTask):
         return ", ".join(member.run for member in self.source.members)
 
     def requires(self) -> Iterator[luigi.Task]:
-        return _runs_of(self, self.source.members)
+        return _run_tasks(self, self.source.members)
 
 
 class Ablation(MakingTask):
@@ -61,10 +61,10 @@ class Ablation(MakingTask):
         return self.source.study.name
 
     def requires(self) -> Iterator[luigi.Task]:
-        return _runs_of(self, self.source.cells)
+        return _run_tasks(self, self.source.cells)
 
 
-def _runs_of(task: MakingTask, members: Sequence[Member]) -> Iterator[luigi.Task]:
+def _run_tasks(task: MakingTask, members: Sequence[Member]) -> Iterator[luigi.Task]:
     """Yield each run's evaluation and, except for ensembles, its second round."""
     for member in reversed(members):  # Luigi looks at the last one first
         for needed in (SecondRound, Evaluation):

@@ -61,7 +61,7 @@ def _name_others(chains: Sequence[Chain], root: str) -> None:
         echo(f"left out: {', '.join(others[:5])}{more}; give each as EXPERIMENT, with its changes after @", err=True)
 
 
-def _is_of_all() -> bool:
+def _is_for_all() -> bool:
     """Return whether the current command was given no experiment."""
     return click.get_current_context().params["experiment"] is None
 
@@ -80,14 +80,14 @@ def status_command(chains: Sequence[Chain], as_json: bool) -> None:
         chain.asked: [{"stage": name, **_state(one)} for name, one in all_stages(chain).items()] for chain in chains
     }
     if as_json:
-        echo_json(of_each if _is_of_all() else of_each[chains[0].asked])
+        echo_json(of_each if _is_for_all() else of_each[chains[0].asked])
         return
     for chain in chains:
         _show_stages(chain, of_each[chain.asked])
 
 
 def _show_stages(chain: Chain, stages: Sequence[Mapping[str, Any]]) -> None:
-    rows, own = [], chain.asked if _is_of_all() else ""
+    rows, own = [], chain.asked if _is_for_all() else ""
     for about in stages:
         style, figures = {"begun": "yellow"}.get(about["state"], "dim"), ("", "", "")
         if about["state"] == "done":
@@ -164,11 +164,11 @@ def verify_command(chains: Sequence[Chain], as_json: bool) -> None:
     wrong.
     """
     artifacts = {artifact.key: (name, artifact) for chain in chains for name, artifact in all_stages(chain).items()}
-    stages = [_checked(name, artifact) for name, artifact in artifacts.values()]
+    stages = [_integrity(name, artifact) for name, artifact in artifacts.values()]
     changed = {str(chain.folder): changed_data(chain) for chain in chains}
     datasets = [{"path": path, "problems": sentences} for path, sentences in changed.items()]
     if as_json:
-        echo_json({"stages": stages, **({"datasets": datasets} if _is_of_all() else {"dataset": datasets[0]})})
+        echo_json({"stages": stages, **({"datasets": datasets} if _is_for_all() else {"dataset": datasets[0]})})
         sys.exit(any(one["problems"] for one in (*stages, *datasets)))
     for one in stages:
         if one["state"] == "missing":
@@ -186,7 +186,7 @@ def verify_command(chains: Sequence[Chain], as_json: bool) -> None:
     echo(counted(whole, "artefact is whole.", "artefacts are whole."))
 
 
-def _checked(name: str, artifact: Artifact) -> dict[str, Any]:
+def _integrity(name: str, artifact: Artifact) -> dict[str, Any]:
     """Describe an artefact and its problems; its state is missing, changed or whole."""
     is_there = artifact.exists()
     problems = [*artifact.problems()] if is_there else []

@@ -21,7 +21,7 @@ from aoq.pipeline.tables.table import NegativeTable, ScreenedTable
 from aoq.pipeline.tables.writing import made_whole
 
 
-def _ranks(_: click.Context, option: click.Parameter, text: str | None) -> tuple[int, int] | None:
+def _parse_ranks(_: click.Context, option: click.Parameter, text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None
     start, _colon, stop = text.partition(":")
@@ -35,7 +35,7 @@ def _ranks(_: click.Context, option: click.Parameter, text: str | None) -> tuple
 @with_default("--epochs", default=1, type=POSITIVE, help="How many epochs to write.")
 @with_default("--seed", default=0, type=click.IntRange(min=0))
 @with_default("--kind", default="mined", type=click.Choice(["mined", "triples", "random"]))
-@click.option("--ranks", callback=_ranks, help="START:STOP: link captions of these ranks; default: all listed.")
+@click.option("--ranks", callback=_parse_ranks, help="START:STOP: link captions of these ranks; default: all listed.")
 @with_default("--community", default=32, type=click.IntRange(min=2), help="Number of pairs close to each other.")
 @click.option("--view", type=PATH, help="A view made by `aoq screen`; pairs that it flags share no batch.")
 @click.option("--write-shards", is_flag=True, help="Write webdataset's shards as well, with pictures and captions.")
@@ -66,7 +66,7 @@ def batches_command(table: NamedTable, output: Path, view: Path | None, as_json:
     source = read if screen is None else ScreenedTable(read, screen)
     draw, draw_randomly = (_batches(kind, source, lists, options) for kind in (options["kind"], "random"))
     with made_whole(output) as made:
-        samples = _samples(table, read, made.parent) if write_shards else None
+        samples = _shard_samples(table, read, made.parent) if write_shards else None
         made.mkdir()
         first = draw(0)
         for epoch in range(epochs):
@@ -110,7 +110,7 @@ def _batches(
     return draw
 
 
-def _samples(table: NamedTable, read: NegativeTable, scratch: Path) -> tuple[Sequence[str], Sequence[str]]:
+def _shard_samples(table: NamedTable, read: NegativeTable, scratch: Path) -> tuple[Sequence[str], Sequence[str]]:
     """Return the file of each picture, and the captions."""
     if read.is_one_set:
         raise ValueError("shards are pictures with their captions, and the table is of one set; leave them out.")

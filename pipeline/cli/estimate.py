@@ -118,7 +118,7 @@ def _estimate_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int],
     if "second_round" not in chain.stages or experiment.weights is not None:
         makers = f" It is made of {_makers(chain)}; estimate these." if chain.members else ""
         raise ValueError(f"{experiment.name!r} mines and trains nothing, so there is nothing to estimate.{makers}")
-    images, captions, positives = _training_data(source or chain)
+    images, captions, positives = _training_pairs(source or chain)
     first = source.experiment.first_round if source and source.table is None else None
     trained: dict[str, Training | None] = {"round one": first, "round two": experiment.student}
     for teacher in chain.distilled.get("second_round", ()):
@@ -144,7 +144,7 @@ def _makers(chain: Chain) -> str:
     return " and ".join(member.asked for member in chain.members)
 
 
-def _training_data(chain: Chain) -> tuple[int, int, Integer[np.ndarray, "*shape"]]:
+def _training_pairs(chain: Chain) -> tuple[int, int, Integer[np.ndarray, "*shape"]]:
     """Count the images and captions of the training split, and read its pairs."""
     data = chain.experiment.dataset
     if data.source is not None and not chain["prepared"].exists():
@@ -185,12 +185,12 @@ def _mining_rows(one: Estimate) -> list[tuple[str, str]]:
         ("search", f"{one.search}: {one.why}"),
         *((f"  {name}", duration(seconds)) for name, seconds in one.seconds.items()),
         ("time, about", total),
-        ("memory", f"at most {_size(one.memory_bytes)}, and {_size(one.vector_bytes)} of mapped vectors"),
-        ("disk", f"{_size(one.work_bytes)} while it runs, {_size(one.table_bytes)} for the table"),
+        ("memory", f"at most {_byte_count(one.memory_bytes)}, and {_byte_count(one.vector_bytes)} of mapped vectors"),
+        ("disk", f"{_byte_count(one.work_bytes)} while it runs, {_byte_count(one.table_bytes)} for the table"),
     ]
 
 
-def _size(count: int) -> str:
+def _byte_count(count: int) -> str:
     if count >= 1e9:
         return f"{count / 1e9:.1f} GB"
     return f"{count / 1e6:.0f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"

@@ -57,7 +57,7 @@ def gc_command(
             link.unlink()
     folders: list[dict[str, Any]] = []
     for path in (*unneeded, *interrupted):
-        about = {"path": str(path), "finished": path in unneeded, "bytes": _size(path)}
+        about = {"path": str(path), "finished": path in unneeded, "bytes": _folder_bytes(path)}
         folders.append({**about, "state": "there" if not delete else "deleted" if _delete(path) else "in use"})
     if as_json:
         echo_json({"artefacts": len(artefacts), "unneeded": folders})
@@ -80,7 +80,7 @@ def gc_command(
     echo(f"{count}, {decimal(sum(one['bytes'] for one in free))} {outcome}")
 
 
-def _size(folder: Path) -> int:
+def _folder_bytes(folder: Path) -> int:
     """Count the bytes below a folder, from which a run may remove files meanwhile."""
     size = 0
     for place, _, names in os.walk(folder):

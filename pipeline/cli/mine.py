@@ -28,7 +28,7 @@ from aoq.pipeline.cli.vector_options import (
 )
 from aoq.pipeline.console import show_progress
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.extras import is_of_hub
+from aoq.pipeline.extras import is_hub_name
 from aoq.pipeline.files import digest, file_sha256, scratch_beside
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.settings import configured_engine, configured_path
@@ -39,7 +39,7 @@ from aoq.pipeline.tables.writing import write_ids
 from aoq.pipeline.vector_files import VECTOR_READERS, VectorFile
 from aoq.pipeline.vectors import fetch_given, is_address, read_vectors
 
-OF_THE_JOB = ("normalise", "per_image", "min_grade", "h_captions", "h_images", "metric", "search", "sides")
+JOB_OPTIONS = ("normalise", "per_image", "min_grade", "h_captions", "h_images", "metric", "search", "sides")
 """Options that decide whether the lists of an interrupted run can be used."""
 HEAD = 8
 """Rows that differ in these first numbers are no copies."""
@@ -72,7 +72,7 @@ def mine_command(
     """
     if len(captions) > 1:
         raise click.UsageError(f"give IMAGES, CAPTIONS and OUTPUT; {' '.join(captions[1:])} is one too many")
-    if not captions and (output.suffix in VECTOR_READERS or is_of_hub(str(output))):
+    if not captions and (output.suffix in VECTOR_READERS or is_hub_name(str(output))):
         raise click.UsageError(f"OUTPUT is missing after {output}: it is the folder to be, and the last argument")
     if not captions and options["sides"]:
         raise click.UsageError("--sides names two sides, and IMAGES alone are one set; leave it out")
@@ -82,7 +82,7 @@ def mine_command(
     with scratch_beside(output, keep=lambda build: any(build.glob("shards/*.unit"))) as build:
         if output.exists():
             raise ValueError(f"{output} exists already; remove it or choose another folder.")
-        _mine(dict(zip(TWO_SIDES, (images, *captions), strict=False)), build, engine, options)
+        _mine_files(dict(zip(TWO_SIDES, (images, *captions), strict=False)), build, engine, options)
         os.replace(build / "table", output)
     for direction, about in read_manifest(output)["directions"].items():
         echo(f"{direction}: {about['anchors']} lists of {about['h']}, {describe_guarantee(about)}")
@@ -93,7 +93,7 @@ def mine_command(
     echo_next(shlex.join(["aoq", "inspect", str(output), "--image", "0"]), shlex.join(["aoq", "stats", str(output)]))
 
 
-def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mapping[str, Any]) -> None:
+def _mine_files(files: Mapping[str, str], build: Path, engine: Engine, options: Mapping[str, Any]) -> None:
     copies = {side: fetch_given(file, configured_path("cache_root")) for side, file in files.items()}
     opened, converted = {side: VectorFile.of(copy) for side, copy in copies.items()}, build / "vectors"
     converted.mkdir(exist_ok=True)
@@ -121,7 +121,7 @@ def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mappin
         remedy = "--labels FILE pairs them" if problem.one_set else "--identity FILE says which are the same photograph"
         logger.warning("%d rows of IMAGES equal earlier ones bit by bit; %s", copies_of_others, remedy)
     shape = {
-        **{key: options[key] for key in OF_THE_JOB},
+        **{key: options[key] for key in JOB_OPTIONS},
         "labels": [file_sha256(file) for file in labelled],
         "ids": {side: digest(names) for side, names in ids.items()},
     }

@@ -59,7 +59,7 @@ def together(*options: Decorator) -> Decorator:
     return lambda command: reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
-def _configured(_: click.Context, option: click.Parameter, chosen: str) -> Path:
+def _configured_root(_: click.Context, option: click.Parameter, chosen: str) -> Path:
     from aoq.pipeline.settings import configured_path  # loads Luigi, which help does not need
 
     return configured_path(str(option.name), chosen)
@@ -73,7 +73,7 @@ def _root_options(**more: Any) -> Decorator:
     )
 
 
-roots = _root_options(callback=_configured)
+roots = _root_options(callback=_configured_root)
 """Two folders; by default those in [paths] of luigi.cfg."""
 roots_as_typed = _root_options()
 

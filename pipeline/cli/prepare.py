@@ -143,7 +143,7 @@ def data_command() -> None:
 @click.argument("folder", type=PATH)
 @click.option("--full", is_flag=True, help="Also compare files with the hashes that `aoq prepare` recorded.")
 @as_json
-def _check(folder: Path, full: bool, as_json: bool) -> None:
+def _check_folder(folder: Path, full: bool, as_json: bool) -> None:
     """Check every split of a folder.
 
     Prints what each split of FOLDER holds, then everything that is wrong with it, at once. The exit code is 1 if
@@ -171,7 +171,7 @@ def _check(folder: Path, full: bool, as_json: bool) -> None:
 @data_command.command("relevance")
 @click.argument("folder", type=PATH)
 @_test_split
-def _relevance(folder: Path, split: str) -> None:
+def _add_relevance(folder: Path, split: str) -> None:
     """Add what ECCV Caption and CxC call right.
 
     Their matches are written beside a split of FOLDER. Evaluations then measure by them.
@@ -188,7 +188,7 @@ def _relevance(folder: Path, split: str) -> None:
 @click.argument("folder", type=PATH)
 @click.argument("instances", type=PATH)
 @_test_split
-def _classes(folder: Path, instances: Path, split: str) -> None:
+def _add_classes(folder: Path, instances: Path, split: str) -> None:
     """Add the objects of COCO's images.
 
     The objects in INSTANCES (COCO's instances_val2014.json) are written beside a split of FOLDER. Evaluations then give

@@ -85,7 +85,7 @@ def results_command(
         echo_json({**about, "verdict": gain_on_control(chain), **({"parts": apart} if parts else {})})
         return
     figures = RECALL_COLUMNS.values()
-    show_rows(("", *figures, "model", "loss"), _rows(chain, evaluation, beside, control), right=figures)
+    show_rows(("", *figures, "model", "loss"), _recalls(chain, evaluation, beside, control), right=figures)
     if verdicts := "\n".join(filter(None, (gain_on_control(chain), elsewhere))):
         say(f"\n{verdicts}")
     teacher = teacher_of(chain)
@@ -123,25 +123,25 @@ def _split_beside_dev(chain: Chain, evaluation: Mapping[str, Any]) -> str:
     return options.split if options.folds == 1 else f"{options.split}, {options.folds} folds"
 
 
-def _rows(chain: Chain, evaluation: Mapping[str, Any], beside: str, control: Member | None) -> Iterator[list[str]]:
+def _recalls(chain: Chain, evaluation: Mapping[str, Any], beside: str, control: Member | None) -> Iterator[list[str]]:
     """Yield the members of an ensemble and their mean similarity; or the rounds on dev, and the last ones `beside`."""
     experiment, last = chain.experiment, ""
     if chain.is_ensemble:
         for member, metrics in zip(chain.members, evaluation.get("member_metrics", ()), strict=bool(evaluation)):
-            yield _row(member.run, metrics, member.artifact)
-        yield _row(experiment.name, evaluation.get("metrics"), None)
+            yield _recall_row(member.run, metrics, member.artifact)
+        yield _recall_row(experiment.name, evaluation.get("metrics"), None)
         return
     for _, title, training in _trainings(chain):
         made, dev, last = training.artifact, training.chain.experiment.dataset.dev, title
         metrics = made.manifest()["metrics"] if made.exists() else None
-        yield _row(title if dev == experiment.dataset.dev else f"{title}, {dev}", metrics, made)
+        yield _recall_row(title if dev == experiment.dataset.dev else f"{title}, {dev}", metrics, made)
     if control and control.artifact.exists():
-        yield _row(f"control, {beside}", control.artifact.manifest()["metrics"], chain["control"])
+        yield _recall_row(f"control, {beside}", control.artifact.manifest()["metrics"], chain["control"])
     if beside:
-        yield _row(f"{last}, {beside}", evaluation["metrics"], chain["second_round"])
+        yield _recall_row(f"{last}, {beside}", evaluation["metrics"], chain["second_round"])
 
 
-def _row(title: str, metrics: Mapping[str, float] | None, made: Artifact | None) -> list[str]:
+def _recall_row(title: str, metrics: Mapping[str, float] | None, made: Artifact | None) -> list[str]:
     """Return a title, the recalls, the model, and the loss that it was trained with or its origin."""
     if metrics is None:
         return [f"{title} (missing)", *[""] * len(RECALL_COLUMNS), "", ""]

@@ -71,7 +71,7 @@ def run_command(
     stage = stage or ("two" if "second_round" in chain.stages else [*chain.stages][-1])
     stage = SHORT_ROUNDS.get(stage, stage)
     chain.owner(stage)  # refuses a stage that the experiment lacks
-    _make(TASKS[stage](experiment=name, override=override, **roots), **engine)
+    _run(TASKS[stage](experiment=name, override=override, **roots), **engine)
     _suggest_next(experiment, stage, chain)
 
 
@@ -86,7 +86,7 @@ def evaluate_command(experiment: str, override: str, data_root: str, artifact_ro
     those of its members together. Stages that are missing are made first, as `aoq run` does.
     """
     name, override = with_override(experiment, override)
-    _make(Evaluation(experiment=name, override=override, data_root=data_root, artifact_root=artifact_root), **engine)
+    _run(Evaluation(experiment=name, override=override, data_root=data_root, artifact_root=artifact_root), **engine)
     echo_next(command_line("aoq", "results", experiment))
 
 
@@ -99,11 +99,11 @@ def study_command(study: str, data_root: str, artifact_root: str, **engine: Any)
     Every arm of STUDY is trained on every model with every seed, and evaluated; then the tables of it all are made.
     STUDY is a name that `aoq list studies` shows, or a .toml file.
     """
-    _make(Ablation(study=study, data_root=data_root, artifact_root=artifact_root), **engine)
+    _run(Ablation(study=study, data_root=data_root, artifact_root=artifact_root), **engine)
     echo_next(command_line("aoq", "results", "--study", study))
 
 
-def _make(task: MakingTask, workers: int, **engine: Any) -> None:
+def _run(task: MakingTask, workers: int, **engine: Any) -> None:
     """Run the task and what it needs; exit with Luigi's code if anything failed."""
     set_engine(**{name: value for name, value in engine.items() if value is not None})
     luigi.configuration.get_config().set("core", "workers", str(workers))  # where tasks look for it

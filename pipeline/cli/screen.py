@@ -12,7 +12,7 @@ from aoq.pipeline.cli.options import PATH, POSITIVE, with_default
 from aoq.pipeline.cli.output import command_line, counted, echo, echo_json, echo_next, say, show_rows
 from aoq.pipeline.cli.table_options import NamedTable, row_options, takes_tables
 from aoq.pipeline.cli.vector_options import open_sides
-from aoq.pipeline.config.screen import OF_VECTORS, RULES, Screen
+from aoq.pipeline.config.screen import RULES, VECTOR_RULES, ScreenSection
 from aoq.pipeline.tables.contents import TableRows
 from aoq.pipeline.tables.screens.view import View, write_view
 from aoq.pipeline.tables.writing import made_whole
@@ -20,7 +20,7 @@ from aoq.pipeline.tables.writing import made_whole
 
 def _rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add an option for every key of [screen]."""
-    for rule, field in reversed(Screen.model_fields.items()):
+    for rule, field in reversed(ScreenSection.model_fields.items()):
         if rule == "suspected":  # a key for training
             continue
         annotation = next(iter(get_args(field.annotation)), field.annotation)  # the int of `int | None`
@@ -59,7 +59,7 @@ def screen_command(
         known = ", ".join(f"--{rule.replace('_', '-')}" for rule in (*RULES, "match_prior"))
         raise ValueError(f"no rule is given; give at least one of {known}, such as --mutual-rank 5.")
     with made_whole(output) as made:
-        store = table.embeddings() if any(rules[rule] for rule in OF_VECTORS) else None
+        store = table.embeddings() if any(rules[rule] for rule in VECTOR_RULES) else None
         own = {} if store is None else {"images": store.images, "captions": store.captions}
         (texts, *_), vectors = table.names, own | open_sides(images, captions, made.parent)
         view = table.read().screen(texts=texts, **vectors, **rules).view

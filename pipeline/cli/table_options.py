@@ -39,7 +39,7 @@ from aoq.pipeline.tables.table import NegativeTable, read_table
 if TYPE_CHECKING:
     from aoq.pipeline.embedding import EmbeddingStore
 
-_Names = Sequence[str] | None
+_RowNames = Sequence[str] | None
 own_view = click.option("--view", type=PATH, help="A view made by `aoq screen`; default: the experiment's own screen.")
 
 
@@ -54,7 +54,7 @@ class RowFiles:
     caption_ids: str | None = None
     image_root: Path | None = None
 
-    def read(self, split: Split | None) -> tuple[_Names, _Names, _Names]:
+    def read(self, split: Split | None) -> tuple[_RowNames, _RowNames, _RowNames]:
         """Read captions, image ids and caption ids; the first two are the split's if they have no file."""
         captions, image_ids = (None, None) if split is None else (split.captions, split.ids)
         return (
@@ -134,7 +134,7 @@ class NamedTable:
         return opened
 
     @cached_property
-    def names(self) -> tuple[_Names, _Names, _Names]:
+    def names(self) -> tuple[_RowNames, _RowNames, _RowNames]:
         """Captions, image ids and caption ids."""
         return self.files.read(self.split)
 

@@ -13,7 +13,7 @@ from jaxtyping import Float32, Int32, Integer
 from aoq.pipeline.cli.options import PATH, POSITIVE, threads, together, with_default
 from aoq.pipeline.cli.output import echo, is_typed
 from aoq.pipeline.data.files import read_lines
-from aoq.pipeline.extras import is_of_hub
+from aoq.pipeline.extras import is_hub_name
 from aoq.pipeline.reading import open_array
 from aoq.pipeline.search.positives import pairs_of, pairs_of_one_number
 from aoq.pipeline.search.problem import Problem, longest_lists
@@ -114,7 +114,7 @@ def require_true_pairs(options: Mapping[str, Any], **others: object) -> None:
 def read_id_file(named: str) -> list[str]:
     """Read ids from the lines of a text file, or from `FILE::COLUMN` of Parquet, of Arrow or of a data set."""
     name, _, column = named.partition("::")
-    if column or is_of_hub(name) or Path(name).suffix in COLUMNED or Path(name).is_dir():
+    if column or is_hub_name(name) or Path(name).suffix in COLUMNED or Path(name).is_dir():
         return VectorFile.of(named).ids()
     return read_lines(Path(named))
 
@@ -155,8 +155,8 @@ def pair_vectors(sides: Mapping[str, Vectors], options: Mapping[str, Any], ids: 
         spread = pairs_of_one_number(identity, identity[images_of])
         pairs = np.stack([spread[:, 0], captions_of[spread[:, 1]]], axis=1)
     longest = longest_lists(pairs, *counts.values(), one_set=one_set)
-    h_captions = _depth("h_captions", options, longest["i2t"])
-    h_images = 0 if one_set else _depth("h_images", options, longest["t2i"])
+    h_captions = _list_length("h_captions", options, longest["i2t"])
+    h_images = 0 if one_set else _list_length("h_images", options, longest["t2i"])
     memory, norms = options["memory_mb"] * 1_000_000, (images.norms, captions.norms)
     return Problem(images.rows, captions.rows, pairs, h_captions, h_images, memory, one_set, known_norms=norms)
 
@@ -181,7 +181,7 @@ def _read_labels(file: Path, side: str, count: int) -> np.ndarray:
     return labels
 
 
-def _depth(name: str, options: Mapping[str, Any], longest: int) -> int:
+def _list_length(name: str, options: Mapping[str, Any], longest: int) -> int:
     """Return the length of lists; a default is shortened to the negatives that there are."""
     h, option = options[name], f"--{name.replace('_', '-')}"
     if h <= longest:

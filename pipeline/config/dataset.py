@@ -10,7 +10,7 @@ from pydantic import Field, PositiveInt
 from aoq.pipeline.config.section import Section, TomlArray
 
 
-class DemoWorld(Section):
+class DemoWorldSection(Section):
     """The generated world (pipeline/data/demo.py)."""
 
     images: Annotated[int, Field(ge=10)] = 3000
@@ -87,13 +87,13 @@ class Noise(Section):
         return self.file is not None or bool(self.ratio)
 
 
-class Dataset(Section):
+class DatasetSection(Section):
     """A precomp folder below the data root, photographs to prepare, or the demo world."""
 
     folder: str | None = None
     """A dataset folder, relative to the data root."""
     source: Source | None = None
-    demo: DemoWorld | None = None
+    demo: DemoWorldSection | None = None
     train: str = "train"
     """The split to train and mine on."""
     dev: str = "dev"
@@ -118,7 +118,7 @@ class Dataset(Section):
             yield "name one: either `folder`, below the data root, or a section [dataset.source] or [dataset.demo]"
 
 
-class Evaluation(Section):
+class EvaluationSection(Section):
     """The student's evaluation: a split and its folds."""
 
     split: str = "dev"

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from aoq.pipeline.config.dataset import Dataset, Evaluation
+from aoq.pipeline.config.dataset import DatasetSection, EvaluationSection
 from aoq.pipeline.config.models import Model
-from aoq.pipeline.config.screen import Screen
+from aoq.pipeline.config.screen import ScreenSection
 from aoq.pipeline.config.section import Runs
 from aoq.pipeline.config.tables import Mining, Refresh, Sampling
-from aoq.pipeline.config.training import CoTeaching, SecondRound, Training, control_training, plain_training
+from aoq.pipeline.config.training import CoTeaching, SecondRoundSection, Training, control_training, plain_training
 
 TOWER_OPTIONS = {
     **{name: {"image", "text"} for name in ("tower_rate", "freeze", "layer_decay", "gradient_checkpointing", "lora")},
@@ -25,7 +25,7 @@ TABLE_SOURCES = ("teacher", "teacher_weights", "teacher_encoder", "first_round")
 class Experiment(Runs):
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of initial weights, batches and draws."""
-    dataset: Dataset
+    dataset: DatasetSection
     model: Model
     teacher: str | None = None
     """Experiment with the negative table to train on, instead of first rounds of its own."""
@@ -37,16 +37,16 @@ class Experiment(Runs):
     """Such weights instead of all training: a model to evaluate, alone or in an ensemble."""
     first_round: Training | None = None
     mining: Mining | None = None
-    screen: Screen | None = None
+    screen: ScreenSection | None = None
     sampling: Sampling = Sampling()
-    second_round: SecondRound | None = None
+    second_round: SecondRoundSection | None = None
     refresh: Refresh | None = None
     co_teaching: CoTeaching | None = None
     """Two networks trained on noisy pairs instead of the rounds; without a table, and so without a teacher."""
-    evaluation: Evaluation = Evaluation()
+    evaluation: EvaluationSection = EvaluationSection()
 
     @property
-    def student(self) -> SecondRound:
+    def student(self) -> SecondRoundSection:
         """The second round of an experiment that has one; for co-taught networks, one of them trained plainly."""
         if self.co_teaching is not None:
             return plain_training(self.co_teaching)
@@ -160,7 +160,7 @@ class Experiment(Runs):
         if self.refresh is not None and not self.uses_table:
             yield f"[refresh] makes tables, and loss {self.student.loss.name!r} uses none; leave it out"
 
-    def _check_rounds(self, student: SecondRound) -> Iterator[str]:
+    def _check_rounds(self, student: SecondRoundSection) -> Iterator[str]:
         if self.first_round is not None and self.first_round.loss.needs_table:
             draws = f"{self.first_round.loss.name!r} draws from a table"
             yield f"[first_round.loss] {draws}, and there is no table yet; choose 'sum', 'online' or 'infonce'"

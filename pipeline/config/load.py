@@ -105,15 +105,15 @@ def override_text(change: Mapping[str, Any]) -> str:
     >>> override_text({"seed": 1, "second_round": {"loss": {"name": "offtri"}, "decay_epochs": [3]}})
     'seed=1, second_round.loss.name="offtri", second_round.decay_epochs=[3]'
     """
-    return ", ".join(_leaves(change))
+    return ", ".join(_assignments(change))
 
 
-def _leaves(change: Mapping[str, Any], place: str = "") -> Iterator[str]:
+def _assignments(change: Mapping[str, Any], place: str = "") -> Iterator[str]:
     for name, value in change.items():
         is_bare = re.fullmatch("[A-Za-z0-9_-]+", name)
         key = f"{place}{name if is_bare else json.dumps(name, ensure_ascii=False)}"
         if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{key}.")
+            yield from _assignments(value, f"{key}.")
             continue
         try:
             yield f"{key}={json.dumps(value, ensure_ascii=False, allow_nan=False)}"

@@ -78,11 +78,11 @@ class LossSection(NamedSection):
         from aoq.pipeline.losses import LOSSES  # late: planning losses written out here needs no torch
 
         check_registered("loss", name, LOSSES)
-        return _derive(name, LOSSES[name])
+        return _derive_loss_section(name, LOSSES[name])
 
 
 @cache
-def _derive(name: str, loss: LossKind) -> type[LossSection]:
+def _derive_loss_section(name: str, loss: LossKind) -> type[LossSection]:
     """Derive a section from the function's keywords; margins have their usual ranges and defaults."""
     types, options = get_type_hints(loss.function), dict[str, Any]()
     for option, parameter in signature(loss.function).parameters.items():

@@ -20,7 +20,7 @@ from aoq.pipeline.config.section import NamedSection, check_registered
 
 NO_OPTIONS = ("feature_size", "vocabulary_size", "regions", "word_dropout")
 """Constructor arguments that come from the data, or from a subclass."""
-ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
+ARGS_ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
 """An entry of a docstring's `Args:`."""
 
 
@@ -42,25 +42,25 @@ class ModelSection(NamedSection):
     @classmethod
     def kind(cls, name: str) -> type[ModelSection]:
         check_registered("model", name, MODELS)
-        return _derive(name, *MODELS.place(name))
+        return _derive_model_section(name, *MODELS.place(name))
 
 
 @cache
-def _derive(name: str, module: str, model: str) -> type[ModelSection]:
+def _derive_model_section(name: str, module: str, model: str) -> type[ModelSection]:
     """Derive a section from a class's keywords and, through its `**options`, its bases'; any base may describe them."""
     options, about, attends, bases = dict[str, Any](), dict[str, str](), list[bool](), list[str]()
     takes_more = True
-    while node := _names(module).classes.get(model):
+    while node := _module_names(module).classes.get(model):
         bases.append(model)
         _, _, entries = (ast.get_docstring(node) or "").partition("\nArgs:\n")
-        about = dict(ENTRY.findall(entries)) | about
+        about = dict(ARGS_ENTRY.findall(entries)) | about
         for part in node.body:
             if isinstance(part, ast.Assign | ast.AnnAssign) and re.match(r"attends\b", ast.unparse(part)):
                 attends.append(ast.unparse(part).endswith("True"))
             if takes_more and isinstance(part, ast.FunctionDef) and part.name == "__init__":
-                options = _names(module).keywords(part.args) | options
+                options = _module_names(module).keywords(part.args) | options
                 takes_more = part.args.kwarg is not None
-        module, model = _names(module).home(ast.unparse(node.bases[0]) if node.bases else "")
+        module, model = _module_names(module).home(ast.unparse(node.bases[0]) if node.bases else "")
     own: dict[str, Any] = {
         option: (kind, Field(default, description=" ".join(about.get(option, "").split())))
         for option, (kind, default) in options.items()
@@ -74,7 +74,7 @@ def _derive(name: str, module: str, model: str) -> type[ModelSection]:
 Model = SerializeAsAny[ModelSection]
 
 
-class _Names(dict[str, Any]):
+class _ModuleNames(dict[str, Any]):
     """Values of a module's names, in which `eval` looks up what it needs."""
 
     def __init__(self, module: str) -> None:
@@ -91,7 +91,7 @@ class _Names(dict[str, Any]):
         module, name = self.home(name)
         if module == self.module:
             raise KeyError(name)  # a built-in name
-        return _names(module)[name] if module.startswith("aoq.") else getattr(import_module(module), name)
+        return _module_names(module)[name] if module.startswith("aoq.") else getattr(import_module(module), name)
 
     def home(self, name: str) -> tuple[str, str]:
         """Return the module that defines a name, and the name there."""
@@ -113,4 +113,4 @@ class _Names(dict[str, Any]):
         }
 
 
-_names = cache(_Names)
+_module_names = cache(_ModuleNames)

@@ -14,7 +14,7 @@ Probability = Annotated[float, Field(gt=0.0, le=1.0)]
 Suspected = Literal["drop", "downweight", "soft_margin", "keep"]
 
 
-class Screen(Section):
+class ScreenSection(Section):
     """Rules on the listed pairs, each an image and a caption; unset rules are skipped.
 
     `range_*`, `*_score` and `max_uses` leave negatives out. The other rules mark suspected false negatives, and
@@ -76,7 +76,7 @@ class Screen(Section):
             yield f"no rule is set; set at least one of {[*RULES, 'match_prior']}"
         if len(self.set_among(("doubtful_pair", "pair_probabilities"))) == 1:
             yield "`doubtful_pair` and `pair_probabilities` belong together: give both, or neither"
-        if self.judgements is None and (idle := sorted({*OF_JUDGEMENTS} & self.model_fields_set)):
+        if self.judgements is None and (idle := sorted({*JUDGEMENT_OPTIONS} & self.model_fields_set)):
             yield f"{idle} say how `judgements` are read; give these as well, or leave them out"
         if self.judged_grades is not None and not self.judged_grades[0] < self.judged_grades[1]:
             yield f"judged_grades = {list(self.judged_grades)} should be the lowest grade and a higher one"
@@ -96,7 +96,7 @@ class Screen(Section):
     @property
     def recipe(self) -> dict[str, Any]:
         """Everything that shapes a view of a table, with files by name; the treatment of suspects does not."""
-        shaping = {*self.rules, "pair_probabilities", "match_prior", *(OF_JUDGEMENTS if self.judgements else ())}
+        shaping = {*self.rules, "pair_probabilities", "match_prior", *(JUDGEMENT_OPTIONS if self.judgements else ())}
         return self.model_dump(mode="json", include=shaping, exclude_none=True)
 
     @property
@@ -107,17 +107,17 @@ class Screen(Section):
     @property
     def needs_vectors(self) -> bool:
         """Return whether it needs the teacher's embeddings."""
-        return bool(self.set_among(OF_VECTORS))
+        return bool(self.set_among(VECTOR_RULES))
 
 
-OF_JUDGEMENTS = ("judged_match", "judged_grades")
+JUDGEMENT_OPTIONS = ("judged_match", "judged_grades")
 """How `judgements` are read."""
-OPTIONS = ("pair_probabilities", *OF_JUDGEMENTS, "match_prior", "suspected")
+OPTIONS = ("pair_probabilities", *JUDGEMENT_OPTIONS, "match_prior", "suspected")
 """Options that are not rules with a flag."""
-RULES = tuple(name for name in Screen.model_fields if name not in OPTIONS)
+RULES = tuple(name for name in ScreenSection.model_fields if name not in OPTIONS)
 """New rules are added last: views name the rules of their flags, and older views are still read."""
 EXCLUSIONS = ("range_min", "range_max", "min_score", "max_score", "max_uses")
 """Rules that leave negatives out; all others cast suspicion."""
 CERTAIN = ("positives", "same_text")
 """Rules that no judge overrides: human judgements, and identical text."""
-OF_VECTORS = ("caption_similarity", "image_similarity", "alike_owners")
+VECTOR_RULES = ("caption_similarity", "image_similarity", "alike_owners")

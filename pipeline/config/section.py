@@ -8,9 +8,9 @@ from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
-_T = TypeVar("_T")
-_B = TypeVar("_B", bound=BaseModel)
-TomlArray = Annotated[tuple[_T, ...], Field(strict=False)]  # TOML's arrays are lists
+_Item = TypeVar("_Item")
+_Model = TypeVar("_Model", bound=BaseModel)
+TomlArray = Annotated[tuple[_Item, ...], Field(strict=False)]  # TOML's arrays are lists
 MarginRange = Annotated[float, Field(ge=0.0, le=2.0)]
 
 
@@ -68,7 +68,7 @@ def check_registered(what: str, name: str, registry: Collection[str]) -> None:
         raise ValueError(f"there is no {what} {name!r}; known are {', '.join(map(repr, registry))}")
 
 
-def validated(kind: type[_B], where: str, content: Mapping[str, Any]) -> _B:
+def validated(kind: type[_Model], where: str, content: Mapping[str, Any]) -> _Model:
     """Validate the content; an error begins with `where`, the place of the content."""
     try:
         return kind.model_validate(content)

@@ -18,7 +18,7 @@ STUDY_METRICS = (
     *(f"attention_{name}" for name in ("precision", "recall", "f1")),
 )
 
-_Names = Annotated[TomlArray[str], Field(min_length=1)]
+_NameArray = Annotated[TomlArray[str], Field(min_length=1)]
 Change = dict[str, Any]
 """Changes to an experiment, as its file would write them: {"second_round": {"epochs": 4}}."""
 
@@ -32,7 +32,7 @@ class Arm(Section):
     """Changes to an experiment, as sections and options."""
     change_for: dict[str, Change] = Field(default={})
     """Further changes for single models."""
-    models: _Names | None = None
+    models: _NameArray | None = None
     """Models that run it; by default all."""
 
 
@@ -48,7 +48,7 @@ class Study(Section):
     models: Annotated[dict[str, str], Field(min_length=1)]
     """Experiment of each model, with an optional override after `@`."""
     arms: Annotated[dict[str, Arm], Field(min_length=1)]
-    columns: _Names = DEFAULT_COLUMNS
+    columns: _NameArray = DEFAULT_COLUMNS
     """Metrics of the evaluation in the table; a model without one leaves it empty."""
 
     def problems(self) -> Iterator[str]:
@@ -63,10 +63,10 @@ class Study(Section):
                 yield f"[arms.{name}] names the models {unknown}; [models] has {list(self.models)}"
             if any("seed" in change for change in (arm.change, *arm.change_for.values())):
                 yield f"[arms.{name}] changes the seed, which is what `seeds` are for"
-        if without := [model for model in self.models if self.baseline not in self.arms_of(model)]:
+        if without := [model for model in self.models if self.baseline not in self.model_arms(model)]:
             yield f"baseline {self.baseline!r} runs on all models but {without}, which then have none"
 
-    def arms_of(self, model: str) -> list[str]:
+    def model_arms(self, model: str) -> list[str]:
         """Arms that the model runs, the baseline first."""
         runs = [name for name, arm in self.arms.items() if arm.models is None or model in arm.models]
         return sorted(runs, key=lambda name: name != self.baseline)

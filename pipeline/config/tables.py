@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from aoq.pipeline.config.dataset import Evaluation
+from aoq.pipeline.config.dataset import EvaluationSection
 from aoq.pipeline.config.section import Runs, Section, TomlArray
 
 IS_EXACT = {"auto": True, "onepass": True, "faiss-flat": True, "ivf": False, "hnsw": False}
@@ -71,7 +71,7 @@ class Ensemble(Runs):
     """An experiment without training: the weighted mean of the similarities of several second rounds."""
 
     ensemble: Members
-    evaluation: Evaluation = Evaluation()
+    evaluation: EvaluationSection = EvaluationSection()
 
 
 class Rerank(Lengths):

@@ -201,7 +201,7 @@ class Training(Schedule):
             yield f'start_up = "auto" measures hardness by {margin}; give it one, or leave start_up out'
 
 
-class SecondRound(Training):
+class SecondRoundSection(Training):
     """The student's training, on the table."""
 
     start: Literal["teacher", "control"] | None = None
@@ -259,7 +259,7 @@ def control_training(training: Training) -> Training:
     return Training.model_validate({**shared, "loss": loss, "warmup": tuple(warmup), "distillation": None})
 
 
-def plain_training(section: CoTeaching) -> SecondRound:
+def plain_training(section: CoTeaching) -> SecondRoundSection:
     """Train one network of the two alone, on all pairs: same epochs and learning rates, with the online loss instead of
     co-teaching, and in the warm-up the sum over negatives instead of their mean (under one gradient clip)."""
     schedule = section.model_dump(include={*Schedule.model_fields}) | {
@@ -269,4 +269,4 @@ def plain_training(section: CoTeaching) -> SecondRound:
         "start_up": section.start_up,
     }
     online = OnlineLoss(name="online", margin=section.margin, mask_positives=section.mask_positives)
-    return SecondRound(**schedule, loss=online)
+    return SecondRoundSection(**schedule, loss=online)

@@ -27,7 +27,7 @@ ROWS_LOOKED_UP = 512
 GROUP_NAMES = ("anchors", "offline negatives", "companions")
 
 
-class _TableLoss(nn.Module):
+class _ClipTableLoss(nn.Module):
     """A loss on batches of `TableData`; true pairs of the table are never negatives, whichever process they are on.
 
     It is called like open_clip's: `loss(**model(images, texts), output_dict=True)`, with a model from `carry_rows`.
@@ -64,7 +64,7 @@ class _TableLoss(nn.Module):
     ) -> Tensor | dict[str, Tensor]:
         """Return the loss of the batch in all processes, or a dict of the terms that add up to it."""
         if rows is None or not self._is_checked:
-            rows, self._is_checked = _checked(rows, self, self.groups, self._table), True
+            rows, self._is_checked = _checked_rows(rows, self, self.groups, self._table), True
         images, captions, rows = (gather(part) for part in (image_features, text_features, rows))
         order = rows[:, 2].argsort(stable=True)  # processes and accumulated batches follow one another
         images, captions, rows = images[order].float(), captions[order].float(), rows[order]
@@ -89,7 +89,7 @@ class _TableLoss(nn.Module):
         return torch.cat(parts)
 
 
-def _checked(
+def _checked_rows(
     rows: Int[Tensor, "pairs 3"] | None, loss: nn.Module, groups: int, table: NegativeTable
 ) -> Int[Tensor, "pairs 3"]:
     """Check the rows of a batch that a loss takes; only of the first, since this waits for the device."""
@@ -115,7 +115,7 @@ def _checked(
     return rows
 
 
-class OfflineClipLoss(_TableLoss):
+class OfflineClipLoss(_ClipTableLoss):
     """InfoNCE in both directions, with each anchor's offline negative as a further candidate beside the batch's.
 
     `aoq.info_nce` at the model's temperature, or `aoq.adap_info_nce` if `adaptive`, halved and averaged over the pairs
@@ -142,7 +142,7 @@ class OfflineClipLoss(_TableLoss):
         return self._function(pairs, temperature=1 / scale)
 
 
-class OfflineSigLipLoss(_TableLoss):
+class OfflineSigLipLoss(_ClipTableLoss):
     """SigLIP's loss on the batch and on offline negatives: `aoq.sigmoid_loss`, divided by the number of pairs.
 
     For models with a bias (`--siglip`, `init_logit_bias`). `negatives=None` leaves only the batch's pairs.
@@ -152,7 +152,7 @@ class OfflineSigLipLoss(_TableLoss):
         return sigmoid_loss(pairs, temperature=1 / scale, bias=bias)
 
 
-class OfflineQuintupletLoss(_TableLoss):
+class OfflineQuintupletLoss(_ClipTableLoss):
     """AdapOffQuin, AOQ eq. (5), or OffQuin, eq. (4), if not `adaptive`, divided by the number of pairs.
 
     It uses cosines, so the model's temperature is ignored and stays as it is. Needs `negatives="quintuplet"`.
@@ -196,10 +196,10 @@ class DistilledLoss(TaughtLoss):
         """Take the model's outputs; return the loss, or a dict of its terms with `distillation_loss`."""
         rows, groups = outputs.get("rows"), getattr(self.loss, "groups", 1)
         if rows is None or not self._is_checked:
-            rows, self._is_checked = _checked(rows, self.loss, groups, self._table), True
+            rows, self._is_checked = _checked_rows(rows, self.loss, groups, self._table), True
         anchors = rows[:, 2].argsort(stable=True)[: len(rows) // groups]
         vectors = [outputs[f"{side}_features"][anchors] for side in ("image", "text")]
-        if not isinstance(self.loss, _TableLoss):
+        if not isinstance(self.loss, _ClipTableLoss):
             del outputs["rows"]
         terms = self.loss(**outputs, output_dict=True)
         terms = {**terms, "distillation_loss": self.taught(vectors, rows[anchors, :2].unbind(1))}

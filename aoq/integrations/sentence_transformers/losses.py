@@ -40,7 +40,7 @@ def embed_sides(model: nn.Module, features: list[Mapping[str, Any]]) -> list[Ten
     return columns
 
 
-class _TableLoss(CachedLossMixin, nn.Module):
+class _ColumnLoss(CachedLossMixin, nn.Module):
     """Base of losses on the columns of `TableData`; a subclass names its columns and its loss on similarities."""
 
     mini_batch_size: int
@@ -141,7 +141,7 @@ class _TableLoss(CachedLossMixin, nn.Module):
         return gathered.unflatten(0, (processes().count, 3, -1)).transpose(0, 1).flatten(0, 2)
 
 
-class _Hinges(_TableLoss):
+class _Hinges(_ColumnLoss):
     """A triplet or quintuplet loss."""
 
     def __init__(
@@ -171,7 +171,7 @@ class OfflineTripletLoss(_Hinges):
         super().__init__(model, adaptive=adaptive, **options)
 
 
-class OfflineInfoNCELoss(_TableLoss):
+class OfflineInfoNCELoss(_ColumnLoss):
     """InfoNCE in both directions with offline negatives as candidates, on the first four columns of `TableData`.
 
     This is `aoq.info_nce`, or `aoq.adap_info_nce` if `adaptive`. `learn_temperature` learns the temperature.
