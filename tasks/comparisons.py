@@ -1,4 +1,4 @@
-"""Report and Ablation: a page about runs, and the tables of a study, with everything they need."""
+"""Report and Ablation: a page about runs, and the tables of a study."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from aoq.tasks.stages import ArtifactTask, Evaluation, SecondRound
 
 
 class Report(MakingTask):
-    """Any number of runs side by side, on one self-contained HTML page."""
+    """Any number of runs side by side on one self-contained HTML page."""
 
     runs: Described = Described(
         default='demo; demo@second_round.loss.name="online"',
-        description='experiments, overrides after @, between semicolons: "demo; demo@seed=1"',
+        description='experiments with optional overrides after @, separated by semicolons: "demo; demo@seed=1"',
     )
 
     @cached_property

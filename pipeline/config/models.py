@@ -1,6 +1,6 @@
 """The [model] section: its options are the keywords of the model's constructor.
 
-They are read from its source: importing a model would load torch, which planning must not.
+They are read from its source, since importing a model loads torch, which planning must not.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from aoq.pipeline.config.section import NamedSection, check_registered
 NO_OPTIONS = ("feature_size", "vocabulary_size", "regions", "word_dropout")
 """Constructor arguments that come from the data, or from a subclass."""
 ARGS_ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
-"""An entry of a docstring's `Args:`."""
+"""An entry in `Args:` of a docstring."""
 
 
 class ModelSection(NamedSection):
     """Options of a model of `aoq.models.MODELS`."""
 
     makes_embeddings: ClassVar[bool] = True
-    """True if a search index can serve the model; if not, it cannot be the teacher of a table."""
+    """True if a search index can serve the model; otherwise it cannot mine a table."""
     attends: ClassVar[bool] = False
-    """True if words and regions attend to each other: constraints and attention metrics need such models."""
+    """True if words and regions attend to each other, as constraints and attention metrics need."""
 
     @property
     def dimensions(self) -> int:
-        """Length of the vectors that are searched."""
+        """Dimension of the embeddings."""
         if (size := getattr(self, "embedding_size", None)) is None:
-            raise ValueError(f"[model] {self.name} does not say how long its vectors are, as `embedding_size`.")
+            raise ValueError(f"[model] {self.name} has no option `embedding_size`, the dimension of its embeddings.")
         return int(size)
 
     @classmethod
@@ -47,7 +47,7 @@ class ModelSection(NamedSection):
 
 @cache
 def _derive_model_section(name: str, module: str, model: str) -> type[ModelSection]:
-    """Derive a section from a class's keywords and, through its `**options`, its bases'; any base may describe them."""
+    """Derive a section from a class's keywords and, through `**options`, its bases'; any base may describe them."""
     options, about, attends, bases = dict[str, Any](), dict[str, str](), list[bool](), list[str]()
     takes_more = True
     while node := _module_names(module).classes.get(model):
@@ -75,7 +75,7 @@ Model = SerializeAsAny[ModelSection]
 
 
 class _ModuleNames(dict[str, Any]):
-    """Values of a module's names, in which `eval` looks up what it needs."""
+    """Values of a module's names, in which `eval` looks up names."""
 
     def __init__(self, module: str) -> None:
         self.module, spec = module, find_spec(module)
@@ -103,7 +103,7 @@ class _ModuleNames(dict[str, Any]):
         return eval(ast.unparse(expression), {}, self)
 
     def keywords(self, arguments: ast.arguments) -> dict[str, tuple[Any, Any]]:
-        """Type and default (... if there is none) of each keyword-only parameter."""
+        """Return type and default (... for none) of each keyword-only parameter."""
         return {
             parameter.arg: (
                 Any if parameter.annotation is None else self.value(parameter.annotation),

@@ -288,7 +288,7 @@ def test_a_rule_says_what_it_lacks(world, rule):
     [
         ({"range_min": 5, "range_max": 5}, "leaves nothing"),
         ({"doubtful_pair": 0.5}, "belong together"),
-        ({"mutual_rank": 5, "judged_match": 0.5}, "say how `judgements` are read"),
+        ({"mutual_rank": 5, "judged_match": 0.5}, "are for `judgements`"),
         ({"judgements": "x.csv", "judged_grades": (5, 1)}, "the lowest grade and a higher one"),
     ],
 )
