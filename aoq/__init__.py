@@ -11,20 +11,24 @@ Each name is imported when it is first used, so `import aoq` loads neither torch
 
 from __future__ import annotations
 
-import re
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 _HERE = Path(__file__).parent
-# A checkout holds the subpackages beside this folder; only mypy, griffe and pytest need the links that are in it.
+# A checkout holds the subpackages beside this folder; only mypy, griffe and pytest need the links in it.
 if (_HERE / "pipeline").is_symlink() or not (_HERE / "pipeline").is_dir():
     __path__.insert(0, str(_HERE.parent))
 
-_STUB = (_HERE / "__init__.pyi").read_text(encoding="utf-8")
-_HOMES = {name: module for module, name in re.findall(r"^from (\S+) import (\w+)", _STUB, re.MULTILINE)}
 
-__all__ = sorted(_HOMES)
+@cache
+def _homes() -> dict[str, str]:
+    """Read the public names and their modules from the stub, when the first name is used."""
+    from ast import ImportFrom, parse
+
+    imports = (node for node in parse((_HERE / "__init__.pyi").read_bytes()).body if isinstance(node, ImportFrom))
+    return {node.names[0].name: str(node.module) for node in imports}
 
 
 def __getattr__(name: str) -> Any:
@@ -32,10 +36,12 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("aoq")
-    if name not in _HOMES:
-        raise AttributeError(f"aoq has no {name!r}; its public names are {', '.join(__all__)}")
-    return getattr(import_module(_HOMES[name]), name)
+    if name == "__all__":
+        return sorted(_homes())
+    if name not in _homes():
+        raise AttributeError(f"aoq has no {name!r}; its public names are {', '.join(sorted(_homes()))}")
+    return getattr(import_module(_homes()[name]), name)
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return [*_homes(), "__version__"]

@@ -23,7 +23,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from aoq.pipeline.config.screen import Screen
+from aoq.pipeline.config.screen import ScreenSection
 from aoq.pipeline.data.demo import is_true, read_scenes
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.embedding import EmbeddingStore
@@ -85,7 +85,7 @@ def simulated_judge(table, true) -> Judgements:  # type: ignore[no-untyped-def]
 def figures(table, known, false):  # type: ignore[no-untyped-def]
     """Name and figures of every screen, by direction."""
     for settings in SCREENS:
-        view = judge(table, Screen(**settings), known)
+        view = judge(table, ScreenSection(**settings), known)
         name = ", ".join(f"{rule} = {value}" for rule, value in settings.items())
         yield name, [figure for direction in DIRECTIONS for figure in flagged(view[direction], false[direction])]
 

@@ -1,4 +1,4 @@
-"""The log and the progress of long work, on stderr; text of unknown origin, made safe for terminals and pages."""
+"""Log lines and progress on stderr; text of unknown origin made safe for terminals and pages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from aoq.pipeline.engine import torchrun_rank
 HIDDEN = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp"}
 """Categories of invisible characters: controls, formats, private use, surrogates, line and paragraph separators."""
 ALLOWED = frozenset("\n\t\u200c\u200d")
-"""Newlines and tabs, and the joiners that Persian, Hindi and emoji need."""
+"""Newlines, tabs, and the joiners that Persian, Hindi and emoji need."""
 
 
 def visible(text: str) -> str:
@@ -41,7 +41,7 @@ def visible(text: str) -> str:
 
 
 def visible_value(value: Any) -> Any:
-    """Convert a value for a page: hidden characters are escaped, markup stays markup."""
+    """Escape hidden characters in a value for a page; markup stays markup."""
     shown = visible(str(value))
     return type(value)(shown) if hasattr(value, "__html__") else shown
 
@@ -71,22 +71,22 @@ logger = logging.getLogger(__name__)
 
 FAILED = re.compile(r"^\* (\d+ failed:\n(?: {4}.*\n)+)", re.MULTILINE)
 QUIET_SECONDS = 15.0
-"""Between two lines of progress."""
+"""Interval of progress lines."""
 REMEDIES = {
     errno.ENOSPC: "free some space, or write to another disk",
     errno.EDQUOT: "free some space, or write to another disk",
     errno.EFBIG: "allow larger files (`ulimit -f unlimited`), or write to another file system",
     errno.ENAMETOOLONG: "choose a name of at most 240 bytes, as temporary files need a longer one",
 }
-"""What to do about failures that the machine names by a number alone."""
-STOPPED = "stopped; finished work is kept, and the same command goes on from there"
+"""Remedies for errors that the system reports only by number."""
+STOPPED = "stopped; finished work is kept, and the same command resumes it"
 
 Reporter = Callable[[int, int, str], None]
 """Called with (done, total, text)."""
 
 
 def log_to_console() -> None:
-    """Log our lines and Luigi's warnings to stderr; errors take one line, their traceback is in the work directory."""
+    """Log our lines and Luigi's warnings to stderr; errors take one line, with a traceback in the work directory."""
     escape_what_the_terminal_lacks()
     root = logging.getLogger()
     if root.handlers:
@@ -98,12 +98,12 @@ def log_to_console() -> None:
     root.setLevel(logging.INFO)
     for name in ("luigi", "filelock", "faiss.loader", "werkzeug"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns when it first builds its font cache
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns when it builds its font cache
     logging.getLogger("luigi-interface").addFilter(_is_failure)
 
 
 def explained(error: BaseException) -> str:
-    """Return the sentence of an error, with a remedy where the machine's own word for a failure has none."""
+    """Return an error's message, with a remedy if REMEDIES has one."""
     if not isinstance(error, OSError) or not error.strerror:
         return str(error)
     place = error.filename2 or error.filename
@@ -114,14 +114,14 @@ def explained(error: BaseException) -> str:
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal to end; Luigi takes any error but a KeyboardInterrupt for the failure of a task."""
+    """A signal to end the program; to Luigi, any error except a KeyboardInterrupt is a failed task."""
 
     def __init__(self, number: int = signal.SIGINT, _: object = None) -> None:
         self.code = 128 + number
 
 
 def stop_on_signals() -> None:
-    """Raise Stopped on SIGINT, SIGTERM and SIGHUP, unless they are ignored; processes of torchrun obey that alone."""
+    """Raise Stopped on SIGINT, SIGTERM and SIGHUP, unless they are ignored; under torchrun, leave signals to it."""
     if torchrun_rank() is None and threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
@@ -133,7 +133,7 @@ def _stop(number: int, _: object) -> None:
 
 
 def end_in_one_line(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Replace `sys.excepthook`, which would print a traceback when a program is stopped."""
+    """Replace `sys.excepthook`: a stopped program prints no traceback."""
     if not isinstance(error, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
         return
@@ -144,7 +144,7 @@ def end_in_one_line(kind: type[BaseException], error: BaseException, trace: Trac
 
 
 def name_lines(subject: str) -> None:
-    """Begin the log lines of this process with the subject, since other processes log beside it."""
+    """Prefix the log lines of this process with the subject, since other processes log too."""
     _OneLine.subject = f"{subject}: "
 
 
@@ -157,7 +157,7 @@ def duration(seconds: float) -> str:
 
 @contextmanager
 def show_progress(title: str) -> Iterator[Reporter]:
-    """Show a bar on a terminal of our own; elsewhere log a line every QUIET_SECONDS, even if nothing is reported."""
+    """Show a bar on a terminal of its own; else log a line every QUIET_SECONDS, even without reports."""
     pace = _Pace()
     if _OneLine.subject or not sys.stderr.isatty():
         ended = threading.Event()
@@ -190,7 +190,7 @@ def show_progress(title: str) -> Iterator[Reporter]:
 
 
 class _Pace:
-    """Speed of work since its first report, as what was done before may be a killed run's."""
+    """Speed of work since its first report; an interrupted run may have done the work before."""
 
     def __init__(self) -> None:
         self._since, self._first, self._done, self._text = time.monotonic(), 0, 0, ""
@@ -198,7 +198,7 @@ class _Pace:
 
     def report(self, done: int, total: int, text: str) -> None:
         now = time.monotonic()
-        if not self._text or done < self._done:  # another part, such as the captions, counts anew
+        if not self._text or done < self._done:  # another part, such as the captions, counts from 0
             self._since, self._first = now, done
         self._last, self._done, self._text = now, done, f"{done} of {total} {text}"
         if self._first < done < total:
@@ -213,7 +213,7 @@ class _Pace:
 
 
 def _is_failure(record: logging.LogRecord) -> bool:
-    """Pass Luigi's warnings, and the failed tasks of its summary, if any."""
+    """Pass Luigi's warnings and the failed tasks in its summary."""
     if record.levelno >= logging.WARNING:
         return True
     failed = FAILED.search(record.getMessage())
@@ -223,7 +223,7 @@ def _is_failure(record: logging.LogRecord) -> bool:
 
 
 class _Stderr(logging.Handler):
-    """Write to the current sys.stderr: a progress bar replaces it so that lines appear above the bar."""
+    """Write to the current sys.stderr: a progress bar replaces it to keep lines above the bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -233,10 +233,10 @@ class _Stderr(logging.Handler):
 
 
 class _OneLine(logging.Formatter):
-    """User errors print one line; bugs keep their traceback. Neither can control the terminal."""
+    """User errors print one line; bugs keep their traceback. Neither controls the terminal."""
 
     subject = ""
-    """Begins each line, unless the message begins with it."""
+    """Prefix of each line, unless the message has it already."""
 
     def format(self, record: logging.LogRecord) -> str:
         error = record.exc_info[1] if record.exc_info else None

@@ -1,4 +1,4 @@
-"""Packages that only an extra installs, what they load from a hub, and numba's compiled functions."""
+"""Packages that only an extra installs, what they load from hubs, and functions compiled by numba."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 def import_extra(module: str, extra: str, purpose: str) -> Any:
-    """Import the module, or raise an ImportError that says who needs it and how to install it.
+    """Import the module, or raise an ImportError that says what needs it and how to install it.
 
     >>> import_extra("colorsys", "report", "a report").__name__
     'colorsys'
@@ -32,11 +32,7 @@ def import_extra(module: str, extra: str, purpose: str) -> Any:
 
 @contextmanager
 def loading(name: str, model: str, local: str = "the path of a folder with the weights") -> Iterator[None]:
-    """Turn any failure to load published weights or data into one line that names them and the remedy.
-
-    Raises:
-        ValueError: of one line.
-    """
+    """Turn any failure to load published weights or data into a ValueError of one line with the remedy."""
     try:
         yield
     except ImportError:
@@ -51,20 +47,20 @@ def loading(name: str, model: str, local: str = "the path of a folder with the w
         raise ValueError(f"{name} cannot be loaded ({reason}); {remedy}.") from None
 
 
-def is_of_hub(given: str) -> bool:
-    return given.startswith(HUB)
+def is_hub_name(name: str) -> bool:
+    return name.startswith(HUB)
 
 
 @cache
-def load_splits(given: str) -> dict[str, Any]:
-    """Load the splits of a data set by name, or the named one; `datasets` downloads and caches them.
+def load_splits(address: str) -> dict[str, Any]:
+    """Load all splits of hf:OWNER/NAME, or the one after @; `datasets` downloads and caches them.
 
     Raises:
         ValueError: if it cannot be loaded, or has no such split.
-        ImportError: names the extra that brings `datasets`.
+        ImportError: if `datasets` is not installed; names the extra.
     """
     library = import_extra("datasets", "datasets", "reading a Hugging Face data set")
-    name, _, split = given.removeprefix(HUB).partition("@")
+    name, _, split = address.removeprefix(HUB).partition("@")
     owner, *rest = name.split("/", 2)
     with loading(f"{name} of the Hugging Face hub", name, "the folder of datasets' save_to_disk"):
         splits = dict(library.load_dataset("/".join([owner, *rest[:1]]), *rest[1:]))
@@ -74,20 +70,20 @@ def load_splits(given: str) -> dict[str, Any]:
 
 
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compile a function by numba and keep the code on disk, where a folder can be written."""
+    """Compile a function by numba; keep the code on disk if a folder is writable."""
     from numba import njit
 
     def with_cache(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
-            kept: Callable[..., Any] = njit(nogil=True, cache=True, **options)(function)
-        except RuntimeError:  # neither the package's folder nor a home can be written
+            machine_code: Callable[..., Any] = njit(nogil=True, cache=True, **options)(function)
+        except RuntimeError:  # neither the package's folder nor a home is writable
             _warn_of_compiling()
-            kept = njit(nogil=True, **options)(function)
-        return kept
+            machine_code = njit(nogil=True, **options)(function)
+        return machine_code
 
     return with_cache
 
 
 @cache
 def _warn_of_compiling() -> None:
-    logger.warning("no folder can keep compiled code, so each process compiles it; set NUMBA_CACHE_DIR to a folder")
+    logger.warning("no folder for compiled code is writable, so each process compiles it; set NUMBA_CACHE_DIR to one")

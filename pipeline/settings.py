@@ -1,4 +1,4 @@
-"""Sections of luigi.cfg for aoq: the user's file in the current directory overrides the one that aoq brings."""
+"""aoq's sections of luigi.cfg: the user's file in the current directory overrides the one shipped with aoq."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ try:
     import luigi
     from luigi.configuration import get_config
 except (configparser.Error, UnicodeError) as error:  # Luigi reads luigi.cfg when it is imported
-    sys.exit(f"error: {OWN.absolute()} is damaged or no luigi.cfg ({' '.join(str(error).split())}); correct it.")
+    sys.exit(f"error: {OWN.absolute()} is damaged or not a luigi.cfg ({' '.join(str(error).split())}); correct it.")
 
 SHIPPED = Path(aoq.__path__[0]) / "luigi.cfg"
 
@@ -38,13 +38,13 @@ _PARAMETERS: dict[type, Callable[..., Any]] = {
     str: luigi.Parameter,
     bool: partial(luigi.BoolParameter, parsing=luigi.BoolParameter.EXPLICIT_PARSING),
 }
-_configured = (each for each in fields(Engine) if each.name != "tasks")
-_options = {each.name: _PARAMETERS[type(each.default)](default=each.default) for each in _configured}
-engine: type[luigi.Config] = type("engine", (luigi.Config,), _options)
+_engine_fields = (each for each in fields(Engine) if each.name != "tasks")
+_engine_parameters = {each.name: _PARAMETERS[type(each.default)](default=each.default) for each in _engine_fields}
+engine: type[luigi.Config] = type("engine", (luigi.Config,), _engine_parameters)
 
 
-def settings_of(section: type[luigi.Config]) -> dict[str, Any]:
-    """Return luigi.cfg's settings in one of these sections."""
+def section_settings(section: type[luigi.Config]) -> dict[str, Any]:
+    """Return the settings of a section of luigi.cfg."""
     try:
         return dict(section().param_kwargs)
     except ValueError as error:
@@ -52,31 +52,31 @@ def settings_of(section: type[luigi.Config]) -> dict[str, Any]:
 
 
 def configured_engine(**more: Any) -> Engine:
-    """Return the engine of luigi.cfg's [engine]; `more` overrides its settings."""
-    return Engine(**settings_of(engine) | more)
+    """Return the engine that [engine] of luigi.cfg describes; `more` overrides its settings."""
+    return Engine(**section_settings(engine) | more)
 
 
 def set_engine(**options: object) -> None:
-    """Set options of [engine], for the tasks of this process and those that it forks."""
+    """Set options of [engine] for the tasks of this process and its forks."""
     for option, value in options.items():
         get_config().set(engine.__name__, option, str(value))
 
 
 def configured_path(option: str, chosen: str = "") -> Path:
     """Return the folder chosen on the command line, or else the one in [paths]."""
-    return Path(chosen or settings_of(paths)[option]).expanduser().absolute()
+    return Path(chosen or section_settings(paths)[option]).expanduser().absolute()
 
 
 def runs_root(artifact_root: str = "") -> Path:
-    """Return the folder of the readable links: in the chosen artifact root, or else the one in [paths]."""
+    """Return the folder of the links that runs name: in the chosen artifact root, or else the one in [paths]."""
     return configured_path("artifact_root", artifact_root) / "runs" if artifact_root else configured_path("runs_root")
 
 
 def read_shipped_settings() -> None:
-    """Take settings that no other luigi.cfg has set from the one that aoq brings.
+    """Add the settings of aoq's luigi.cfg that no other luigi.cfg sets.
 
     Luigi reads the one in the current directory. Without these settings it would wait for a scheduler that does not
-    exist, fork after torch has computed (a deadlock), and exit 0 when a task failed.
+    exist, fork after torch has computed (a deadlock), and exit with 0 after a task failed.
     """
     if OWN.exists():
         with reading(OWN.absolute(), "a luigi.cfg"):  # Luigi silently ignores an unreadable one

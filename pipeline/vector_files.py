@@ -20,7 +20,7 @@ from safetensors import safe_open
 from typing_extensions import TypedDict
 
 from aoq.pipeline.columns import open_parquet, plain, plain_type
-from aoq.pipeline.extras import is_of_hub, load_splits
+from aoq.pipeline.extras import is_hub_name, load_splits
 from aoq.pipeline.files import file_sha256
 from aoq.pipeline.reading import open_array, read_arrays, read_json, reading
 from aoq.pipeline.search.problem import READ_ROWS, blocks
@@ -61,7 +61,7 @@ class VectorFile(NamedTuple):
         """Parse FILE or FILE::NAME; refuse it unless there is such a file or data set."""
         name, _, part = source.partition("::")
         path = Path(name)
-        if is_of_hub(name):
+        if is_hub_name(name):
             _hub_parts(name)
         elif (path / _SPLITS).is_file():
             splits = sorted(saved.parent.name for saved in path.glob(f"*/{_SAVED}"))
@@ -78,7 +78,7 @@ class VectorFile(NamedTuple):
     @property
     def sha256(self) -> str:
         """Hash the file, the hashes of a folder's files in order, or the hub's vectors and their shape."""
-        if is_of_hub(str(self.path)):
+        if is_hub_name(str(self.path)):
             matrix = self.open()
             hasher = sha256("{} {}\0".format(*matrix.shape).encode())
             for block in matrix.blocks():
@@ -90,7 +90,7 @@ class VectorFile(NamedTuple):
 
     def read(self) -> dict[str, FilePart]:
         """Open the columns or the arrays of the file by name."""
-        if is_of_hub(str(self.path)):
+        if is_hub_name(str(self.path)):
             return _hub_parts(str(self.path))
         return _joined_parts(_files_at(self.path))
 

@@ -1,4 +1,4 @@
-"""The base task: an artefact is made under its lock, in its work directory, and published by one rename."""
+"""The base task: make an artefact under its lock, in its work directory, and publish it by one rename."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from aoq.pipeline.training.metrics import read_metrics
 
 logger = logging.getLogger(__name__)
 FORKED = ("aoq.pipeline.stages.train", "aoq.pipeline.stages.encoding", "aoq.pipeline.mining.mine", "torch._dynamo")
-"""Modules to import before forking, since making artefacts imports them; an optimiser's first step imports the last."""
+"""Modules to import before forking, since making artefacts imports them; an optimiser's first step needs the last."""
 
 _MAKERS: dict[str, Callable[..., None]] = {**plan.MAKERS, "report": make_report, "study": make_study}
 
@@ -49,16 +49,16 @@ def _store_unlisted(**options: Any) -> argparse.Action:
 
 
 class MakingTask(luigi.Task):
-    """One artefact. Nothing here computes with torch before `run`: a fork after that would hang."""
+    """One artefact. Nothing computes with torch before `run`: a fork after that would hang."""
 
     stage: ClassVar[str]
-    """Name of what it makes; by default the class's: `second_round` of SecondRound."""
+    """Name of the stage; by default the class's: `second_round` for SecondRound."""
 
     data_root: Described = Described(
         default="", significant=False, description="the folder of dataset folders; default [paths] in luigi.cfg"
     )
     artifact_root: Described = Described(
-        default="", significant=False, description="where artefacts are kept; default [paths] in luigi.cfg"
+        default="", significant=False, description="the folder of artefacts; default [paths] in luigi.cfg"
     )
 
     def __init_subclass__(cls) -> None:
@@ -66,7 +66,7 @@ class MakingTask(luigi.Task):
 
     def __init__(self, *arguments: object, **parameters: object) -> None:
         super().__init__(*arguments, **parameters)  # type: ignore[no-untyped-call]
-        _ = self.artifact  # a mistake in the experiment ends here, before anything is scheduled
+        _ = self.artifact  # refuses a wrong experiment before anything is scheduled
 
     @property
     @abstractmethod
@@ -81,11 +81,11 @@ class MakingTask(luigi.Task):
     @property
     @abstractmethod
     def alias(self) -> str:
-        """Folder below `runs/` with the link to the artefact."""
+        """Folder below `runs/` that holds the link to the artefact."""
 
     @property
     def subject(self) -> str:
-        """Owner of the stage, as the log names it."""
+        """Name of the stage's owner in the log."""
         return self.alias
 
     @property
@@ -98,7 +98,7 @@ class MakingTask(luigi.Task):
         return self.clone(task, **{"experiment": name, "override": override} if experiment else {})  # type: ignore[no-untyped-call]
 
     def process_resources(self) -> dict[str, int]:
-        """Let one worker at a time make an artefact; others that need it do something else meanwhile."""
+        """Let one worker at a time make an artefact; workers that need it run other tasks meanwhile."""
         return {**self.resources, self.artifact.key: 1}
 
     @property
@@ -109,7 +109,7 @@ class MakingTask(luigi.Task):
         return luigi.LocalTarget(str(self.artifact.manifest_path))
 
     def deps(self) -> Any:
-        """Import what computes here, once for all forked processes; Luigi calls this for missing artefacts alone."""
+        """Import FORKED once for all forked processes; Luigi calls this only for missing artefacts."""
         for module in FORKED:
             importlib.import_module(module)
         return super().deps()  # type: ignore[no-untyped-call]
@@ -124,7 +124,7 @@ class MakingTask(luigi.Task):
         self.link()
 
     def link(self) -> None:
-        """Link the run's name to the artefact: another run may have made it, or the name may be reused."""
+        """Link the run's name to the artefact, which another run may have made; a reused name is linked anew."""
         self.artifact.link(runs_root(self.artifact_root) / self.alias / self.stage)
 
     def _make(self) -> None:
@@ -152,7 +152,7 @@ class MakingTask(luigi.Task):
         logger.info("%s: done%s%s", self.title, best, self.trained())
 
     def _log_reason(self) -> None:
-        """Log what differs from the artefact of the run's last link, if that is there."""
+        """Log the differences from the artefact that the run's link leads to, if it exists."""
         linked = (runs_root(self.artifact_root) / self.alias / self.stage).resolve()
         with suppress(ValueError, OSError):  # no link leads to an intact artefact
             changes = differences(self.artifact.recipe, read_artifact_manifest(linked)["recipe"])
@@ -160,7 +160,7 @@ class MakingTask(luigi.Task):
             logger.info("%s is made again: %s", self.title, "; ".join(texts))
 
     def trained(self) -> str:
-        """Count the trainings of a study, if this is one of them."""
+        """Count the finished trainings of the study, if this is one of them."""
         return ""
 
 
@@ -172,7 +172,7 @@ def _log_presence(task: MakingTask) -> None:
 
 @MakingTask.event_handler(luigi.Event.PROCESS_FAILURE)  # type: ignore[no-untyped-call, untyped-decorator]
 def _log_death(task: MakingTask, message: str) -> None:
-    """Say how a task's process ended and what to try; Luigi's message ends with the exit code."""
+    """Log how a task's process ended and what to try; Luigi's message ends with the exit code."""
     log, is_training = task.artifact.work / "metrics.jsonl", "training" in task.resources
     lines = read_metrics(log) if is_training and log.exists() else []
     reached = f" after step {lines[-1]['step']:,} (epoch {lines[-1]['epoch'] + 1})" if lines else ""

@@ -1,4 +1,4 @@
-"""Report and Ablation: a page about runs, and the tables of a study, with everything they need."""
+"""Report and Ablation: a page about runs, and the tables of a study."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from aoq.tasks.stages import ArtifactTask, Evaluation, SecondRound
 
 
 class Report(MakingTask):
-    """Any number of runs side by side, on one self-contained HTML page."""
+    """Any number of runs side by side on one self-contained HTML page."""
 
     runs: Described = Described(
         default='demo; demo@second_round.loss.name="online"',
-        description='experiments, overrides after @, between semicolons: "demo; demo@seed=1"',
+        description='experiments with optional overrides after @, separated by semicolons: "demo; demo@seed=1"',
     )
 
     @cached_property
@@ -36,7 +36,7 @@ class Report(MakingTask):
         return ", ".join(member.run for member in self.source.members)
 
     def requires(self) -> Iterator[luigi.Task]:
-        return _runs_of(self, self.source.members)
+        return _run_tasks(self, self.source.members)
 
 
 class Ablation(MakingTask):
@@ -61,10 +61,10 @@ class Ablation(MakingTask):
         return self.source.study.name
 
     def requires(self) -> Iterator[luigi.Task]:
-        return _runs_of(self, self.source.cells)
+        return _run_tasks(self, self.source.cells)
 
 
-def _runs_of(task: MakingTask, members: Sequence[Member]) -> Iterator[luigi.Task]:
+def _run_tasks(task: MakingTask, members: Sequence[Member]) -> Iterator[luigi.Task]:
     """Yield each run's evaluation and, except for ensembles, its second round."""
     for member in reversed(members):  # Luigi looks at the last one first
         for needed in (SecondRound, Evaluation):

@@ -9,7 +9,7 @@ from aoq.pipeline.engine import die_with_parent
 
 
 class DieWithParent(nullcontext[object]):
-    """Luigi's `task_process_context`, given the process: entered in the fork before the task runs (Linux)."""
+    """Luigi's `task_process_context`, entered in the fork before the task runs (Linux)."""
 
     def __enter__(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

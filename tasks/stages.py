@@ -1,4 +1,4 @@
-"""The tasks that make an experiment's stages, in the order in which they are made."""
+"""The tasks that make an experiment's stages, in their order."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from aoq.pipeline.stages.plan import plan
 from aoq.tasks.base import Described, MakingTask
 
 TRAINING: Final = {"training": 1}
-"""Resource that limits the trainings at a time; its number is in [resources] of luigi.cfg."""
-_plan_once = cache(plan)  # for all stages of an experiment: a plan reads samples of its data
+"""Resource that limits concurrent trainings; [resources] in luigi.cfg sets its number."""
+_plan_once = cache(plan)  # once for all stages of an experiment: a plan reads samples of its data
 
 
 class ArtifactTask(MakingTask):
     """A stage of an experiment."""
 
     cells: ClassVar[dict[tuple[str, str], Cell]] = {}
-    """Trainings of the study that is run, by experiment and override."""
+    """Trainings of the running study, by experiment and override."""
 
     experiment: Described = Described(default="demo", description="a name in configs/, or a .toml file")
     override: Described = Described(
@@ -91,7 +91,7 @@ class HardNegatives(ArtifactTask):
 
 
 class Screen(ArtifactTask):
-    """The negative table as the experiment's [screen] sees it."""
+    """The flags of the experiment's [screen] on the negative table."""
 
 
 class Control(ArtifactTask):
@@ -101,7 +101,7 @@ class Control(ArtifactTask):
 
 
 class SecondRound(ArtifactTask):
-    """The student, trained on the table of its own teacher or of another experiment."""
+    """The student, trained on its own experiment's table or another one's."""
 
     resources = TRAINING
 
@@ -111,7 +111,7 @@ class Evaluation(ArtifactTask):
 
 
 class StudentEmbeddings(ArtifactTask):
-    """The student's embeddings of every training image and caption, which teach another student."""
+    """The student's embeddings of every training image and caption, to teach another student."""
 
 
 TASKS: Final[dict[str, type[ArtifactTask]]] = {task.stage: task for task in ArtifactTask.__subclasses__()}

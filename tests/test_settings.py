@@ -55,7 +55,7 @@ def test_own_experiments_and_studies_stand_beside_shipped_ones_and_go_before_the
 
 
 def test_roots_start_at_the_current_directory(folder, monkeypatch):
-    monkeypatch.setattr(settings, "settings_of", lambda _: {"data_root": "data", "runs_root": "~/runs"})
+    monkeypatch.setattr(settings, "section_settings", lambda _: {"data_root": "data", "runs_root": "~/runs"})
     monkeypatch.setenv("HOME", "/home/somebody")
     assert configured_path("data_root") == folder / "data"
     assert configured_path("data_root", "other") == folder / "other"

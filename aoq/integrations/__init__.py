@@ -1,1 +1,1 @@
-"""Tables, losses and batches inside other people's trainers, a package each; each needs its trainer installed."""
+"""Tables, losses and batches for other people's trainers, one package per trainer, which must be installed."""

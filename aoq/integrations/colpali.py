@@ -37,11 +37,11 @@ from colpali_engine.trainer.contrastive_trainer import ContrastiveTrainer
 
 
 class TableDataset(ColPaliEngineDataset):
-    """The true pairs of a table, each a query with its document and `num_negatives` of the query's list.
+    """The true pairs of a table: each row has a query, its document and `num_negatives` of the query's list.
 
     Queries are the texts of the table's captions (`direction="t2i"`), or of its first side ("i2t"), in its order, or in
     any order with `query_ids`, which are looked up among the ids that the table keeps. Documents come from the
-    `corpus`: by the table's ids if it has a `docid_to_idx_mapping`, else by row.
+    `corpus`: by the table's ids if it has a `docid_to_idx_mapping`, otherwise by row.
 
     ColPaliEngineDataset draws negatives at random; here each epoch takes the next ones of the list (`aoq.Rotation`,
     which is `data`), screened if the table is. `TableSampler` calls `set_epoch`.
@@ -82,17 +82,17 @@ class TableDataset(ColPaliEngineDataset):
 
 
 class TableSampler(Sampler[int]):
-    """Rows of a `TableDataset`, `batch_size` per batch; a function of the data's seed and the epoch.
+    """Rows of a `TableDataset`, `batch_size` per batch; they depend only on the data's seed and the epoch.
 
-    colpali-engine's losses take every document of a batch, in all processes, except the query's own for a negative. So
-    pairs that match, such as two captions of an image, or that a screen suspects, are swapped with other batches.
+    In colpali-engine's losses, every document of a batch, in all processes, is a negative of all queries but its own.
+    So pairs that match, such as two captions of an image, or that a screen suspects, are swapped with other batches.
 
         "random"    each pair once per epoch, at random
         "mined"     each pair once, in batches of mutual hard negatives (`aoq.pipeline.batches`)
         "triples"   a third of the pairs, each with its offline negatives and their companions as further pairs;
                     here matching pairs are not swapped
 
-    `set_epoch` draws again, for the data too.
+    `set_epoch` also sets the epoch of the data.
     """
 
     def __init__(
@@ -134,7 +134,9 @@ class TableSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         order = self._order(self._epoch)
         if self._separates_matches:
-            rng = step_rng(seed=self._data.seed, epoch=self._epoch, step=self._length)  # after those of batches
+            rng = step_rng(
+                seed=self._data.seed, epoch=self._epoch, step=self._length
+            )  # the step after those of batches
             order = keep_apart(self._lists, order.astype(np.int64), min(self._batch_size, len(order)), rng)
         return iter(order.tolist())
 

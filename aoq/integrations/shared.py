@@ -1,4 +1,4 @@
-"""What the integrations share: items and teachers' vectors for the rows of a table, several processes, same draws."""
+"""Parts of all integrations: items and teachers' vectors of a table's rows, several processes, equal draws."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, table_parts
 from aoq.pipeline.training.processes import ALONE, Processes
 
 PAIRS_DRAWN: dict[str | None, int] = {None: 1, "offline": 2, "quintuplet": 3}
-"""Number of pairs that each true pair draws, with itself, by the value of `negatives`."""
+"""Number of pairs per true pair, itself included, by the value of `negatives`."""
 
 
 def require_negatives(negatives: str | None) -> None:
@@ -30,25 +30,25 @@ def require_negatives(negatives: str | None) -> None:
 
 
 def find_places(table: NegativeTable, side: str, items: Sized, ids: Sequence[str] | None) -> np.ndarray:
-    """Return the place in `items` of each row of a side: its own, or found by the ids that the table keeps."""
+    """Return the place in `items` of each row of a side: the same place, or the one that the table's ids find."""
     if ids is None:
         require_one_each(items, side, count := len(table.i2t if side == "images" else table.t2i))
         return np.arange(count)
     if side not in table.ids:
-        raise ValueError(f"the {side} are named by ids, and the table keeps none of them; give the table's order.")
+        raise ValueError(f"the {side} have ids, and the table keeps none; give them in the table's order, without ids.")
     if len(ids) != len(items):
         raise ValueError(f"{len(ids)} {side[:-1]}_ids name {len(items)} {side}; give one each.")
     rows = rows_by_id(host_array(ids, f"{side[:-1]}_ids").astype(str).tolist(), side[:-1])  # numbers are ids too
     if missing := [name for name in table.ids[side] if name not in rows]:
         raise ValueError(
-            f"{len(missing)} of the table's {side} are not among the ids, the first is {missing[0]!r}; these are "
-            "different data."
+            f"{len(missing)} of the table's {side} are not among the ids, the first is {missing[0]!r}; give the data "
+            "that the table was mined from."
         )
     return np.array([rows[name] for name in table.ids[side]])
 
 
 class Items:
-    """The items of one side, `images` or `captions`: in the table's order, or found by the ids that the table keeps."""
+    """The items of one side, `images` or `captions`: in the table's order, or found by the table's ids."""
 
     def __init__(self, table: NegativeTable, side: str, items: Sequence[Any], ids: Sequence[str] | None) -> None:
         self._items, self._places = items, find_places(table, side, items, ids)
@@ -84,7 +84,7 @@ def gather(part: Tensor) -> Tensor:
 
 
 def require_same_draws(table: NegativeTable | ScreenedTable, names: Sequence[Any], *options: Any) -> None:
-    """Refuse to train if a process has another table, names of data or options than the first; all must call this."""
+    """Refuse to train if the table, names of data or options differ between processes; all must call this."""
     if (group := processes()).are_several:
         bare, view, _ = table_parts(table)
         screen = None if view is None else dict(view.manifest)
@@ -98,7 +98,7 @@ def group_similarities(
     image_rows: Int[Tensor, " pairs"],
     is_positive: Bool[Tensor, "batch batch"],
 ) -> Similarities:
-    """Compare a batch whose pairs come in groups: true pairs, their offline negatives, and the companions of these."""
+    """Compare the pairs of a batch in groups: true pairs, their offline negatives, and the companions of these."""
     size, offline = len(is_positive), None
     if len(image_rows) > size:
         offline = offline_similarities(images, captions, image_rows, companions=len(image_rows) == 3 * size)
@@ -106,7 +106,7 @@ def group_similarities(
 
 
 class TaughtLoss(nn.Module):
-    """Base of losses with a term by which the model learns the scores of teachers."""
+    """Base of losses with a term that distils teachers' scores."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class TaughtLoss(nn.Module):
         super().__init__()
         self.loss: Any = loss
         self._weight, self._options = weight, options
-        batch_distillation(torch.zeros(1, 1), torch.zeros(1, 1), **options)  # refuses them now, not in the first step
+        batch_distillation(torch.zeros(1, 1), torch.zeros(1, 1), **options)  # refuses wrong ones before a step
         self._table, self._teachers = table_parts(table).table, []
         for images, captions in teachers:
             if images.ndim != 2 or images.shape[1:] != captions.shape[1:]:
@@ -133,13 +133,13 @@ class TaughtLoss(nn.Module):
         if not self._teachers:
             raise ValueError("teachers is empty; give the vectors (images, captions) of at least one teacher.")
 
-    def taught(self, vectors: Sequence[Tensor], rows: Sequence[Tensor]) -> Float[Tensor, ""]:
+    def distillation_term(self, vectors: Sequence[Tensor], rows: Sequence[Tensor]) -> Float[Tensor, ""]:
         """Compute the term on the pairs of all processes: vectors (pairs, D) and rows of images and of captions."""
         images, captions = (F.normalize(gather(side.float()), dim=1) for side in vectors)
         numbers, scores = [gather(side).cpu().numpy() for side in rows], []
         with torch.autocast(images.device.type, enabled=False):
             for teacher in self._teachers:
-                taken = [side[places[of]] for (side, places), of in zip(teacher, numbers, strict=True)]
+                taken = [side[places[own]] for (side, places), own in zip(teacher, numbers, strict=True)]
                 theirs = [F.normalize(torch.as_tensor(side).to(images), dim=1) for side in taken]
                 scores.append(theirs[0] @ theirs[1].T)
             term = batch_distillation(images @ captions.T, torch.stack(scores), **self._options)

@@ -36,13 +36,8 @@ def topic(home: str) -> str:
 
 
 def _section(title: str) -> str:
-    entries = [_entry(f"aoq.{name}", f"{home}.{name}") for name, home in _homes().items() if topic(home) == title]
+    entries = [_entry(f"aoq.{name}", f"{home}.{name}") for name, home in aoq._homes().items() if topic(home) == title]
     return "\n".join([f"## {title}\n", *entries]) if entries else ""
-
-
-def _homes() -> dict[str, str]:
-    homes: dict[str, str] = dict(aoq._HOMES)
-    return homes
 
 
 def _integrations() -> list[str]:

@@ -25,7 +25,7 @@ from aoq.pipeline.tables.files import read_manifest, search_facts, table_directi
 
 
 def takes_chains(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Call the command with the chain of EXPERIMENT, or without one with those of all that have artefacts."""
+    """Call the command with the chain of EXPERIMENT, or with the chains of all experiments that have artefacts."""
 
     @override
     @roots
@@ -37,8 +37,8 @@ def takes_chains(command: Callable[..., Any]) -> Callable[..., Any]:
             _name_others(chains, "" if artifact_root == configured_path("artifact_root") else str(artifact_root))
             return command(chains, **options)
         if table_folder(experiment) is not None and experiment not in names_in():
-            asking = f"`aoq {click.get_current_context().info_name}` needs the experiment that they belong to"
-            raise ValueError(f"{experiment} is a table's folder, which has no data and no model; {asking}.")
+            asking = f"`aoq {click.get_current_context().info_name}` takes an experiment; name the one that made it"
+            raise ValueError(f"{experiment} is a table's folder, and {asking}.")
         name, override = with_override(experiment, override)
         return command([plan_below(name, override=override)], **options)
 
@@ -47,22 +47,22 @@ def takes_chains(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _with_artefacts(plan: Callable[[str], Chain]) -> Iterator[Chain]:
     for name in names_in():
-        with suppress(ValueError, OSError):  # without its data nothing was made of it
+        with suppress(ValueError, OSError):  # without its data an experiment has no artefacts
             chain = plan(name)
             if any(artifact.exists() for artifact in chain.stages.values()):
                 yield chain
 
 
 def _name_others(chains: Sequence[Chain], root: str) -> None:
-    """Name the runs that are left out: of files elsewhere, or with changes."""
+    """Name the runs that are left out: those of other files, or with an override."""
     there = {path.parent.name for path in runs_root(root).glob("*/dataset")}
     if others := sorted(there - {run_name(chain.asked) for chain in chains}):
         more = f" and {len(others) - 5} more" if len(others) > 5 else ""
-        echo(f"left out: {', '.join(others[:5])}{more}; give each as EXPERIMENT, with its changes after @", err=True)
+        echo(f"left out: {', '.join(others[:5])}{more}; name each as EXPERIMENT, with its override after @", err=True)
 
 
-def _is_of_all() -> bool:
-    """Return whether the current command was given no experiment."""
+def _is_for_all() -> bool:
+    """Return whether the current command is for all experiments."""
     return click.get_current_context().params["experiment"] is None
 
 
@@ -73,21 +73,21 @@ def _is_of_all() -> bool:
 def status_command(chains: Sequence[Chain], as_json: bool) -> None:
     """Show what is made or missing.
 
-    One line per stage of EXPERIMENT, by default of each experiment that has artefacts, with its key. `aoq run
+    Print a line with the key of each stage of EXPERIMENT, by default of each experiment that has artefacts. `aoq run
     EXPERIMENT --round STAGE` makes a stage.
     """
-    of_each = {
+    states = {
         chain.asked: [{"stage": name, **_state(one)} for name, one in all_stages(chain).items()] for chain in chains
     }
     if as_json:
-        echo_json(of_each if _is_of_all() else of_each[chains[0].asked])
+        echo_json(states if _is_for_all() else states[chains[0].asked])
         return
     for chain in chains:
-        _show_stages(chain, of_each[chain.asked])
+        _show_stages(chain, states[chain.asked])
 
 
 def _show_stages(chain: Chain, stages: Sequence[Mapping[str, Any]]) -> None:
-    rows, own = [], chain.asked if _is_of_all() else ""
+    rows, own = [], chain.asked if _is_for_all() else ""
     for about in stages:
         style, figures = {"begun": "yellow"}.get(about["state"], "dim"), ("", "", "")
         if about["state"] == "done":
@@ -101,7 +101,7 @@ def _show_stages(chain: Chain, stages: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _state(artifact: Artifact) -> dict[str, Any]:
-    """Describe an artefact: done, begun or missing; and, if it is done, when it was finished and how large it is."""
+    """Describe an artefact as done, begun or missing; one that is done also by its date, duration and size."""
     about = {"key": artifact.key, "path": str(artifact.path)}
     if not artifact.exists():
         return {**about, "state": "begun" if artifact.work.is_dir() else "missing"}
@@ -118,7 +118,7 @@ def _state(artifact: Artifact) -> dict[str, Any]:
 def explain_command(chains: Sequence[Chain], stage: str | None, as_json: bool) -> None:
     """Show what a stage's key is made of.
 
-    Where the artefact is missing, show what differs from the nearest one that exists. Without STAGE, show this for all
+    If the artefact is missing, show what differs from the nearest existing one. Without STAGE, show this for all
     stages.
     """
     artifacts = all_stages(chains[0]) if stage is None else {stage: chains[0][stage]}
@@ -142,7 +142,7 @@ def explain_command(chains: Sequence[Chain], stage: str | None, as_json: bool) -
 
 
 def _explained(artifact: Artifact) -> dict[str, Any]:
-    """Describe an artefact and its key and, if it is missing, the one of its stage that differs least."""
+    """Describe an artefact and what its key is made of; if it is missing, also the nearest one of its stage."""
     others: dict[str, dict[str, tuple[Any, Any]]] = {}
     if not artifact.exists():
         for path in artifact.path.parent.glob(f"[!.]*/{MANIFEST_FILE}"):
@@ -159,16 +159,15 @@ def _explained(artifact: Artifact) -> dict[str, Any]:
 def verify_command(chains: Sequence[Chain], as_json: bool) -> None:
     """Check that artefacts are whole.
 
-    Every file of the artefacts of EXPERIMENT, by default of each experiment that has artefacts, and of its dataset is
-    hashed. Each artefact must have been made from the data and artefacts that exist. The exit code is 1 if anything is
-    wrong.
+    Hash every file of EXPERIMENT's artefacts and of its dataset, by default for each experiment that has artefacts.
+    Check that each artefact was made from the data and artefacts that exist. The exit code is 1 if anything is wrong.
     """
     artifacts = {artifact.key: (name, artifact) for chain in chains for name, artifact in all_stages(chain).items()}
-    stages = [_checked(name, artifact) for name, artifact in artifacts.values()]
+    stages = [_integrity(name, artifact) for name, artifact in artifacts.values()]
     changed = {str(chain.folder): changed_data(chain) for chain in chains}
     datasets = [{"path": path, "problems": sentences} for path, sentences in changed.items()]
     if as_json:
-        echo_json({"stages": stages, **({"datasets": datasets} if _is_of_all() else {"dataset": datasets[0]})})
+        echo_json({"stages": stages, **({"datasets": datasets} if _is_for_all() else {"dataset": datasets[0]})})
         sys.exit(any(one["problems"] for one in (*stages, *datasets)))
     for one in stages:
         if one["state"] == "missing":
@@ -186,8 +185,8 @@ def verify_command(chains: Sequence[Chain], as_json: bool) -> None:
     echo(counted(whole, "artefact is whole.", "artefacts are whole."))
 
 
-def _checked(name: str, artifact: Artifact) -> dict[str, Any]:
-    """Describe an artefact and its problems; its state is missing, changed or whole."""
+def _integrity(name: str, artifact: Artifact) -> dict[str, Any]:
+    """Describe an artefact as missing, changed or whole, with its problems."""
     is_there = artifact.exists()
     problems = [*artifact.problems()] if is_there else []
     state = "changed" if problems else "whole" if is_there else "missing"
@@ -196,20 +195,20 @@ def _checked(name: str, artifact: Artifact) -> dict[str, Any]:
 
 
 def all_stages(chain: Chain) -> dict[str, Artifact]:
-    """Return the artefacts of the chain by name, preceded by those of its members and of its teacher."""
+    """Return the artefacts of the chain by name, after those of its members and of its teacher."""
     stages = {f"{member.asked} {member.stage}": member.artifact for member in chain.members}
     if chain.teacher is not None:
-        name, of_student = chain.teacher.experiment.name, ("screen", "control", "second_round", "evaluation")
-        made_by = chain.lineage[-1].stages
-        stages |= {f"{name} {stage}": made for stage, made in made_by.items() if stage not in of_student}
+        name, students = chain.teacher.experiment.name, ("screen", "control", "second_round", "evaluation")
+        teachers = chain.lineage[-1].stages
+        stages |= {f"{name} {stage}": one for stage, one in teachers.items() if stage not in students}
     own = {stage: one for stage, one in chain.stages.items() if stage != "student_embeddings" or one.exists()}
     return stages | own
 
 
 def changed_data(chain: Chain) -> list[str]:
-    """Return a sentence for each file of the dataset folder that was changed since it was read.
+    """Return a sentence for each file of the dataset folder that has changed since it was read.
 
-    Keys depend on a sample of the large arrays; this reads them whole.
+    Keys depend on samples of large arrays; this reads them whole.
     """
     recorded: dict[str, str] = {}
     for stage in ("dataset", "evaluation"):

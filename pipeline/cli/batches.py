@@ -1,4 +1,4 @@
-"""`aoq batches`: the pairs of an epoch in batches of each other's hard negatives."""
+"""`aoq batches`: the pairs of each epoch in batches of mutual hard negatives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from aoq.pipeline.tables.table import NegativeTable, ScreenedTable
 from aoq.pipeline.tables.writing import made_whole
 
 
-def _ranks(_: click.Context, option: click.Parameter, text: str | None) -> tuple[int, int] | None:
+def _parse_ranks(_: click.Context, option: click.Parameter, text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None
     start, _colon, stop = text.partition(":")
@@ -35,23 +35,23 @@ def _ranks(_: click.Context, option: click.Parameter, text: str | None) -> tuple
 @with_default("--epochs", default=1, type=POSITIVE, help="How many epochs to write.")
 @with_default("--seed", default=0, type=click.IntRange(min=0))
 @with_default("--kind", default="mined", type=click.Choice(["mined", "triples", "random"]))
-@click.option("--ranks", callback=_ranks, help="START:STOP: link captions of these ranks; default: all listed.")
+@click.option("--ranks", callback=_parse_ranks, help="START:STOP: link captions of these ranks; default: all.")
 @with_default("--community", default=32, type=click.IntRange(min=2), help="Number of pairs close to each other.")
-@click.option("--view", type=PATH, help="A view made by `aoq screen`; pairs that it flags share no batch.")
-@click.option("--write-shards", is_flag=True, help="Write webdataset's shards as well, with pictures and captions.")
+@click.option("--view", type=PATH, help="A view made by `aoq screen`; pairs that it flags never share a batch.")
+@click.option("--write-shards", is_flag=True, help="Also write webdataset's shards, with pictures and captions.")
 @row_options("data", "split", "texts", "image_root", older_texts=("--captions",))
 @takes_tables("table", json=True)
 @click.argument("output", type=PATH)
 def batches_command(table: NamedTable, output: Path, view: Path | None, as_json: bool, **options: Any) -> None:
     """Write batches of hard negatives.
 
-    The true pairs of TABLE go to the new folder OUTPUT: epoch-000.parquet and so on, with the columns batch, image_id
-    and caption_id (rows of the data), and ids if the table has some. Each epoch has every pair once. With --kind
-    triples a third of them is drawn; a negative of each, and its companion, fill the batch. In-batch negatives are
-    shown beside those of random batches.
+    Write the true pairs of TABLE to the new folder OUTPUT: epoch-000.parquet and so on, with the columns batch,
+    image_id and caption_id (rows of the data), and ids if the table has any. Each epoch has every pair once. With
+    --kind triples a third of the pairs are drawn; a negative of each, and its companion, fill the batch. The output
+    compares in-batch negatives with those of random batches.
 
-    webdataset's shards, epoch-000/000000.tar and so on, must be read without shuffling. Pictures and captions come from
-    the experiment, from a dataset folder (--data), or from --image-root and --texts.
+    Read webdataset's shards, epoch-000/000000.tar and so on, without shuffling. Pictures and captions come from the
+    experiment, from a dataset folder (--data), or from --image-root and --texts.
     """
     from aoq.pipeline.batches import files as batch_files
     from aoq.pipeline.batches.lists import measure_meetings
@@ -65,23 +65,23 @@ def batches_command(table: NamedTable, output: Path, view: Path | None, as_json:
     lists = meeting_lists(read, read.positives, view=screen, ranks=options["ranks"])
     source = read if screen is None else ScreenedTable(read, screen)
     draw, draw_randomly = (_batches(kind, source, lists, options) for kind in (options["kind"], "random"))
-    with made_whole(output) as made:
-        samples = _samples(table, read, made.parent) if write_shards else None
-        made.mkdir()
+    with made_whole(output) as folder:
+        samples = _shard_samples(table, read, folder.parent) if write_shards else None
+        folder.mkdir()
         first = draw(0)
         for epoch in range(epochs):
             drawn = draw(epoch) if epoch else first
-            batch_files.write_epoch(made, epoch, drawn, read.ids)
+            batch_files.write_epoch(folder, epoch, drawn, read.ids)
             if samples is not None:
-                batch_files.write_shards(made / f"epoch-{epoch:03d}", drawn, *samples)
+                batch_files.write_shards(folder / f"epoch-{epoch:03d}", drawn, *samples)
         met = {
             name: measure_meetings(read, lists, drawn, np.random.default_rng(options["seed"]))
             for name, drawn in (("these", first), ("random", draw_randomly(0)))
         }
         shown = {name: asdict(one) for name, one in met.items()}
         hashes = view and {direction: file_sha256(view / f"{direction}.parquet") for direction in read.directions}
-        made_from = {"table_sha256": read.sha256, "view_sha256": hashes}
-        batch_files.write_batches_manifest(made, {**options, **made_from, "met": shown})
+        sources = {"table_sha256": read.sha256, "view_sha256": hashes}
+        batch_files.write_batches_manifest(folder, {**options, **sources, "met": shown})
     if as_json:
         echo_json(shown)
     else:
@@ -110,14 +110,14 @@ def _batches(
     return draw
 
 
-def _samples(table: NamedTable, read: NegativeTable, scratch: Path) -> tuple[Sequence[str], Sequence[str]]:
+def _shard_samples(table: NamedTable, read: NegativeTable, scratch: Path) -> tuple[Sequence[str], Sequence[str]]:
     """Return the file of each picture, and the captions."""
     if read.is_one_set:
-        raise ValueError("shards are pictures with their captions, and the table is of one set; leave them out.")
+        raise ValueError("shards hold images with their captions, and the table has one set; leave out --write-shards.")
     captions, image_ids, _ = table.names
     if table.split is None and (captions is None or table.files.image_root is None):
         raise ValueError("--write-shards needs pictures and captions; give --data, or --image-root and --texts.")
-    rows = TableRows(read, captions, image_ids)  # refuses names that are not one a row
+    rows = TableRows(read, captions, image_ids)  # refuses names that are not one per row
     if table.files.image_root is not None:
         from aoq.pipeline.tables.exchange.outgoing import find_pictures  # late: it loads torch
 
@@ -125,7 +125,7 @@ def _samples(table: NamedTable, read: NegativeTable, scratch: Path) -> tuple[Seq
     if pictures := table.photographs(scratch / "pictures"):
         return pictures, rows.captions
     where = table.data_folder or "a part of a split"
-    raise ValueError(f"{where} names no pictures, as `aoq prepare` does; give --image-root, where they lie.")
+    raise ValueError(f"{where} names no pictures, as `aoq prepare` does; give their folder as --image-root.")
 
 
 def _show(met: Mapping[str, Any]) -> None:

@@ -25,15 +25,13 @@ TO_EVALUATE = """\
 To evaluate it, alone or in an [ensemble], take `teacher` and [second_round] out of an experiment, say a copy
 of configs/f30k_scan_t2i.toml, and set
 {lines}
-It cannot mine: it compares fragments, and a search index needs one vector an image or caption."""
+It cannot mine: it compares fragments, and a search index needs one vector per image or caption."""
 
 
 @click.command("import-checkpoint")
 @click.argument("checkpoint", type=PATH)
 @click.argument("output", type=PATH)
-@click.option(
-    "--model", "name", metavar="NAME", help="Which model it is, where the weights fit several: vsepp, scan, bfan, naaf."
-)
+@click.option("--model", "name", metavar="NAME", help="Model, where the weights fit several: vsepp, scan, bfan, naaf.")
 @click.option("--force", is_flag=True, help="Replace OUTPUT if it exists.")
 def import_checkpoint_command(checkpoint: Path, output: Path, name: str | None, force: bool) -> None:
     """Convert an official checkpoint.
@@ -41,11 +39,11 @@ def import_checkpoint_command(checkpoint: Path, output: Path, name: str | None, 
     OUTPUT is a .safetensors file with the model's weights and options.
 
     CHECKPOINT is the model_best.pth.tar of VSE++, VSRN, AOQ, SCAN, BFAN, PFAN, SGRAF (SGR or SAF), NAAF, NCR or VSE∞
-    (with a GRU), of any torch and Python version. Nothing in it is executed. NCR's holds two networks, and makes two
+    (with a GRU), from any torch and Python version. Nothing in it is executed. NCR's holds two networks and becomes two
     files, OUTPUT with _a and with _b before the ending.
 
-    The weights and the training options in the file tell which model it is, and what to write into an experiment's
-    TOML file is shown. A checkpoint with weights missing, or with weights that have no place, is refused.
+    The weights and the training options in the file identify the model; the output shows what to write into an
+    experiment's TOML file. A checkpoint with missing or unexpected weights is refused.
     """
     from aoq.pipeline.official import read_official_checkpoint
     from aoq.pipeline.training.checkpoint import save_model
@@ -56,16 +54,16 @@ def import_checkpoint_command(checkpoint: Path, output: Path, name: str | None, 
         for path in paths:
             if path.is_dir() or (path.exists() and not force):
                 raise ValueError(f"{path} is a directory." if path.is_dir() else f"{path} exists; --force replaces it.")
-        made = [folder / path.name for path in paths]
-        for model, path in zip(models, made, strict=True):
+        written = [folder / path.name for path in paths]
+        for model, path in zip(models, written, strict=True):
             save_model(path, model.weights, {"name": model.name, "options": dict(model.options)})
-        for ready, path in zip(made, paths, strict=True):
+        for ready, path in zip(written, paths, strict=True):
             os.replace(ready, path)
     echo(_report(models, paths))
 
 
 def _report(models: Sequence[OfficialModel], paths: Sequence[Path]) -> str:
-    """Report the model that was recognised, the files, and what to write into an experiment."""
+    """Report the recognised model, the files, and what to write into an experiment."""
     from aoq.pipeline.official import model_section
 
     model, section = models[0], model_section(models[0])
@@ -79,12 +77,12 @@ def _report(models: Sequence[OfficialModel], paths: Sequence[Path]) -> str:
         lines.append("These are NCR's two networks; its score is the mean of both (an ensemble experiment).")
     weights = "teacher_weights" if section.makes_embeddings else "weights"
     options = {"name": model.name, **section.model_dump(exclude_defaults=True, exclude={"name"})}
-    written = [
+    entries = [
         f"{weights} = {json.dumps(paths[0].name)}  # on top; its path from the data root",
         "\n[dataset]",
-        f'vocabulary = "..."  # the one it was trained with, {model.options["vocabulary_size"]} words',
+        f'vocabulary = "..."  # the one of its training, {model.options["vocabulary_size"]} words',
         "\n[model]",
         *(f"{key} = {json.dumps(value)}" for key, value in options.items()),
     ]
     next_step = TO_MINE if section.makes_embeddings else TO_EVALUATE
-    return "\n".join([*lines, "", next_step.format(lines=indent("\n".join(written), "    "))])
+    return "\n".join([*lines, "", next_step.format(lines=indent("\n".join(entries), "    "))])

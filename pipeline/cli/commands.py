@@ -23,7 +23,7 @@ COMMANDS = {
         "run": ("run", "Make an experiment, or one stage."),
         "study": ("run", "Run a study: arms, models, seeds."),
         "evaluate": ("run", "Evaluate an experiment's student."),
-        "prepare": ("prepare", "Make a dataset of photographs."),
+        "prepare": ("prepare", "Make a dataset from photographs."),
         "embed": ("prepare", "Embed images and captions."),
         "estimate": ("estimate", "Estimate what mining will take."),
         "mine": ("mine", "Mine a table from your vectors."),
@@ -51,11 +51,11 @@ COMMANDS = {
     },
     "Share": {
         "export": ("exchange", "Write a table for another trainer."),
-        "import-table": ("exchange", "Make a table of others' lists."),
+        "import-table": ("exchange", "Make a table from others' lists."),
         "publish": ("exchange", "Write a table with a data card."),
     },
 }
-"""Each group's commands: the module, and a line that fits 60 columns, the first of the command's own help."""
+"""The module and the first help line of each command, by group; the line fits 60 columns."""
 
 MODULES = {name: module for commands in COMMANDS.values() for name, (module, _) in commands.items()}
 
@@ -87,11 +87,11 @@ class Commands(click.Group):
             with formatter.section(group):
                 formatter.write_dl([(name.ljust(width), line) for name, (_, line) in commands.items()])
 
-    def make_context(self, *given: Any, **options: Any) -> click.Context:
+    def make_context(self, *args: Any, **options: Any) -> click.Context:
         escape_what_the_terminal_lacks()
         let_waiting_threads_sleep()
         with _visible_usage_errors():
-            return super().make_context(*given, **options)
+            return super().make_context(*args, **options)
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -107,7 +107,7 @@ class Commands(click.Group):
 
 @contextmanager
 def _visible_usage_errors() -> Iterator[None]:
-    """Escape click's messages about wrong arguments, which click prints itself."""
+    """Escape the messages about wrong arguments that click prints itself."""
     try:
         yield
     except click.ClickException as error:
@@ -116,10 +116,10 @@ def _visible_usage_errors() -> Iterator[None]:
 
 
 def _show_versions(context: click.Context, _: click.Parameter, is_wanted: bool) -> None:
-    """Print aoq, Python, torch and FAISS, with the devices of the latter two, as a bug report needs them."""
+    """Print the versions and devices that a bug report needs."""
     if not is_wanted or context.resilient_parsing:
         return
-    import torch  # not above: all other commands start without it
+    import torch  # late: all other commands start without it
 
     from aoq.pipeline.search.faiss_flat import gpus, has_faiss, load_faiss
 
@@ -147,8 +147,8 @@ def main() -> None:
     """Offline hard negatives for image-text retrieval.
 
     \b
-    aoq run demo                    both rounds, made-up data
-    aoq mine IMAGES CAPTIONS TABLE  a table of your vectors
+    aoq run demo                    both rounds on demo data
+    aoq mine IMAGES CAPTIONS TABLE  a table from your vectors
     aoq inspect TABLE --image 17    its hardest negatives
 
     Where a command takes TABLE, give an experiment or a table's folder.

@@ -42,7 +42,7 @@ DEMO_CAPTIONS = 5
 @click.argument("images", required=False)
 @click.argument("captions", required=False)
 @click.option(
-    "--experiment", type=EXPERIMENT, help="This experiment's mining and training, instead of IMAGES and CAPTIONS."
+    "--experiment", type=EXPERIMENT, help="Estimate an experiment's mining and training, not IMAGES and CAPTIONS."
 )
 @override
 @roots
@@ -60,13 +60,13 @@ def estimate_command(
 ) -> None:
     """Estimate what mining will take.
 
-    It takes the options of `aoq mine` except --sides, --backend and --ray-address. A small piece is mined in one
-    process on this machine, for a second or two, and the time of each step is scaled by its operations. The size at
-    which an exact search takes a day is shown.
+    Takes the options of `aoq mine` except --sides, --backend and --ray-address. Mines a small piece in one process on
+    this machine, for a second or two, and scales the time of each step by its operations. Also shows the size at which
+    an exact search takes a day.
 
-    With --experiment, the shape comes from the data and the model, and the options from [mining] and luigi.cfg. Shown
-    are also the training's steps, and how hard the student's offline negatives will be beside in-batch ones. They are
-    shown alone for a table made of other experiments' tables, and the steps alone for co-taught networks.
+    With --experiment, the shape comes from the data and the model, and the options from [mining] and luigi.cfg. This
+    also shows the training's steps, and how much harder the student's offline negatives are than in-batch ones: these
+    alone for a table made from other experiments' tables, and the steps alone for co-taught networks.
     """
     if (images is None) != (experiment is not None):
         raise click.UsageError("give IMAGES and CAPTIONS, or --experiment NAME")
@@ -110,15 +110,15 @@ def _estimate_vectors(files: Mapping[str, str], options: Mapping[str, Any]) -> E
 
 
 def _estimate_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int], list[str]]:
-    """Estimate the mining, if the table is searched for, count the steps, and describe the draws."""
+    """Estimate the mining, unless the table is made from others; count the steps; describe the draws."""
     from aoq.pipeline.data.batches import steps_per_epoch
     from aoq.pipeline.stages.draws import forecast
 
     experiment, source = chain.experiment, table_owner(chain)
     if "second_round" not in chain.stages or experiment.weights is not None:
-        makers = f" It is made of {_makers(chain)}; estimate these." if chain.members else ""
-        raise ValueError(f"{experiment.name!r} mines and trains nothing, so there is nothing to estimate.{makers}")
-    images, captions, positives = _training_data(source or chain)
+        makers = f"estimate {_makers(chain)}, which it combines" if chain.members else "choose another experiment"
+        raise ValueError(f"{experiment.name!r} mines and trains nothing; {makers}.")
+    images, captions, positives = _training_pairs(source or chain)
     first = source.experiment.first_round if source and source.table is None else None
     trained: dict[str, Training | None] = {"round one": first, "round two": experiment.student}
     for teacher in chain.distilled.get("second_round", ()):
@@ -127,7 +127,7 @@ def _estimate_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int],
         trained[f"teacher {teacher.run}"] = section if teacher.asked else None
     steps = {name: one.epochs * steps_per_epoch(captions, one.batch_size) for name, one in trained.items() if one}
     if source is None:
-        note = "co-taught networks draw from no table; their steps after the warm-up are of pairs selected as clean"
+        note = "co-taught networks draw from no table; after the warm-up they train on the pairs selected as clean"
         return None, {"co-teaching, at most": 2 * steps["round two"]}, [note]
     depths, note = fit_depths(positives, images, captions, **table_depths(chain))
     drawing = [note] if note else []
@@ -135,7 +135,7 @@ def _estimate_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int],
     if source.table is None:
         mining = _estimate_mining(source, depths, images, captions, positives)
     else:
-        drawing.append(f"the table is made of {_makers(source)}, which is not counted here; estimate these too")
+        drawing.append(f"the table is made from {_makers(source)}, not counted here; estimate these too")
     if chain.trains_on_table and experiment.student.loss.draws_offline:
         drawing += forecast(chain, (images, captions), depths)
     return mining, steps, drawing
@@ -145,7 +145,7 @@ def _makers(chain: Chain) -> str:
     return " and ".join(member.asked for member in chain.members)
 
 
-def _training_data(chain: Chain) -> tuple[int, int, Integer[np.ndarray, "*shape"]]:
+def _training_pairs(chain: Chain) -> tuple[int, int, Integer[np.ndarray, "*shape"]]:
     """Count the images and captions of the training split, and read its pairs."""
     data = chain.experiment.dataset
     if data.source is not None and not chain["prepared"].exists():
@@ -164,7 +164,7 @@ def _estimate_mining(
     from aoq.pipeline.prepare.extractors import open_encoder
 
     engine, mining = configured_engine(), source.experiment.mining
-    assert mining is not None  # it has a table
+    assert mining is not None  # it makes its own table
     engine.torch_device()
     encoder = source.experiment.teacher_encoder
     dimensions = open_encoder(encoder).images.dims if encoder else source.experiment.model.dimensions
@@ -175,23 +175,23 @@ def _estimate_mining(
 
 
 def _mining_rows(one: Estimate) -> list[tuple[str, str]]:
-    vectors, lists = "{images:,} of one set, {dimensions} dimensions", "{h_captions} others for each"
+    vectors, lists = "{images:,} in one set, {dimensions} dimensions", "{h_captions} per item"
     if one.shape["h_images"]:
         vectors = "{images:,} images, {captions:,} captions, {dimensions} dimensions"
-        lists = "{h_captions} captions an image, {h_images} images a caption"
-    total = duration(sum(one.seconds.values())) if one.seconds else "not known; mine a part and see"
+        lists = "{h_captions} captions per image, {h_images} images per caption"
+    total = duration(sum(one.seconds.values())) if one.seconds else "unknown; mine a part to measure it"
     return [
         ("vectors", vectors.format(**one.shape)),
         ("lists", lists.format(**one.shape)),
         ("search", f"{one.search}: {one.why}"),
         *((f"  {name}", duration(seconds)) for name, seconds in one.seconds.items()),
         ("time, about", total),
-        ("memory", f"at most {_size(one.memory_bytes)}, and {_size(one.vector_bytes)} of mapped vectors"),
-        ("disk", f"{_size(one.work_bytes)} while it runs, {_size(one.table_bytes)} for the table"),
+        ("memory", f"at most {_byte_count(one.memory_bytes)}, and {_byte_count(one.vector_bytes)} of mapped vectors"),
+        ("disk", f"{_byte_count(one.work_bytes)} while it runs, {_byte_count(one.table_bytes)} for the table"),
     ]
 
 
-def _size(count: int) -> str:
+def _byte_count(count: int) -> str:
     if count >= 1e9:
         return f"{count / 1e9:.1f} GB"
     return f"{count / 1e6:.0f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"

@@ -34,13 +34,13 @@ SCORES_ARE = {"exact": "exact scores", "source": "the source's scores", "none": 
 @click.option(
     "--num-negatives",
     type=POSITIVE,
-    help="At most this many of each list; default: all; 5 of a view if every row needs as many.",
+    help="Negatives per list, at most; default: all, or 5 with a view if every row needs the same number.",
 )
 @click.option("--scores", is_flag=True, help="Write scores, if the format has a place for them.")
 @row_options("data", "split", "texts", "image_ids", "caption_ids", "image_root", older_texts=("--captions",))
-@click.option("--caption-root", type=PATH, help="Pictures in the captions' place, where both sides are images.")
-@click.option("--pack", is_flag=True, help="Put the pictures into the export, not their paths.")
-@click.option("--image-texts", type=PATH, help="A text file with a line instead of each image.")
+@click.option("--caption-root", type=PATH, help="The folder of the captions' pictures, if both sides are images.")
+@click.option("--pack", is_flag=True, help="Export the pictures themselves instead of their paths.")
+@click.option("--image-texts", type=PATH, help="A text file with one line per image, to export instead of pictures.")
 @click.option("--vectors", nargs=2, metavar="IMAGES CAPTIONS", help="The vectors that the table was mined from.")
 @click.option("--view", type=PATH, help="A view made by `aoq screen`; leave out what it flags.")
 @takes_tables("table")
@@ -57,7 +57,7 @@ def export_command(
 ) -> None:
     """Write a table for another trainer.
 
-    TABLE is written to the new folder OUTPUT, with a README.md that says how to load it, in one of these formats:
+    Write TABLE to the new folder OUTPUT, with a README.md that says how to load it, in one of these formats:
 
     \b
     triplet, n-tuple,  Parquet for sentence-transformers,
@@ -68,20 +68,20 @@ def export_command(
     tevatron,          Tevatron 2, colpali-engine, NeMo
     colpali, nemo        Automodel: ids and a corpus; queries
                          of the latter two are captions
-    ms-swift, vlm2vec  a line or row a pair; pictures by path
-    negclip            NegCLIP's TSV, of both directions
-    pylate,            texts alone
+    ms-swift, vlm2vec  a row per pair; pictures by path
+    negclip            NegCLIP's TSV, both directions
+    pylate,            texts only
     flagembedding
-    trec               runs of both directions, with scores
+    trec               runs, both directions, with scores
     aoq                the 2020 code's lists, both directions
 
-    Captions are written as texts, images as pictures: those that `aoq prepare` read for DATA (if they were packed, give
-    --pack), or the files below --image-root whose names are the images' ids, with or without an ending. Captions and
-    ids come from the experiment, from a dataset folder (--data), or from text files. Rows of one set are named by
-    --image-ids, --image-texts or --image-root.
+    Captions are written as texts, images as pictures: those that `aoq prepare` read for --data (if they were packed,
+    give --pack), or the files below --image-root whose names are the images' ids, with or without an extension.
+    Captions and ids come from the experiment, from a dataset folder (--data), or from text files. --image-ids,
+    --image-texts or --image-root name the rows of one set.
 
-    Where a format's rows are of one length, anchors with fewer negatives than --num-negatives are left out. A table
-    keeps the lowest score of an anchor's positives alone, so the scores of several (--scores; pylate) need --vectors.
+    In formats with rows of one length, anchors with fewer negatives than --num-negatives are left out. A table keeps
+    only the lowest score of an anchor's positives, so the scores of several (--scores; pylate) need --vectors.
     """
     from aoq.pipeline.tables.exchange.export import Content, export_table
     from aoq.pipeline.tables.exchange.formats import find_format
@@ -91,7 +91,7 @@ def export_command(
     if form.directions != "one" and options["direction"] is not None:
         raise click.UsageError(f"{name} has both directions; leave out --direction")
     if form.directions == "one" and options["direction"] is None and not is_one_set:
-        raise click.UsageError("say whose lists: --direction i2t (of images) or t2i (of captions)")
+        raise click.UsageError("choose --direction i2t (lists of images) or t2i (lists of captions)")
     if options["scores"] and form.scores in ("never", "of negatives"):
         raise click.UsageError(f"{name} has no place for positives' scores; leave out --scores")
     if vectors and not (options["scores"] or form.scores == "always"):
@@ -99,28 +99,28 @@ def export_command(
     table.files.require_either(**{"caption-root": caption_root})
     if table.files.data is not None and is_one_set:
         instead = "give --image-texts, --image-ids or --image-root instead"
-        raise click.UsageError(f"--data has images and captions, and the table is of one set; {instead}")
+        raise click.UsageError(f"--data has images and captions, and the table has one set; {instead}")
     captions, image_ids, caption_ids = table.names
     texts = None if image_texts is None else read_lines(image_texts)
     pictures: Any = table.files.image_root
     teacher = manifest.get("teacher")
     divided = (teacher.get("normalised") if isinstance(teacher, dict) else None) or False
-    with made_whole(output) as made, show_progress("exporting") as report:
+    with made_whole(output) as folder, show_progress("exporting") as report:
         if pictures is None and texts is None and form.images in ("path", "lookup"):
-            pictures = table.photographs(made.parent / "pictures" if pack else None)
+            pictures = table.photographs(folder.parent / "pictures" if pack else None)
         written = export_table(
             table.folder,
-            made,
+            folder,
             images=Content(image_ids, texts, pictures),
             captions=Content(caption_ids, captions, caption_root),
             packed=pack,
-            vectors=open_sides(*vectors, made.parent, normalise=divided) if vectors else None,
+            vectors=open_sides(*vectors, folder.parent, normalise=divided) if vectors else None,
             view=table.read_view(view),
             progress=lambda done, total, part: report(done, total, f"anchors, {part}"),
             **options,
         )
     for part, (rows, left_out) in written.items():
-        reason = "without a positive or with too few negatives (--num-negatives asks for fewer)"
+        reason = "without a positive or with too few negatives (lower --num-negatives to keep more)"
         rest = f"; left out: {counted(left_out, 'anchor')} {reason}" if left_out else ""
         echo(f"{part}: {counted(rows, 'row')}{rest}")
     echo(f"{output}: {output / 'README.md'} has the lines that load it")
@@ -131,51 +131,51 @@ def export_command(
 @click.argument("output", type=PATH)
 @pairing_options
 @row_options("data", "split", "image_ids", "caption_ids")
-@click.option("--vectors", nargs=2, metavar="IMAGES CAPTIONS", help="To score every pair exactly, as `aoq mine` does.")
+@click.option("--vectors", nargs=2, metavar="IMAGES CAPTIONS", help="Vectors to score every pair exactly.")
 @normalise
 def import_table_command(
     source: Path, output: Path, files: RowFiles, vectors: tuple[str, str] | None, normalise: bool, **pairing: Any
 ) -> None:
-    """Make a table of others' lists.
+    """Make a table from others' lists.
 
-    SOURCE is the file of the images' lists: i2t_NAME.npy of AOQ's official code, or a TREC run with a name that begins
-    with i2t. The captions' lists lie beside it, with t2i in place of i2t. Runs and --pairs name rows by number, or by
-    the ids that --image-ids (or --data) and --caption-ids give; the two options also keep ids beside the lists.
+    SOURCE is the file of the images' lists: i2t_NAME.npy of AOQ's official code, or a TREC run whose name begins with
+    i2t. The captions' lists lie beside it, with t2i instead of i2t. Runs and --pairs name rows by number, or by the ids
+    in --image-ids (or --data) and --caption-ids; the two options also keep ids beside the lists.
 
-    Own positives are taken out. With --vectors, scores are exact and lists are sorted by them. Without, scores are
+    Each anchor's own positives are removed. With --vectors, scores are exact and sort the lists. Without, scores are
     those of the run, and lists of the official code have none.
     """
     from aoq.pipeline.tables.exchange.bare_lists import find_list_files, import_lists, open_lists_alone
 
     require_true_pairs(pairing, **{"--data FOLDER": files.data})
     if normalise and not vectors:
-        raise click.UsageError("--normalise is about --vectors; give them, or leave it out")
+        raise click.UsageError("--normalise needs --vectors; give them, or leave it out")
     lists, per_image = find_list_files(source), pairing["per_image"]
     split = None if files.data is None else open_split(files.data, files.split)
     _, image_ids, caption_ids = files.read(split)
-    named = {"image": image_ids, "caption": caption_ids}
-    images, captions = (Known(noun, None if ids is None else len(ids), ids) for noun, ids in named.items())
+    ids_by_noun = {"image": image_ids, "caption": caption_ids}
+    images, captions = (Known(noun, None if ids is None else len(ids), ids) for noun, ids in ids_by_noun.items())
     pairs: Integer[np.ndarray, "*shape"] | None = None if split is None else split.image_of
     if pairing["pairs"] is not None:
         pairs = read_pair_file(pairing["pairs"], images, captions, pairing["min_grade"])
     if captions.count is None:
         count = len(pairs) if pairs is not None and pairs.ndim == 1 else (images.count or 0) * (per_image or 0)
         captions = replace(captions, count=count or None)
-    # All that is known of the teacher is its lists.
+    # Only the teacher's lists are known.
     teacher: dict[str, Any] = {"lists_sha256": {direction: file_sha256(path) for direction, path in lists.items()}}
     if vectors:
         hashes = (VectorFile.of(file).sha256 for file in vectors)
         teacher |= {"vectors_sha256": dict(zip(TWO_SIDES, hashes, strict=True)), "normalised": normalise}
     dataset = {} if files.data is None else {"dataset": split_fingerprint(files.data, files.split)}
-    with made_whole(output) as made:
+    with made_whole(output) as folder:
         raw = open_lists_alone(lists, images, captions)
         if pairs is None:
             pairs = pair_in_order(len(raw["i2t"][1]), len(raw["t2i"][1]), per_image)
-        opened = open_sides(*vectors, made.parent, normalise=normalise) if vectors else None
+        opened = open_sides(*vectors, folder.parent, normalise=normalise) if vectors else None
         provenance = {**dataset, "teacher": teacher, "tool": "aoq", "tool_version": version("aoq")}
-        manifest = import_lists(raw, pairs, opened, provenance=provenance, output=made)
+        manifest = import_lists(raw, pairs, opened, provenance=provenance, output=folder)
         ids = {"images": image_ids if files.image_ids else None, "captions": caption_ids}
-        write_ids(made, {side: own for side, own in ids.items() if own is not None})
+        write_ids(folder, {side: own for side, own in ids.items() if own is not None})
     for direction, about in manifest["directions"].items():
         line = f"{direction}: {about['anchors']} lists of {about['h']}, {SCORES_ARE[about['scores']]}"
         if own := about["own_positives_left_out"]:
@@ -187,16 +187,16 @@ def import_table_command(
 
 
 @click.command("publish")
-@click.option("--view", type=PATH, help="A view made by `aoq screen`, to go along.")
+@click.option("--view", type=PATH, help="A view made by `aoq screen`, published with the table.")
 @row_options("data", "split", "image_ids", "caption_ids")
-@click.option("--license", "licence", help="For the data card, as the hub names it: cc-by-4.0, mit, …")
+@click.option("--license", "licence", help="License for the data card, as the hub names it: cc-by-4.0, mit, …")
 @takes_tables("table")
 @click.argument("output", type=PATH)
 def publish_command(table: NamedTable, output: Path, view: Path | None, licence: str | None) -> None:
     """Write a table with a data card.
 
-    TABLE is audited and written to the new folder OUTPUT, with flags (--view), ids and a README.md as the Hugging Face
-    hub wants it; without pictures and texts. OUTPUT is a table, for all commands.
+    Audit TABLE and write it to the new folder OUTPUT, with flags (--view), ids and a README.md for the Hugging Face
+    hub, without pictures and texts. OUTPUT is a table that all commands take.
 
     \b
     hf upload YOU/NAME OUTPUT --repo-type dataset
@@ -206,7 +206,7 @@ def publish_command(table: NamedTable, output: Path, view: Path | None, licence:
     table.files.require_either()
     _, image_ids, caption_ids = table.names
     ids = {side: own for side, own in (("images", image_ids), ("captions", caption_ids)) if own is not None}
-    with made_whole(output) as made:
-        written = publish_table(table.folder, made, view=view, ids=ids, licence=licence)
+    with made_whole(output) as folder:
+        written = publish_table(table.folder, folder, view=view, ids=ids, licence=licence)
     echo(f"{output}: {', '.join(written)}")
     echo_next(f"hf upload YOU/NAME {shlex.quote(str(output))} --repo-type dataset")

@@ -25,9 +25,7 @@ from aoq.pipeline.tables.files import read_manifest
 @click.command("gc")
 @click.option("--delete", is_flag=True, help="Delete what is listed; without --delete nothing is touched.")
 @click.option("--unfinished", is_flag=True, help="Include interrupted work; its run would start again.")
-@click.option(
-    "--run", "dropped", multiple=True, help="A folder of runs/ whose links keep nothing; --delete removes it."
-)
+@click.option("--run", "dropped", multiple=True, help="A folder of runs/ whose links are ignored; --delete removes it.")
 @roots_as_typed
 @as_json
 def gc_command(
@@ -35,16 +33,16 @@ def gc_command(
 ) -> None:
     """List or delete unused artefacts.
 
-    Artefacts of the experiments in configs/, and those that links in runs/ lead to, are kept, with the indexes that
-    their tables were searched by. Interrupted work is that of stages, and what killed commands left as .OUTPUT.work in
-    the current directory or in the cache.
+    Keeps the artefacts of experiments in configs/ and those that links in runs/ lead to, with the search indexes of
+    their tables. Interrupted work is that of stages, and what killed commands left as .OUTPUT.work in the current
+    directory or in the cache.
     """
     root, runs = configured_path("artifact_root", artifact_root), runs_root(artifact_root)
-    folders_of_runs = {path.name: path for path in runs.glob("*")}
-    if absent := [name for name in dropped if name not in folders_of_runs]:
-        raise ValueError(f"there is no run {absent[0]!r} in {runs}; there are {sorted(folders_of_runs)}.")
-    kept = [path for name, path in folders_of_runs.items() if name not in dropped]
-    needed = _needed(root, configured_path("data_root", data_root), kept)
+    run_folders = {path.name: path for path in runs.glob("*")}
+    if absent := [name for name in dropped if name not in run_folders]:
+        raise ValueError(f"there is no run {absent[0]!r} in {runs}; its runs are {sorted(run_folders)}.")
+    kept_runs = [path for name, path in run_folders.items() if name not in dropped]
+    needed = _needed(root, configured_path("data_root", data_root), kept_runs)
     artefacts = sorted(path.parent for path in root.glob(f"*/[!.]*/{MANIFEST_FILE}"))
     locked = (lock.with_name(lock.stem[1:]) for lock in sorted(root.glob("*/.*.lock")))
     half_deleted = [path for path in locked if path.is_dir() and path not in artefacts]  # by an `aoq gc` killed
@@ -52,19 +50,19 @@ def gc_command(
     if unfinished:
         scratch = scratch_in(Path.cwd(), configured_path("cache_root"), *runs.glob("*"))
         interrupted = [*sorted(root.glob("*/.*.work")), *scratch]
-    for link in (link for name in dropped if delete for link in folders_of_runs[name].glob("*")):
+    for link in (link for name in dropped if delete for link in run_folders[name].glob("*")):
         if link.is_symlink():
             link.unlink()
     folders: list[dict[str, Any]] = []
     for path in (*unneeded, *interrupted):
-        about = {"path": str(path), "finished": path in unneeded, "bytes": _size(path)}
+        about = {"path": str(path), "finished": path in unneeded, "bytes": _folder_bytes(path)}
         folders.append({**about, "state": "there" if not delete else "deleted" if _delete(path) else "in use"})
     if as_json:
         echo_json({"artefacts": len(artefacts), "unneeded": folders})
         return
     for one in folders:
         if one["state"] == "in use":
-            echo(f"{one['path']} is being worked on; left alone")
+            echo(f"{one['path']} is in use; left alone")
         else:
             echo(f"{'deleted ' if delete else ''}{one['path']}  {decimal(one['bytes'])}")
     free = [one for one in folders if one["state"] != "in use"]
@@ -80,8 +78,8 @@ def gc_command(
     echo(f"{count}, {decimal(sum(one['bytes'] for one in free))} {outcome}")
 
 
-def _size(folder: Path) -> int:
-    """Count the bytes below a folder, from which a run may remove files meanwhile."""
+def _folder_bytes(folder: Path) -> int:
+    """Count the bytes below a folder; a run may remove files from it meanwhile."""
     size = 0
     for place, _, names in os.walk(folder):
         for name in names:
@@ -91,7 +89,7 @@ def _size(folder: Path) -> int:
 
 
 def _delete(path: Path) -> bool:
-    """Delete an artefact, a work directory or scratch; return False if a run holds its lock."""
+    """Delete an artefact, work directory or scratch folder; return False if a run holds its lock."""
     if (path / LOCK).exists():
         return reclaim(path)
     lock = path.with_name(f".{path.name.removeprefix('.').removesuffix('.work')}.lock")
@@ -109,7 +107,7 @@ def _delete(path: Path) -> bool:
 def _needed(root: Path, data_root: Path, runs: Iterable[Path]) -> set[Path]:
     needed: set[Path] = set()
     for name in names_in():
-        with suppress(ValueError, OSError):  # without its data nothing was made from it, unless a link leads there
+        with suppress(ValueError, OSError):  # without its data only links lead to its artefacts
             chain = plan(name, data_root=data_root, artifact_root=root)
             needed |= {artifact.path for artifact in all_stages(chain).values()}
     links = (link for run in runs for link in run.glob("*") if link.is_symlink())
@@ -123,7 +121,7 @@ def _needed(root: Path, data_root: Path, runs: Iterable[Path]) -> set[Path]:
 
 
 def _indexes(root: Path, needed: Iterable[Path]) -> set[Path]:
-    """Find the indexes that searched the needed tables; all of them while one is searching a table."""
+    """Find the indexes of the needed tables, or all indexes while a table is being searched."""
     if any(root.glob(f"hard_negatives/.*.work/{UNITS}/index-*.unit")):
         return set(root.glob("index/*"))
     tables = (

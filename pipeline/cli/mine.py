@@ -28,7 +28,7 @@ from aoq.pipeline.cli.vector_options import (
 )
 from aoq.pipeline.console import show_progress
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.extras import is_of_hub
+from aoq.pipeline.extras import is_hub_name
 from aoq.pipeline.files import digest, file_sha256, scratch_beside
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.settings import configured_engine, configured_path
@@ -39,10 +39,10 @@ from aoq.pipeline.tables.writing import write_ids
 from aoq.pipeline.vector_files import VECTOR_READERS, VectorFile
 from aoq.pipeline.vectors import fetch_source, is_address, read_vectors
 
-OF_THE_JOB = ("normalise", "per_image", "min_grade", "h_captions", "h_images", "metric", "search", "sides")
-"""Options that decide whether the lists of an interrupted run can be used."""
+JOB_OPTIONS = ("normalise", "per_image", "min_grade", "h_captions", "h_images", "metric", "search", "sides")
+"""Options that must be the same to resume an interrupted run."""
 HEAD = 8
-"""Rows that differ in these first numbers are no copies."""
+"""Rows whose first HEAD numbers differ are not copies."""
 logger = logging.getLogger(__name__)
 
 
@@ -52,28 +52,28 @@ logger = logging.getLogger(__name__)
 @click.argument("output", type=PATH)
 @mining_options
 @click.option("--sides", nargs=2, metavar="NAME NAME", help="Names of the two sides, if not images and captions.")
-@cluster_options("Who mines. With ray, --threads (0: one) and --memory-mb are for one unit, and many run at a time.")
+@cluster_options("Where to mine: this process or Ray. With ray, --threads (0: one) and --memory-mb are per unit.")
 def mine_command(
     images: str, captions: tuple[str, ...], output: Path, threads: int, backend: str, ray_address: str, **options: Any
 ) -> None:
     """Mine a table from your vectors.
 
-    The hardest negatives of each image among CAPTIONS, and of each caption among IMAGES, are written to the new folder
+    Write the hardest negatives of each image among CAPTIONS, and of each caption among IMAGES, to the new folder
     OUTPUT. IMAGES alone are one set: each is searched among the others, and pairs count both ways.
 
-    IMAGES and CAPTIONS are matrices with a vector a row: .npy, .npz, .safetensors, .parquet, .arrow or .feather
-    files, folders of such parts or of datasets' save_to_disk, or data sets of the hub, hf:OWNER/NAME@SPLIT; FILE::NAME
-    for one tensor or column of several. A FILE may be an address: s3://bucket/images.npy is copied once into [paths]
-    cache_root of luigi.cfg, by each node of a cluster too. Ids are kept beside the lists; exports name rows by them.
+    IMAGES and CAPTIONS are matrices with one vector per row: .npy, .npz, .safetensors, .parquet, .arrow or .feather
+    files, folders of such parts or of datasets' save_to_disk, or data sets on the hub, hf:OWNER/NAME@SPLIT. FILE::NAME
+    names one tensor or column of several. A FILE may be an address: s3://bucket/images.npy is copied once into [paths]
+    cache_root of luigi.cfg, on each node of a cluster. Ids are kept beside the lists; exports name rows by them.
 
     An approximate search keeps its indexes below [paths] artifact_root of luigi.cfg, by default ./artifacts.
 
-    Give the same command again to resume a run that was cut short.
+    Run the same command again to resume an interrupted run.
     """
     if len(captions) > 1:
         raise click.UsageError(f"give IMAGES, CAPTIONS and OUTPUT; {' '.join(captions[1:])} is one too many")
-    if not captions and (output.suffix in VECTOR_READERS or is_of_hub(str(output))):
-        raise click.UsageError(f"OUTPUT is missing after {output}: it is the folder to be, and the last argument")
+    if not captions and (output.suffix in VECTOR_READERS or is_hub_name(str(output))):
+        raise click.UsageError(f"OUTPUT is missing after {output}: it is the new folder, and the last argument")
     if not captions and options["sides"]:
         raise click.UsageError("--sides names two sides, and IMAGES alone are one set; leave it out")
     require_pairing(options, one_set=not captions)
@@ -82,7 +82,7 @@ def mine_command(
     with scratch_beside(output, keep=lambda build: any(build.glob("shards/*.unit"))) as build:
         if output.exists():
             raise ValueError(f"{output} exists already; remove it or choose another folder.")
-        _mine(dict(zip(TWO_SIDES, (images, *captions), strict=False)), build, engine, options)
+        _mine_files(dict(zip(TWO_SIDES, (images, *captions), strict=False)), build, engine, options)
         os.replace(build / "table", output)
     for direction, about in read_manifest(output)["directions"].items():
         echo(f"{direction}: {about['anchors']} lists of {about['h']}, {describe_guarantee(about)}")
@@ -93,7 +93,7 @@ def mine_command(
     echo_next(shlex.join(["aoq", "inspect", str(output), "--image", "0"]), shlex.join(["aoq", "stats", str(output)]))
 
 
-def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mapping[str, Any]) -> None:
+def _mine_files(files: Mapping[str, str], build: Path, engine: Engine, options: Mapping[str, Any]) -> None:
     copies = {side: fetch_source(file, configured_path("cache_root")) for side, file in files.items()}
     opened, converted = {side: VectorFile.of(copy) for side, copy in copies.items()}, build / "vectors"
     converted.mkdir(exist_ok=True)
@@ -101,7 +101,7 @@ def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mappin
         hashing = {side: pool.submit(getattr, one, "sha256") for side, one in opened.items()}
         read = partial(pool.submit, partial(read_vectors, normalise=has_unit_norms(options)))
         reading = {side: read(one.open(), copies[side], converted / f"{side}.npy") for side, one in opened.items()}
-        # Loading torch takes longer than the threads.
+        # The threads work while torch is loaded.
         import torch
 
         from aoq.pipeline.mining.mine import mine
@@ -119,9 +119,9 @@ def _mine(files: Mapping[str, str], build: Path, engine: Engine, options: Mappin
     labelled = [file for file in (*options["labels"], options["identity"]) if file is not None]
     if not labelled and (copies_of_others := _count_copies(problem.images)):
         remedy = "--labels FILE pairs them" if problem.one_set else "--identity FILE says which are the same photograph"
-        logger.warning("%d rows of IMAGES equal earlier ones bit by bit; %s", copies_of_others, remedy)
+        logger.warning("%d rows of IMAGES equal earlier rows bit by bit; %s", copies_of_others, remedy)
     shape = {
-        **{key: options[key] for key in OF_THE_JOB},
+        **{key: options[key] for key in JOB_OPTIONS},
         "labels": [file_sha256(file) for file in labelled],
         "ids": {side: digest(names) for side, names in ids.items()},
     }
@@ -158,7 +158,7 @@ def _count_copies(vectors: np.ndarray) -> int:
 
 
 def _require_own_rows(problem: Problem) -> None:
-    """Refuse rows that would be their own negatives: with the same vectors on both sides each is paired with itself."""
+    """Refuse rows that would be their own negatives: with the same vectors on both sides, each must be its own pair."""
     paired = problem.positives[problem.positives[:, 0] == problem.positives[:, 1], 0]
     if len(alone := np.setdiff1d(np.arange(len(problem.images)), paired)):
         raise ValueError(

@@ -20,8 +20,8 @@ STAGES = (
 )
 
 
-class Completed(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 alone
-    """A text that the shell completes to one of these names, or to a file."""
+class Completed(click.ParamType):  # type: ignore[type-arg]  # generic only since click 8.4
+    """Text that the shell completes to one of these names, or to a file."""
 
     name = "text"
 
@@ -50,7 +50,7 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 override = click.option(
     "--override", default="", help="Changes to the experiment, such as: seed=1, second_round.epochs=4"
 )
-split = with_default("--split", default="train", help="Which of its splits.")
+split = with_default("--split", default="train", help="The split to read.")
 threads = with_default("--threads", default=0, type=click.IntRange(min=0), help="0: as many as this process may use.")
 
 
@@ -59,44 +59,44 @@ def together(*options: Decorator) -> Decorator:
     return lambda command: reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
-def _configured(_: click.Context, option: click.Parameter, chosen: str) -> Path:
+def _configured_root(_: click.Context, option: click.Parameter, chosen: str) -> Path:
     from aoq.pipeline.settings import configured_path  # loads Luigi, which help does not need
 
     return configured_path(str(option.name), chosen)
 
 
 def _root_options(**more: Any) -> Decorator:
-    abouts = {"--data-root": "The folder of dataset folders", "--artifact-root": "Where artefacts are kept"}
+    abouts = {"--data-root": "The folder of dataset folders", "--artifact-root": "The folder of artefacts"}
     help_ = "{}; default: [paths] in luigi.cfg."
     return together(
         *(click.option(name, default="", help=help_.format(about), **more) for name, about in abouts.items())
     )
 
 
-roots = _root_options(callback=_configured)
-"""Two folders; by default those in [paths] of luigi.cfg."""
+roots = _root_options(callback=_configured_root)
+"""The options --data-root and --artifact-root, as absolute paths."""
 roots_as_typed = _root_options()
 
 
-def cluster_options(who: str) -> Decorator:
-    """Take --backend, where the work is done, and --ray-address."""
+def cluster_options(where: str) -> Decorator:
+    """Take --backend, whose help is `where`, and --ray-address."""
     return together(
-        with_default("--backend", default="inprocess", type=click.Choice(["inprocess", "ray"]), help=who),
+        with_default("--backend", default="inprocess", type=click.Choice(["inprocess", "ray"]), help=where),
         click.option("--ray-address", default="", help="HOST:PORT of a Ray cluster, or auto; default: start Ray here."),
     )
 
 
 def with_override(experiment: str, override: str) -> tuple[str, str]:
-    """Split an experiment like "demo@seed=1" into its name and its override, which may also be an option."""
+    """Split an experiment like "demo@seed=1" into name and override; without @, return the option's override."""
     name, _, change = experiment.partition("@")
     if not change or Path(experiment).exists():
         return experiment, override
     if override:
-        raise click.UsageError(f"{experiment} has changes after @, and --override gives more; put all into one place.")
+        raise click.UsageError(f"{experiment} has changes after @, and --override adds some; put all into one place.")
     return name, change
 
 
 def table_folder(named: str) -> Path | None:
-    """Return the folder with that name, or its `table`, if a table is there."""
+    """Return the folder of that name or its subfolder `table`, if it holds a table."""
     folders = (Path(named), Path(named) / "table")
     return next((folder for folder in folders if (folder / "manifest.json").is_file()), None)

@@ -1,4 +1,4 @@
-"""Printing. Text of unknown origin is escaped: the terminal obeys none of it, and rich reads none of it as markup."""
+"""Printing: text of unknown origin is escaped, so it neither controls the terminal nor counts as rich's markup."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from rich.text import Text
 from aoq.pipeline.console import visible
 
 SHORT_ROUNDS = {"one": "first_round", "two": "second_round"}
-"""Short names of the trainings; other stages go by their own names."""
+"""Short names of the trainings; other stages have none."""
 WIDE = 10_000
-"""Columns in which every table fits."""
+"""Width of a terminal on which every table fits, in columns."""
 _console = partial(rich.console.Console, highlight=False, markup=False, emoji=False)
 
 
@@ -31,23 +31,23 @@ def echo(text: object, *, err: bool = False) -> None:
 
 
 def echo_json(content: Any) -> None:
-    """Print JSON in ASCII, so that whatever shows it keeps it valid."""
+    """Print JSON in ASCII, which stays valid in any terminal's encoding."""
     click.echo(json.dumps(content, indent=1).replace("\x7f", r"\u007f"))
 
 
 def echo_next(*commands: str) -> None:
-    """Suggest on stderr what to run next: one of these commands."""
+    """Suggest on stderr to run one of these commands next."""
     for number, command in enumerate(commands):
         echo(f"{'  or:' if number else 'next:'} {command}", err=True)
 
 
 def is_typed(option: str) -> bool:
-    """Return whether the user has given the option to the current command."""
+    """Return whether the user typed the option of the current command."""
     return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
 def command_line(*words: str) -> str:
-    """Return a command line, with the --override and the folders that the current command was given."""
+    """Return a command line with the --override and the folders that the user typed."""
     options = click.get_current_context().params
     typed = [name for name in ("override", "data_root", "artifact_root") if options.get(name) and is_typed(name)]
     named = {f"--{name.replace('_', '-')}": str(options[name]) for name in typed}
@@ -55,7 +55,7 @@ def command_line(*words: str) -> str:
 
 
 def to_make(stage: str, experiment: str = "") -> str:
-    """Return the command that makes a stage; by default of the experiment that the current command was given."""
+    """Return the command that makes a stage, by default for the current command's experiment."""
     experiment = experiment or str(click.get_current_context().params["experiment"])
     if stage == "evaluation":
         return command_line("aoq", "evaluate", experiment)
@@ -65,7 +65,7 @@ def to_make(stage: str, experiment: str = "") -> str:
 
 
 def counted(count: int, one: str, many: str = "") -> str:
-    """A number with its noun.
+    """Return a number with its noun.
 
     >>> counted(1, "error"), counted(2, "error")
     ('1 error', '2 errors')
@@ -74,13 +74,13 @@ def counted(count: int, one: str, many: str = "") -> str:
 
 
 def styled(*parts: str | tuple[str, str]) -> Text:
-    """A line of parts, each a text or a text with its style."""
+    """Return a line of parts, each a text or a text with its style."""
     pairs = ((part, "") if isinstance(part, str) else part for part in parts)
     return Text.assemble(*((visible(text), style) for text, style in pairs))
 
 
 def say(*parts: str | tuple[str, str], style: str = "") -> None:
-    """Print a line of parts, as long as it is."""
+    """Print a line of parts, without breaking it."""
     _console().print(styled(*parts), style=style, soft_wrap=True)
 
 
@@ -92,9 +92,9 @@ def show_rows(
     right: Collection[str] = (),
     width: int | None = None,
 ) -> None:
-    """Print a table; if it is too wide, its columns move together, then the widest ones wrap.
+    """Print a table; if it is too wide, narrow the gaps, then wrap the widest columns.
 
-    The columns in `right` are aligned to the right. Empty columns, and headers that are all empty, are not shown.
+    Columns in `right` are aligned to the right. Empty columns and empty header rows are left out.
     """
     rows = list(rows)
     shown = [any(column) for column in zip(*rows, strict=True)] or [True] * len(headers)

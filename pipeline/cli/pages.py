@@ -28,8 +28,8 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 def report_command(runs: tuple[str, ...], output: Path, **folders: Path) -> None:
     """Write one HTML page about runs.
 
-    Each is an experiment, with an override after @ if need be, as in demo@seed=1; its control is taken along. Nothing
-    is trained for the page: `aoq evaluate EXPERIMENT` makes what is missing.
+    Each run is an experiment, with an optional override after @, as in demo@seed=1; the page includes its control.
+    Nothing is trained for the page: `aoq evaluate EXPERIMENT` makes what is missing.
     """
     planned = plan_report(SEPARATOR.join(runs), **folders)
     if not output.parent.is_dir():
@@ -50,9 +50,9 @@ def report_command(runs: tuple[str, ...], output: Path, **folders: Path) -> None
     "--matches",
     default="matches.csv",
     type=FILE,
-    help="Where marked pairs are kept: .csv, .parquet or .json, as [screen] positives reads it.",
+    help="File of marked pairs: .csv, .parquet or .json, as [screen] positives reads it.",
 )
-@click.option("--marker", help="Who marks; default: the user's name.")
+@click.option("--marker", help="The marker's name; default: the user's.")
 @row_options("data", "split", "texts", "image_ids", "caption_ids", "image_root")
 @own_view
 @roots
@@ -67,13 +67,13 @@ def browse_command(
 ) -> None:
     """Browse tables and evaluations.
 
-    Each TABLE is an experiment, with an override after @ if need be, as in "demo@seed=1". Or each is a table's folder,
-    all of the same rows; --texts, --image-ids and --image-root, or --data, say what the rows are. The pages are served
+    Each TABLE is an experiment, with an optional override after @, as in "demo@seed=1". Or each is a table's folder,
+    all with the same rows; --texts, --image-ids and --image-root, or --data, describe the rows. The pages are served
     to browsers on this machine, until Ctrl-C.
 
-    Start with hubs, the most confused and suspects. Search captions, see what an image or a caption is confused with
-    and whose negative it is, and compare tables and models. Mark which negatives match after all and which do not:
-    `[screen] positives` and `aoq screen --positives` read the file of matches, `--judgements` that of all marks.
+    Start with hubs, the most confused pairs and suspects. Search captions, see what an image or caption is confused
+    with and which anchors list it, and compare tables and models. Mark negatives that match and those that do not:
+    `[screen] positives` and `aoq screen --positives` read the file of matches, `--judgements` reads all marks.
     """
     import_extra("flask", "browse", "aoq browse")
     from aoq.pipeline.browse.app import open_server
@@ -95,11 +95,11 @@ def browse_command(
         chains = [plan(experiment, override=override, **folders) for experiment, override in members]
         source = open_runs(list(zip(runs, chains, strict=True)))
     rows = source.train.split if source.train else None
-    marker = marker or os.environ.get("USER", "me")  # which containers may lack
+    marker = marker or os.environ.get("USER", "me")  # containers may lack USER
     marks = Marks(matches, len(rows.ids), len(rows.captions), marker) if rows else None
     server = open_server(source, marks, port)
     echo(f"http://127.0.0.1:{server.port}/   Ctrl-C ends it")
     if marks is not None:
         known = f"{marks.known.path} ({len(marks.known.content)} so far)"
         echo(f"true matches are marked in {known}, all marks in {marks.judged.path}")
-    HTTPServer.serve_forever(server)  # werkzeug's own would end without a word
+    HTTPServer.serve_forever(server)  # werkzeug's own swallows Ctrl-C

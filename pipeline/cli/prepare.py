@@ -1,4 +1,4 @@
-"""`aoq prepare`, `embed` and `data`: make a dataset folder of photographs, embed, check and annotate it."""
+"""`aoq prepare`, `embed` and `data`: make a dataset folder from photographs; embed, check and annotate it."""
 
 from __future__ import annotations
 
@@ -24,39 +24,42 @@ _test_split = with_default("--split", default="testall", help="The split with CO
 @click.command("prepare")
 @click.argument("source")
 @click.argument("folder", type=PATH)
-@click.option("--images", help="Where image paths start; default: SOURCE's folder.")
+@click.option("--images", help="Folder at which image paths start; default: SOURCE's.")
 @click.option("--image-column", help="The column of images or their paths.")
-@click.option(
-    "--caption-column", "caption_columns", multiple=True, help="A column of captions; may be given several times."
-)
+@click.option("--caption-column", "caption_columns", multiple=True, help="A column of captions; may be repeated.")
 @click.option("--id-column", help="The column of ids; default: paths, or row numbers.")
 @click.option("--split-column", help="The column that says train, dev or test.")
 @click.option("--split-sizes", default="", help="Draw splits: dev=1000,test=1000; train is the rest.")
-@with_default("--seed", default=0, type=click.IntRange(min=0), help="For drawing splits.")
-@with_default("--restval", default="train", type=click.Choice(["train", "drop"]), help="Where COCO's restval goes.")
-@with_default("--extractor", default="efficientnet-lite0", help="The encoder that makes features of an image.")
+@with_default("--seed", default=0, type=click.IntRange(min=0), help="Seed that draws the splits.")
+@with_default(
+    "--restval",
+    default="train",
+    type=click.Choice(["train", "drop"]),
+    help="Add COCO's restval to train, or leave it out.",
+)
+@with_default("--extractor", default="efficientnet-lite0", help="The encoder that makes an image's features.")
 @with_default(
     "--tokens", default="patches", type=click.Choice(["patches", "pooled"]), help="All regions, or one vector."
 )
 @click.option("--skip-broken", is_flag=True, help="Leave out images that cannot be read.")
-@click.option("--pack", is_flag=True, help="Keep the encoded images in the folder, too.")
-@with_default("--thumbnails/--no-thumbnails", default=True, help="Small pictures, for pages.")
+@click.option("--pack", is_flag=True, help="Also keep the image files in the folder.")
+@with_default("--thumbnails/--no-thumbnails", default=True, help="Write small pictures for pages.")
 @with_default("--device", default="auto", help="auto, cpu or cuda.")
 @with_default("--batch-size", default=32, type=POSITIVE, help="Images at a time.")
 @threads
-@cluster_options("Who extracts. With ray, --threads (0: one) is for one unit, and many run at a time.")
+@cluster_options("Where to extract: this process or Ray. With ray, --threads (0: one) is per unit.")
 @click.option("--overwrite", is_flag=True, help="Replace FOLDER, if it was prepared before.")
 def prepare_command(
     source: str, folder: Path, split_sizes: str, batch_size: int, thumbnails: bool, overwrite: bool, **options: Any
 ) -> None:
-    """Make a dataset of photographs.
+    """Make a dataset from photographs.
 
-    SOURCE is a table (.csv, .tsv, .jsonl, .parquet) with a column of images or their paths and one or several of
+    SOURCE is a table (.csv, .tsv, .jsonl, .parquet) with a column of images or their paths and one or more columns of
     captions; Karpathy's dataset_*.json; COCO's captions_*.json, or the folder of them; a Hugging Face data set (a saved
     folder, a folder of Parquet files, or hf:OWNER/NAME); webdataset's .tar shards; or a folder with train_ids.txt and
     train_caps.txt. FOLDER gets features, captions, pairs, boxes and thumbnails, and can be an experiment's [dataset].
 
-    Give the same command again to resume a run that was cut short.
+    Run the same command again to resume an interrupted run.
     """
     from aoq.pipeline.config.dataset import Source
     from aoq.pipeline.prepare.listing import read_sizes
@@ -64,44 +67,39 @@ def prepare_command(
 
     engine = Engine(**{name: options.pop(name) for name in ("device", "threads", "backend", "ray_address")})
     section = Source(path=source, split_sizes=read_sizes(split_sizes), **options)
-    if (above := folder.parent.parent).is_dir():  # so that data/mine needs no data/
+    if (above := folder.parent.parent).is_dir():  # data/mine makes data/ too
         with writing_in(above):
             folder.parent.mkdir(exist_ok=True)
-    with scratch_beside(folder, keep=lambda scratch: _has_features(scratch, folder)) as scratch:
-        made = scratch / folder.name
+    with scratch_beside(folder, keep=lambda one: (one / "work").exists() and (one / folder.name).exists()) as scratch:
+        prepared = scratch / folder.name
         if folder.exists() and not overwrite:
             raise ValueError(f"{folder} exists already; choose another name, or replace it with --overwrite.")
         if folder.exists() and not (folder / PREPARED).is_file():
-            raise ValueError(f"{folder} was not made by aoq prepare, and is not replaced; choose another name.")
+            raise ValueError(f"{folder} was not made by `aoq prepare`, so it is not replaced; choose another name.")
         with show_progress("preparing") as report:
             extractor, splits = prepare_folder(
-                section, made, scratch / "work", engine, thumbnails=thumbnails, batch=batch_size, report=report
+                section, prepared, scratch / "work", engine, thumbnails=thumbnails, batch=batch_size, report=report
             )
-        replace_output(made, folder)
+        replace_output(prepared, folder)
     for name, counts in splits.items():
         echo(f"{name}: {counts['images']:,} images, {counts['captions']:,} captions")
-    echo(f"{folder}: {extractor.tokens} × {extractor.dims} features an image by {extractor.name}")
+    echo(f"{folder}: {extractor.tokens} × {extractor.dims} features per image by {extractor.name}")
     echo_next(shlex.join(["aoq", "data", "check", str(folder)]))
-
-
-def _has_features(scratch: Path, folder: Path) -> bool:
-    """Return whether the next run can resume: the folder is not published yet."""
-    return (scratch / "work").exists() and (scratch / folder.name).exists()
 
 
 @click.command("embed")
 @click.argument("folder", type=PATH)
 @click.argument("output", type=PATH)
-@click.option("--encoder", "name", required=True, help="Such as transformers:openai/clip-vit-base-patch32.")
+@click.option("--encoder", "name", required=True, help="Encoder, such as transformers:openai/clip-vit-base-patch32.")
 @split
 @with_default("--device", default="auto", help="auto, cpu or cuda.")
 @threads
-@cluster_options("Who encodes. With ray, --threads (0: one) is for one unit, and many run at a time.")
+@cluster_options("Where to encode: this process or Ray. With ray, --threads (0: one) is per unit.")
 def embed_command(folder: Path, output: Path, name: str, split: str, **options: Any) -> None:
     """Embed images and captions.
 
     FOLDER is a dataset folder of `aoq prepare`; the new folder OUTPUT gets images.npy and captions.npy: unit vectors
-    by an encoder whose two towers share a space, one row an image or caption, in the folder's order. The encoder is
+    by an encoder whose two towers share a space, one row per image or caption, in the folder's order. The encoder is
     transformers:NAME, open_clip:NAME/TAG or sentence-transformers:NAME; a path works as a name. `aoq mine` takes the
     two files, and
 
@@ -109,29 +107,24 @@ def embed_command(folder: Path, output: Path, name: str, split: str, **options: 
       [teacher]
       encoder = "transformers:NAME"
 
-    does the same inside an experiment, instead of a first round. A run that was cut short resumes.
+    does the same inside an experiment, instead of a first round. An interrupted run resumes.
     """
     from aoq.pipeline.stages.encoding import Encoding, write_encoded
 
     engine, opened = Engine(**options), open_split(folder, split)
     encoding = Encoding(name, folder, split, opened.image_count, opened.image_count, opened.captions)
     engine.torch_device()
-    with scratch_beside(output, keep=lambda scratch: _has_encoded(scratch) and not output.exists()) as scratch:
+    with scratch_beside(output, keep=lambda one: any(one.glob(f"{_BLOCKS}/*.unit")) and not output.exists()) as scratch:
         if output.exists():
             raise ValueError(f"{output} exists already; choose another name.")
-        (made := scratch / output.name).mkdir(exist_ok=True)
+        (embedded := scratch / output.name).mkdir(exist_ok=True)
         with show_progress("embedding") as report:
-            write_encoded(encoding, made, scratch / _BLOCKS, engine, report)
-        replace_output(made, output)
+            write_encoded(encoding, embedded, scratch / _BLOCKS, engine, report)
+        replace_output(embedded, output)
     sizes = f"{opened.image_count:,} images and {opened.caption_count:,} captions"
     echo(f"{output}: {sizes}, {encoding.encoder.images.dims} numbers each, by {name}")
     vectors = (str(output / f"{side}.npy") for side in ("images", "captions"))
     echo_next(f"{shlex.join(['aoq', 'mine', *vectors])} TABLE --pairs PAIRS, or --per-image K")
-
-
-def _has_encoded(scratch: Path) -> bool:
-    """Return whether the next run can resume."""
-    return any(scratch.glob(f"{_BLOCKS}/*.unit"))
 
 
 @click.group("data")
@@ -143,11 +136,10 @@ def data_command() -> None:
 @click.argument("folder", type=PATH)
 @click.option("--full", is_flag=True, help="Also compare files with the hashes that `aoq prepare` recorded.")
 @as_json
-def _check(folder: Path, full: bool, as_json: bool) -> None:
+def _check_folder(folder: Path, full: bool, as_json: bool) -> None:
     """Check every split of a folder.
 
-    Prints what each split of FOLDER holds, then everything that is wrong with it, at once. The exit code is 1 if
-    anything is an error.
+    Print what each split of FOLDER holds, then all of its errors and warnings. The exit code is 1 if there is an error.
     """
     from aoq.pipeline.data.check import examine_folder
     from aoq.pipeline.data.findings import Flaw, total
@@ -171,10 +163,10 @@ def _check(folder: Path, full: bool, as_json: bool) -> None:
 @data_command.command("relevance")
 @click.argument("folder", type=PATH)
 @_test_split
-def _relevance(folder: Path, split: str) -> None:
-    """Add what ECCV Caption and CxC call right.
+def _add_relevance(folder: Path, split: str) -> None:
+    """Add the matches of ECCV Caption and CxC.
 
-    Their matches are written beside a split of FOLDER. Evaluations then measure by them.
+    Write them beside a split of FOLDER. Evaluations then measure by them.
 
     Needs the extra: pip install "aoq[eccv]".
     """
@@ -188,11 +180,10 @@ def _relevance(folder: Path, split: str) -> None:
 @click.argument("folder", type=PATH)
 @click.argument("instances", type=PATH)
 @_test_split
-def _classes(folder: Path, instances: Path, split: str) -> None:
+def _add_classes(folder: Path, instances: Path, split: str) -> None:
     """Add the objects of COCO's images.
 
-    The objects in INSTANCES (COCO's instances_val2014.json) are written beside a split of FOLDER. Evaluations then give
-    PMRP.
+    Write the objects in INSTANCES (COCO's instances_val2014.json) beside a split of FOLDER. Evaluations then give PMRP.
 
     Needs the extra: pip install "aoq[eccv]".
     """

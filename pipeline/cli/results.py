@@ -27,7 +27,7 @@ from aoq.pipeline.stages.study import PlannedStudy, plan_study
 RECALL_COLUMNS = {f"{way}_r{k}": f"{way}@{k}" for way in ("i2t", "t2i") for k in K} | {"rsum": "rsum"}
 MEASURES = ("metrics", "member_metrics", "attention", "relevance", "plausible", "judgements")
 STUDY_WIDTH = 200
-"""Width without a terminal: a study's rows are not folded."""
+"""Width without a terminal, so that a study's rows are not folded."""
 
 
 @click.command("results")
@@ -49,14 +49,13 @@ def results_command(
 ) -> None:
     """Show recalls, with a verdict.
 
-    Shown are EXPERIMENT's rounds on the dev split, or the table of a --study, as far as it is trained. The control is
-    the same student with the same steps on the online loss alone. The verdict is the gain of round two over the
-    control, with the 95 % interval of a bootstrap over the images and a paired test.
+    Show the dev recalls of EXPERIMENT's rounds, or the table of a --study as far as it is trained. The control is the
+    same student with the same steps on the online loss alone. The verdict is the gain of round two over the control,
+    with the 95 % interval of a bootstrap over the images and a paired test.
 
-    An evaluation on another split (or in folds) adds its recalls, the verdict there if the control is evaluated too,
-    and what else is known of the split: how well the student attends, metrics of many right answers, agreement with
-    people (docs/evaluation.md). An ensemble has the recalls of its members and of their mean similarity, on its
-    evaluation split.
+    An evaluation on another split (or in folds) adds its recalls, its verdict if the control is evaluated too, and the
+    split's other metrics: attention, several right answers, agreement with people (docs/evaluation.md). An ensemble
+    has the recalls of its members and of their mean similarity on its evaluation split.
     """
     if bool(experiment) == bool(study):
         raise click.UsageError("name an EXPERIMENT, or a --study.")
@@ -69,8 +68,8 @@ def results_command(
         return
     name, override = with_override(str(experiment), override)
     chain = plan(name, override=override, **folders)
-    made, run = chain.stages.get("evaluation"), Member(chain.asked, chain, "evaluation")
-    evaluation = made.manifest() if made and made.exists() else {}
+    artifact, run = chain.stages.get("evaluation"), Member(chain.asked, chain, "evaluation")
+    evaluation = artifact.manifest() if artifact and artifact.exists() else {}
     control = control_of(run, **folders) if (beside := _split_beside_dev(chain, evaluation)) else None
     elsewhere = evaluated_gain(chain, control.chain) if control else None
     parts = plan_parts(chain)
@@ -85,7 +84,7 @@ def results_command(
         echo_json({**about, "verdict": gain_on_control(chain), **({"parts": apart} if parts else {})})
         return
     figures = RECALL_COLUMNS.values()
-    show_rows(("", *figures, "model", "loss"), _rows(chain, evaluation, beside, control), right=figures)
+    show_rows(("", *figures, "model", "loss"), _recalls(chain, evaluation, beside, control), right=figures)
     if verdicts := "\n".join(filter(None, (gain_on_control(chain), elsewhere))):
         say(f"\n{verdicts}")
     teacher = teacher_of(chain)
@@ -105,7 +104,7 @@ def results_command(
 
 
 def _trainings(chain: Chain) -> Iterator[tuple[str, str, Member]]:
-    """Yield stage, title and training: teacher, control, round two; a student with one refresh less is a `teacher`."""
+    """Yield stage, title and training: teacher (or the student one refresh earlier), control, round two."""
     if (teacher := teacher_of(chain)) is not None:
         yield "first_round" if teacher.stage == "first_round" else "teacher", "teacher", teacher
     experiment = chain.experiment
@@ -116,45 +115,45 @@ def _trainings(chain: Chain) -> Iterator[tuple[str, str, Member]]:
 
 
 def _split_beside_dev(chain: Chain, evaluation: Mapping[str, Any]) -> str:
-    """Name the split, and the folds, of a training's evaluation; return "" if there is none, or if it is dev."""
+    """Name the split and folds of a training's evaluation; return "" if there is none, or if it is dev."""
     options = chain.experiment.evaluation
     if not evaluation or chain.is_ensemble or (options.split == chain.experiment.dataset.dev and options.folds == 1):
         return ""
     return options.split if options.folds == 1 else f"{options.split}, {options.folds} folds"
 
 
-def _rows(chain: Chain, evaluation: Mapping[str, Any], beside: str, control: Member | None) -> Iterator[list[str]]:
-    """Yield the members of an ensemble and their mean similarity; or the rounds on dev, and the last ones `beside`."""
+def _recalls(chain: Chain, evaluation: Mapping[str, Any], beside: str, control: Member | None) -> Iterator[list[str]]:
+    """Yield rows of an ensemble's members and mean similarity; or of the rounds on dev, and the last ones `beside`."""
     experiment, last = chain.experiment, ""
     if chain.is_ensemble:
         for member, metrics in zip(chain.members, evaluation.get("member_metrics", ()), strict=bool(evaluation)):
-            yield _row(member.run, metrics, member.artifact)
-        yield _row(experiment.name, evaluation.get("metrics"), None)
+            yield _recall_row(member.run, metrics, member.artifact)
+        yield _recall_row(experiment.name, evaluation.get("metrics"), None)
         return
     for _, title, training in _trainings(chain):
-        made, dev, last = training.artifact, training.chain.experiment.dataset.dev, title
-        metrics = made.manifest()["metrics"] if made.exists() else None
-        yield _row(title if dev == experiment.dataset.dev else f"{title}, {dev}", metrics, made)
+        artifact, dev, last = training.artifact, training.chain.experiment.dataset.dev, title
+        metrics = artifact.manifest()["metrics"] if artifact.exists() else None
+        yield _recall_row(title if dev == experiment.dataset.dev else f"{title}, {dev}", metrics, artifact)
     if control and control.artifact.exists():
-        yield _row(f"control, {beside}", control.artifact.manifest()["metrics"], chain["control"])
+        yield _recall_row(f"control, {beside}", control.artifact.manifest()["metrics"], chain["control"])
     if beside:
-        yield _row(f"{last}, {beside}", evaluation["metrics"], chain["second_round"])
+        yield _recall_row(f"{last}, {beside}", evaluation["metrics"], chain["second_round"])
 
 
-def _row(title: str, metrics: Mapping[str, float] | None, made: Artifact | None) -> list[str]:
-    """Return a title, the recalls, the model, and the loss that it was trained with or its origin."""
+def _recall_row(title: str, metrics: Mapping[str, float] | None, artifact: Artifact | None) -> list[str]:
+    """Return a title, the recalls, the model, and its loss or its origin."""
     if metrics is None:
         return [f"{title} (missing)", *[""] * len(RECALL_COLUMNS), "", ""]
     model, loss = "ensemble", ""
-    if made is not None:
-        model, training = made.ingredients["model"]["name"], made.ingredients.get("training")
-        loss = "co-teaching" if "co_teaching" in made.ingredients else "imported"
+    if artifact is not None:
+        model, training = artifact.ingredients["model"]["name"], artifact.ingredients.get("training")
+        loss = "co-teaching" if "co_teaching" in artifact.ingredients else "imported"
         loss = training["loss"]["name"] if training else loss
     return [title, *(f"{metrics.get(metric, math.nan):.1f}" for metric in RECALL_COLUMNS), model, loss]
 
 
 def _show_annotations(evaluation: Mapping[str, Any]) -> None:
-    """Print the evaluation's other metrics: attention, many right answers, PMRP, agreement with people."""
+    """Print the evaluation's other metrics: attention, several right answers, PMRP, agreement with people."""
     relevance = evaluation.get("relevance", {})
     measured = {
         "attention": evaluation.get("attention"),
@@ -169,7 +168,7 @@ def _show_annotations(evaluation: Mapping[str, Any]) -> None:
 
 
 def _show_study(planned: PlannedStudy, models: Sequence[str], arms: Sequence[str], *, as_json: bool) -> None:
-    """Print a table for each model, of the named models and arms or all of them; then the next step."""
+    """Print a table per model, with the named models and arms or all of them; then the next step."""
     study = planned.study
     for named, known, option in ((models, study.models, "--model"), (arms, study.arms, "--arm")):
         if unknown := [name for name in named if name not in known]:

@@ -1,4 +1,4 @@
-"""`aoq run`, `study` and `evaluate`: Luigi's tasks, with its exit codes; and `aoq list`: what they take."""
+"""`aoq run`, `study` and `evaluate`: Luigi's tasks, with its exit codes; and `aoq list`: their arguments."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ task_options = together(
     type=ROUND,
     metavar="ROUND",
     help=f"one (the teacher), two (the student), control, or a stage: {', '.join(STAGES)}. "
-    "Default: two, or the last that EXPERIMENT has.",
+    "Default: two, or EXPERIMENT's last stage.",
 )
 @override
 @task_options
@@ -59,11 +59,11 @@ def run_command(
 ) -> None:
     """Make an experiment, or one stage.
 
-    EXPERIMENT is a name that `aoq list` shows, or a .toml file; changes may follow after @, as in demo@seed=1. Stages
-    that are missing are made first. Existing artefacts are kept, so a second run has nothing to do.
+    EXPERIMENT is a name that `aoq list` shows, or a .toml file; changes may follow after @, as in demo@seed=1. Missing
+    stages are made first. Existing artefacts are kept, so a second run has nothing to do.
 
-    Luigi runs the tasks, as `luigi --module tasks SecondRound --experiment EXPERIMENT` does, and the exit code is its
-    own: 0 if everything was made, 30 if a task failed. An interrupted run resumes.
+    Luigi runs the tasks, as `luigi --module tasks SecondRound --experiment EXPERIMENT` does. The exit code is Luigi's:
+    0 if everything was made, 30 if a task failed. An interrupted run resumes.
     """
     name, override = with_override(experiment, override)
     roots = {"data_root": data_root, "artifact_root": artifact_root}
@@ -71,7 +71,7 @@ def run_command(
     stage = stage or ("two" if "second_round" in chain.stages else [*chain.stages][-1])
     stage = SHORT_ROUNDS.get(stage, stage)
     chain.owner(stage)  # refuses a stage that the experiment lacks
-    _make(TASKS[stage](experiment=name, override=override, **roots), **engine)
+    _run(TASKS[stage](experiment=name, override=override, **roots), **engine)
     _suggest_next(experiment, stage, chain)
 
 
@@ -82,11 +82,11 @@ def run_command(
 def evaluate_command(experiment: str, override: str, data_root: str, artifact_root: str, **engine: Any) -> None:
     """Evaluate an experiment's student.
 
-    The metrics are those of its second round, on the split that [evaluation] of EXPERIMENT names; for an ensemble,
-    those of its members together. Stages that are missing are made first, as `aoq run` does.
+    Compute the metrics of its second round, or of an ensemble's members together, on the split that [evaluation] of
+    EXPERIMENT names. Missing stages are made first, as by `aoq run`.
     """
     name, override = with_override(experiment, override)
-    _make(Evaluation(experiment=name, override=override, data_root=data_root, artifact_root=artifact_root), **engine)
+    _run(Evaluation(experiment=name, override=override, data_root=data_root, artifact_root=artifact_root), **engine)
     echo_next(command_line("aoq", "results", experiment))
 
 
@@ -96,17 +96,17 @@ def evaluate_command(experiment: str, override: str, data_root: str, artifact_ro
 def study_command(study: str, data_root: str, artifact_root: str, **engine: Any) -> None:
     """Run a study: arms, models, seeds.
 
-    Every arm of STUDY is trained on every model with every seed, and evaluated; then the tables of it all are made.
-    STUDY is a name that `aoq list studies` shows, or a .toml file.
+    Train and evaluate every arm of STUDY on every model with every seed, then make the study's tables. STUDY is a name
+    that `aoq list studies` shows, or a .toml file.
     """
-    _make(Ablation(study=study, data_root=data_root, artifact_root=artifact_root), **engine)
+    _run(Ablation(study=study, data_root=data_root, artifact_root=artifact_root), **engine)
     echo_next(command_line("aoq", "results", "--study", study))
 
 
-def _make(task: MakingTask, workers: int, **engine: Any) -> None:
-    """Run the task and what it needs; exit with Luigi's code if anything failed."""
+def _run(task: MakingTask, workers: int, **engine: Any) -> None:
+    """Run the task and those that it needs; exit with Luigi's code if one failed."""
     set_engine(**{name: value for name, value in engine.items() if value is not None})
-    luigi.configuration.get_config().set("core", "workers", str(workers))  # where tasks look for it
+    luigi.configuration.get_config().set("core", "workers", str(workers))  # where tasks read it
     ended = luigi.build([task], detailed_summary=True)
     if code := _exit_code(ended.status.name):
         sys.exit(code)
@@ -115,16 +115,16 @@ def _make(task: MakingTask, workers: int, **engine: Any) -> None:
 
 
 def _exit_code(status: str) -> int:
-    """The code of [retcode] in luigi.cfg that `luigi` would end with."""
+    """Return the exit code of `luigi`, from [retcode] in luigi.cfg."""
     codes = retcode()
-    of_status: dict[str, int] = {
+    by_status: dict[str, int] = {
         "FAILED": codes.task_failed,
         "SCHEDULING_FAILED": codes.scheduling_error,
         "FAILED_AND_SCHEDULING_FAILED": max(codes.task_failed, codes.scheduling_error),
         "NOT_RUN": codes.not_run,
         "MISSING_EXT": codes.missing_data,
     }
-    return of_status.get(status, 0)
+    return by_status.get(status, 0)
 
 
 def _suggest_next(experiment: str, stage: str, chain: Chain) -> None:
@@ -148,8 +148,8 @@ def _suggest_next(experiment: str, stage: str, chain: Chain) -> None:
 def list_command(kind: str | None, as_json: bool) -> None:
     """List experiments, studies, stages.
 
-    Listed are those of ./configs and those that aoq brings, or those of one KIND. `aoq list searches` describes the
-    searches that `aoq mine --search` and [mining] take.
+    List the experiments and studies in ./configs and those shipped with aoq, and the stages; or one KIND of these.
+    `aoq list searches` describes the searches that `aoq mine --search` and [mining] take.
     """
     listings = {"experiments": _experiments, "studies": _studies, "stages": _stages, "searches": _searches}
     lists = {name: list(listings[name]()) for name in ([kind] if kind else ["experiments", "studies", "stages"])}
@@ -168,7 +168,7 @@ def _experiments() -> Iterator[dict[str, str]]:
         data, model = "", ""
         try:
             experiment = load_experiment(name)
-        except (ValueError, OSError) as error:  # a broken file hides no other
+        except (ValueError, OSError) as error:  # list the others despite a broken file
             table = str(error)
         else:
             if isinstance(experiment, Experiment):

@@ -12,15 +12,15 @@ from aoq.pipeline.cli.options import PATH, POSITIVE, with_default
 from aoq.pipeline.cli.output import command_line, counted, echo, echo_json, echo_next, say, show_rows
 from aoq.pipeline.cli.table_options import NamedTable, row_options, takes_tables
 from aoq.pipeline.cli.vector_options import open_sides
-from aoq.pipeline.config.screen import OF_VECTORS, RULES, Screen
+from aoq.pipeline.config.screen import RULES, VECTOR_RULES, ScreenSection
 from aoq.pipeline.tables.contents import TableRows
 from aoq.pipeline.tables.screens.view import View, write_view
 from aoq.pipeline.tables.writing import made_whole
 
 
 def _rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add an option for every key of [screen]."""
-    for rule, field in reversed(Screen.model_fields.items()):
+    """Add an option for each rule of [screen]."""
+    for rule, field in reversed(ScreenSection.model_fields.items()):
         if rule == "suspected":  # a key for training
             continue
         annotation = next(iter(get_args(field.annotation)), field.annotation)  # the int of `int | None`
@@ -49,19 +49,19 @@ def screen_command(
 ) -> None:
     """Flag suspected false negatives.
 
-    Give at least one rule, such as --mutual-rank 5. The table stays as it is. The new folder OUTPUT is a view of it:
+    Give at least one rule, such as --mutual-rank 5. The table stays unchanged. The new folder OUTPUT is a view of it:
     flags and a suspicion for every negative. `aoq stats`, `aoq inspect` and `aoq export` take it as --view.
 
-    Rules that need texts or vectors take an experiment's own, or those that are given. To train on a screened table,
+    Rules that need texts or vectors take an experiment's own, or those of the options. To train on a screened table,
     give an experiment a section [screen] with the same rules.
     """
     if all(value is None or value is False for value in rules.values()):
         known = ", ".join(f"--{rule.replace('_', '-')}" for rule in (*RULES, "match_prior"))
         raise ValueError(f"no rule is given; give at least one of {known}, such as --mutual-rank 5.")
-    with made_whole(output) as made:
-        store = table.embeddings() if any(rules[rule] for rule in OF_VECTORS) else None
+    with made_whole(output) as folder:
+        store = table.embeddings() if any(rules[rule] for rule in VECTOR_RULES) else None
         own = {} if store is None else {"images": store.images, "captions": store.captions}
-        (texts, *_), vectors = table.names, own | open_sides(images, captions, made.parent)
+        (texts, *_), vectors = table.names, own | open_sides(images, captions, folder.parent)
         view = table.read().screen(texts=texts, **vectors, **rules).view
         counts = view.manifest["directions"].values()
         if not allow_empty and any(one["listed"] for one in counts) and not any(one["left"] for one in counts):
@@ -69,7 +69,7 @@ def screen_command(
                 f"the rules take all {sum(one['listed'] for one in counts):,} negatives, so every list would be empty; "
                 "loosen them, or give --allow-empty."
             )
-        write_view(view, made)
+        write_view(view, folder)
     if as_json:
         echo_json({"view": str(output), **view.manifest["directions"]})
         return
@@ -79,7 +79,7 @@ def screen_command(
 
 
 def show_counts(view: View) -> None:
-    """Print how many negatives meet each rule, and how many of them no earlier rule took."""
+    """Print how many negatives meet each rule, and how many of these no earlier rule takes."""
     for direction, counts in view.manifest["directions"].items():
         left, rows = counts["listed"], [("listed", "", "", str(counts["listed"]))]
         for rule, taken in counts["takes"].items():
@@ -91,8 +91,8 @@ def show_counts(view: View) -> None:
 
 
 @click.command("to-judge")
-@with_default("--top", default=10, type=POSITIVE, help="Ask about this many of each list.")
-@click.option("--view", type=PATH, help="A view made by `aoq screen`; ask only about what its rules suspect.")
+@with_default("--top", default=10, metavar="N", type=POSITIVE, help="Take the first N of each list.")
+@click.option("--view", type=PATH, help="A view made by `aoq screen`; take only suspected pairs.")
 @row_options("data", "split", "texts", "image_ids")
 @takes_tables("table")
 @click.argument("output", type=PATH)
@@ -100,14 +100,14 @@ def to_judge_command(table: NamedTable, output: Path, top: int, view: Path | Non
     """Write pairs for a judge to fill in.
 
     The new file OUTPUT (.csv, .tsv, .jsonl or .parquet) has each pair of TABLE once: image_id and caption_id, which are
-    rows of the data, and similarity, the teacher's score. The columns image and caption are the image's id and the
-    caption's text, of the experiment, of --data, or of --image-ids and --texts; without these, the ids beside the
-    table. In one set both go by --texts, or by ids. Add a column probability, from 0 to 1, that the two match; then:
+    rows of the data, and similarity, the teacher's score. The columns image and caption hold the image's id and the
+    caption's text, from the experiment, --data, or --image-ids and --texts; without these, the ids beside the table.
+    In one set both hold texts, or ids. Add a column probability, from 0 to 1, that the two match; then:
 
     \b
     aoq screen TABLE VIEW --judgements OUTPUT
 
-    Rows left empty are not judged. With --view, pairs that its judge or people have judged are not asked again.
+    Empty rows count as not judged. With --view, pairs that are judged already are left out.
     """
     from aoq.pipeline.tables.screens.judgements import check_format, pairs_to_judge, write_pairs
 
@@ -117,12 +117,12 @@ def to_judge_command(table: NamedTable, output: Path, top: int, view: Path | Non
     if read.is_one_set and (table.files.data is not None or (table.files.texts and table.files.image_ids)):
         raise click.UsageError("a table of one set names its rows by --texts or by --image-ids; give one of these")
     captions, image_ids, _ = table.names
-    TableRows(read, captions, image_ids)  # refuses names that are not one a row
+    TableRows(read, captions, image_ids)  # refuses names that are not one per row
     images, captions = image_ids or read.ids.get("images"), captions or read.ids.get("captions")
     if read.is_one_set:
         images = captions = captions or images
-    with made_whole(output) as made:
+    with made_whole(output) as file:
         pairs = pairs_to_judge(read, top=top, view=table.read_view(view))
-        write_pairs(made, pairs, images=images, captions=captions)
+        write_pairs(file, pairs, images=images, captions=captions)
     echo(f"{output}: {counted(len(pairs), 'pair')}")
     echo_next(command_line("aoq", "screen", table.name, "VIEW", "--judgements", str(output)))

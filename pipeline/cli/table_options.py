@@ -1,4 +1,4 @@
-"""TABLE arguments, which name an experiment or a table's folder, and options that name the rows of a table."""
+"""TABLE arguments, which name an experiment or a table's folder, and options that name a table's rows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from aoq.pipeline.tables.table import NegativeTable, read_table
 if TYPE_CHECKING:
     from aoq.pipeline.embedding import EmbeddingStore
 
-_Names = Sequence[str] | None
+_RowNames = Sequence[str] | None
 own_view = click.option("--view", type=PATH, help="A view made by `aoq screen`; default: the experiment's own screen.")
 
 
@@ -54,8 +54,8 @@ class RowFiles:
     caption_ids: str | None = None
     image_root: Path | None = None
 
-    def read(self, split: Split | None) -> tuple[_Names, _Names, _Names]:
-        """Read captions, image ids and caption ids; the first two are the split's if they have no file."""
+    def read(self, split: Split | None) -> tuple[_RowNames, _RowNames, _RowNames]:
+        """Read captions, image ids and caption ids; the first two come from the split if they have no file."""
         captions, image_ids = (None, None) if split is None else (split.captions, split.ids)
         return (
             captions if self.texts is None else read_lines(self.texts),
@@ -64,7 +64,7 @@ class RowFiles:
         )
 
     def require_either(self, **others: object) -> None:
-        """Refuse files of what --data has; `others` are further options of a command."""
+        """Refuse files that --data replaces; `others` are further options of a command."""
         chosen = {"texts": self.texts, "image-ids": self.image_ids, **others}
         named = " and ".join(f"--{option}" for option, value in chosen.items() if value is not None)
         if self.data is not None and named:
@@ -72,42 +72,42 @@ class RowFiles:
 
 
 def row_options(*names: str, older_texts: tuple[str, ...] = ()) -> Decorator:
-    """Take options of these names, and give the `files` that they name to the command's table, or to the command."""
-    options = {
+    """Take options of these names; the command, or its table, gets the `files` that they name."""
+    by_name = {
         "data": click.option("--data", type=PATH, help="The dataset folder with captions, ids, pairs and pictures."),
         "split": split,
-        "texts": click.option("--texts", *older_texts, "texts", type=PATH, help="The captions' texts, one a line."),
+        "texts": click.option("--texts", *older_texts, "texts", type=PATH, help="The captions' texts, one per line."),
         **ID_OPTIONS,
         "image_root": click.option(
-            "--image-root", type=PATH, help="The folder of the pictures; an image's file is its id."
+            "--image-root", type=PATH, help="The folder of the pictures; an image's id names its file."
         ),
     }
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
-        def with_files(**given: Any) -> Any:
-            return command(files=RowFiles(**{name: given.pop(name) for name in names}), **given)
+        def with_files(**options: Any) -> Any:
+            return command(files=RowFiles(**{name: options.pop(name) for name in names}), **options)
 
-        return together(*(options[name] for name in names))(with_files)
+        return together(*(by_name[name] for name in names))(with_files)
 
     return decorate
 
 
 @dataclass(frozen=True)
 class NamedTable:
-    """A table, as it was named on the command line, with the files that name its rows."""
+    """A table that the command line names, with the files that name its rows."""
 
     name: str
     folder: Path
     chain: Chain | None = None
-    """The experiment's chain, which knows the data; None for a table's folder."""
+    """The experiment's chain, which has the data; None for a table's folder."""
     files: RowFiles = RowFiles()
 
     def read(self) -> NegativeTable:
         return read_table(self.folder)
 
     def read_view(self, view: Path | None, *, or_own: bool = False) -> View | None:
-        """Read a view of the table; with `or_own`, the default is the experiment's own screen, if it is there."""
+        """Read a view of the table; with `or_own`, the default is the experiment's own screen, if it exists."""
         if view is None and or_own and self.chain is not None and "screen" in self.chain.stages:
             own = self.chain["screen"]
             view = own.opened() / "view" if own.exists() else None
@@ -117,7 +117,7 @@ class NamedTable:
     def split(self) -> Split | None:
         """The split with captions and image ids: that of --data, or else the experiment's.
 
-        An experiment's own data are opened as it trains on them: with its noise, or a part of the images.
+        An experiment's own split has its noise and is limited to its `train_images`.
 
         Raises:
             ValueError: if a table of two sides was mined from other data.
@@ -125,7 +125,7 @@ class NamedTable:
         data, chain = self.files.data, self.chain
         fingerprint = None if data is None else split_fingerprint(data, self.files.split)
         if chain and fingerprint in (None, split_fingerprint(chain.folder, chain.experiment.dataset.train)):
-            return open_train_split(chain.owner("hard_negatives"))  # the experiment's own data may be missing still
+            return open_train_split(chain.owner("hard_negatives"))  # the experiment's data may still be missing
         if data is None or fingerprint is None:
             return None
         opened = open_split(data, self.files.split)
@@ -134,7 +134,7 @@ class NamedTable:
         return opened
 
     @cached_property
-    def names(self) -> tuple[_Names, _Names, _Names]:
+    def names(self) -> tuple[_RowNames, _RowNames, _RowNames]:
         """Captions, image ids and caption ids."""
         return self.files.read(self.split)
 
@@ -146,20 +146,20 @@ class NamedTable:
         return (self.files.data or self.chain.folder) if self.chain.experiment.dataset.train_images is None else None
 
     def photographs(self, unpacked: Path | None) -> Sequence[str] | None:
-        """Return the file of each photograph of the split, if its folder names them."""
+        """Return the file of each photograph of the split, if its folder names these files."""
         folder, split = self.data_folder, self.split
         return photograph_files(folder, split.name, split.image_count, unpacked) if folder and split else None
 
     def embeddings(self) -> EmbeddingStore | None:
-        """Open the vectors that the experiment's table was mined from, if they are there."""
+        """Open the vectors that the experiment's table was mined from, if they exist."""
         from aoq.pipeline.embedding import EmbeddingStore
 
-        made = self.chain and self.chain.owner("hard_negatives").stages.get("embeddings")
-        return EmbeddingStore.open(made.opened()) if made and made.exists() else None
+        artifact = self.chain and self.chain.owner("hard_negatives").stages.get("embeddings")
+        return EmbeddingStore.open(artifact.opened()) if artifact and artifact.exists() else None
 
 
 def takes_tables(*names: str, json: bool = False) -> Decorator:
-    """Take TABLE arguments and the options by which they are found, and call the command with the tables."""
+    """Take TABLE arguments and the roots; call the command with the tables."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
@@ -175,7 +175,7 @@ def takes_tables(*names: str, json: bool = False) -> Decorator:
 
 
 def _find_table(named: str, files: RowFiles, data_root: Path, artifact_root: Path) -> NamedTable:
-    """Find the table in the folder with that name, or else that of the experiment with that name."""
+    """Find the table in the folder of that name, or else that of the experiment of that name."""
     if (folder := table_folder(named)) is not None:
         return NamedTable(named, folder, files=files)
     name, change = with_override(named, "")
@@ -184,7 +184,7 @@ def _find_table(named: str, files: RowFiles, data_root: Path, artifact_root: Pat
         question = did_you_mean(name, known) or "`aoq list` shows the experiments."
         raise FileNotFoundError(f"{named} is neither an experiment nor a table's folder with manifest.json; {question}")
     chain = plan(name, override=change, data_root=data_root, artifact_root=artifact_root)
-    made = chain["hard_negatives"]
-    if not made.exists():
+    artifact = chain["hard_negatives"]
+    if not artifact.exists():
         raise ValueError(f"{named} has no table yet; run: {to_make('hard_negatives', named)}")
-    return NamedTable(named, made.opened() / "table", chain, files)
+    return NamedTable(named, artifact.opened() / "table", chain, files)

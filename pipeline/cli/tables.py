@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 @click.command("inspect")
 @click.option("--image", help="An image, by row or by id; in one set, an item.")
 @click.option("--caption", help="A caption, by row (0 is the first line) or by id.")
-@with_default("--top", default=10, type=POSITIVE, help="How many negatives.")
+@with_default("--top", default=10, type=POSITIVE, help="Number of negatives.")
 @own_view
 @click.option(
     "--only",
     default="",
     type=click.Choice(["", "left", *RULES]),
     metavar="RULE",
-    help="Negatives that this rule of the view flags, such as same_text; left: those that no rule flags.",
+    help="Show only negatives that this rule of the view flags, such as same_text; left: those that none flags.",
 )
 @row_options("texts", "image_ids", "caption_ids")
 @takes_tables("table", json=True)
@@ -46,8 +46,8 @@ def inspect_command(
 ) -> None:
     """Show an anchor's hardest negatives.
 
-    Shown is the list of an image or a caption, and its own positives. Texts and ids are the experiment's; for a folder
-    they are those that are given, or the ids that are kept beside it.
+    Show the list of an image or a caption, and its own positives. Texts and ids come from the experiment; for a folder
+    they come from the options, or the ids from files beside it.
     """
     from aoq.pipeline.tables.inspection import inspect_anchor
 
@@ -66,18 +66,18 @@ def inspect_command(
         row = _find_row("image", image, rows.ids, len(read.i2t))
     else:
         row = _find_row("caption", str(caption), known.named, len(read.t2i))
-    found = inspect_anchor(read, rows, direction, row, top, table.embeddings(), screened, only, known.named)
+    inspection = inspect_anchor(read, rows, direction, row, top, table.embeddings(), screened, only, known.named)
     if as_json:
-        echo_json([asdict(found)])
+        echo_json([asdict(inspection)])
     else:
-        _show_list(found, is_one_set=read.is_one_set)
+        _show_list(inspection, is_one_set=read.is_one_set)
 
 
 def _find_row(noun: str, named: str, ids: Sequence[str], count: int) -> int:
     if named in ids:
         return ids.index(named)
     if not named.isdecimal() or int(named) >= count:
-        like = f"ids look like {ids[0]!r}" if ids else f"{noun}s have no ids here; give them as --{noun}-ids"
+        like = f"ids look like {ids[0]!r}" if ids else f"{noun}s have no ids; give them as --{noun}-ids"
         raise ValueError(f"{noun} {named!r} is neither an id nor a row; rows are 0 to {count - 1}, {like}.")
     return int(named)
 
@@ -89,14 +89,14 @@ def _show_list(one: Inspection, *, is_one_set: bool) -> None:
         name = (f" ({one.caption_id})" if one.caption_id else "") + (f" “{one.text}”" if one.text else "")
         anchor = f"caption {one.anchor}{name}, of {f'image {one.image_id}' if one.image_id else 'no image'}"
     say((anchor, "bold"), f", {one.direction}")
-    say("its own:" if one.positives else "it has none of its own", style="green")
+    say("its own:" if one.positives else "it has no positive of its own", style="green")
     for positive in one.positives:
         name = positive.text or positive.caption_id or f"row {positive.row}"
         place = f"would be rank {positive.rank}" if positive.rank else f"would be beyond rank {one.h}"
         score = "" if positive.score is None else f"{positive.score:.4f}  {place}  "
         say(f"  {score}{'image ' if one.direction == 't2i' else ''}{name}", style="green")
     if one.positives and one.positives[0].score is None and one.lowest_positive_score is not None:
-        say(f"  the least similar of them scores {one.lowest_positive_score:.4f}", style="green")
+        say(f"  the lowest of them scores {one.lowest_positive_score:.4f}", style="green")
     rows = []
     for each in one.negatives:
         marks = ", ".join(filter(None, (each.duplicate, *each.flags)))
@@ -106,7 +106,7 @@ def _show_list(one: Inspection, *, is_one_set: bool) -> None:
         rows.append((str(each.rank), shown, str(each.row), *names, text))
     show_rows(("rank", "score", "row", item, "caption id", "listed by", "text" if is_one_set else "caption"), rows)
     if any(each.above_positive for each in one.negatives):
-        say("▲ at least as similar as one of its own", style="dim")
+        say("▲ scores at least as high as one of its own", style="dim")
     say()
 
 
@@ -115,8 +115,8 @@ def _show_list(one: Inspection, *, is_one_set: bool) -> None:
 def audit_command(table: NamedTable, as_json: bool) -> None:
     """Check that a table is sound.
 
-    The exit code is 1 if anything is wrong. Checked are: ids in range, no own positive, no repeats, order, finite
-    scores, padding, lengths, the two directions, certificates, and footer, manifest and content against each other.
+    Check that ids are in range and no list repeats one or holds an own positive; check order, finite scores, padding,
+    lengths, both directions, certificates, and that footer, manifest and content agree. The exit code is 1 otherwise.
     """
     findings, manifest = audit(table.folder), read_manifest(table.folder)
     guarantees = {direction: search_facts(manifest, direction) for direction in table_directions(manifest)}
@@ -141,8 +141,8 @@ def audit_command(table: NamedTable, as_json: bool) -> None:
 def stats_command(table: NamedTable, view: Path | None, as_json: bool) -> None:
     """Describe a table's scores and hubs.
 
-    Shown are its scores, the ranks that positives would have, and hubs; with a view, which `aoq screen` makes, also how
-    many negatives each rule flags.
+    Show its scores, the ranks that positives would have, and hubs; with a view made by `aoq screen`, also the number of
+    negatives that each rule flags.
     """
     read = table.read()
     described = {direction: describe(read[direction], len(read[OPPOSITE[direction]])) for direction in read.directions}
@@ -187,18 +187,18 @@ def _show_statistics(one: Description) -> None:
 
 
 @click.command("diff")
-@click.option("--depth", type=int, help="Compare up to this rank; default: as far as both go.")
+@click.option("--depth", type=int, help="Compare up to this rank; default: to the end of the shorter list.")
 @takes_tables("table", "other", json=True)
 def diff_command(table: NamedTable, other: NamedTable, depth: int | None, as_json: bool) -> None:
     """Compare the lists of two tables.
 
-    Both must be of the same data: row n of one is row n of the other. A warning is printed if their ids or their true
-    pairs show that they are not.
+    Both must come from the same data: row n of one is row n of the other. A warning follows if their ids or true pairs
+    differ.
     """
     tables = table.read(), other.read()
     differences = compare(*tables, depth)
     if reason := data_differ(*tables):
-        echo(f"warning: {reason}; row n may be another image in each, and then this says nothing.", err=True)
+        echo(f"warning: {reason}; row n may be another image in each, so this comparison means nothing.", err=True)
     if as_json:
         echo_json({direction: asdict(one) for direction, one in differences.items()})
         return
@@ -207,4 +207,4 @@ def diff_command(table: NamedTable, other: NamedTable, depth: int | None, as_jso
     show_rows(("", "depth", "overlap", "rank-biased overlap", "same order"), rows)
     for direction, one in differences.items():
         changed = ", ".join(f"row {row} ({overlap:.2f})" for row, overlap in one.most_changed if overlap < 1)
-        say(f"{direction}, least in common: {changed or 'none, all lists hold the same'}")
+        say(f"{direction}, least in common: {changed or 'none, all lists are equal as sets'}")

@@ -1,4 +1,4 @@
-"""Options that name vectors, the pairs that match and ids, as `aoq mine` takes them."""
+"""Options for vectors, true pairs and ids, as `aoq mine` takes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxtyping import Float32, Int32, Integer
 from aoq.pipeline.cli.options import PATH, POSITIVE, threads, together, with_default
 from aoq.pipeline.cli.output import echo, is_typed
 from aoq.pipeline.data.files import read_lines
-from aoq.pipeline.extras import is_of_hub
+from aoq.pipeline.extras import is_hub_name
 from aoq.pipeline.reading import open_array
 from aoq.pipeline.search.positives import pairs_by_number, unique_pairs
 from aoq.pipeline.search.problem import Problem, longest_lists
@@ -26,9 +26,9 @@ MOST_PAIRS = 1 << 28
 ID_OPTIONS = {
     "image_ids": click.option(
         "--image-ids",
-        help="The images' ids. A text file, one id a line, or FILE::COLUMN of Parquet, Arrow or a data set.",
+        help="The images' ids. A text file, one id per line, or FILE::COLUMN of Parquet, Arrow or a data set.",
     ),
-    "caption_ids": click.option("--caption-ids", help="The captions' ids, given likewise."),
+    "caption_ids": click.option("--caption-ids", help="The captions' ids, likewise."),
 }
 normalise = click.option("--normalise", is_flag=True, help="Divide every vector by its norm, as a cosine does.")
 pairing_options = together(
@@ -36,7 +36,7 @@ pairing_options = together(
         "--pairs",
         type=PATH,
         help="The true pairs: a .npy file with the image of each caption (-1 for none) or with rows image, caption; or "
-        "Parquet, CSV, TSV, JSONL or TREC's judgements, of rows or ids.",
+        "Parquet, CSV, TSV, JSONL or TREC's judgements, by rows or ids.",
     ),
     click.option(
         "--min-grade",
@@ -52,13 +52,13 @@ mining_options = together(
         "--labels",
         type=PATH,
         multiple=True,
-        help="Labels instead of pairs: rows of one label match. A .npy file, or text with a line per row, for IMAGES, "
-        "and another for CAPTIONS.",
+        help="Labels instead of pairs: rows with equal labels match. A .npy file, or text with a line per row, for "
+        "IMAGES, and another for CAPTIONS.",
     ),
     click.option(
         "--identity",
         type=PATH,
-        help="Labels of the images, given likewise: those of one label are the same photograph and share their pairs.",
+        help="Labels of the images, likewise: images with equal labels are one photograph and share their pairs.",
     ),
     *ID_OPTIONS.values(),
     with_default("--h-captions", default=300, type=POSITIVE, help="Negatives per image; in one set, per item."),
@@ -88,7 +88,7 @@ mining_options = together(
 
 
 def require_pairing(options: Mapping[str, Any], *, one_set: bool) -> None:
-    """Refuse options of the other kind of problem, and anything but one way of pairing."""
+    """Refuse options for the other number of sets, and require exactly one way of pairing."""
     if one_set and (options["per_image"] is not None or options["caption_ids"] is not None):
         raise click.UsageError("IMAGES alone are one set; --per-image and --caption-ids are for IMAGES and CAPTIONS")
     if one_set and is_typed("h_images"):
@@ -101,26 +101,26 @@ def require_pairing(options: Mapping[str, Any], *, one_set: bool) -> None:
 
 
 def require_true_pairs(options: Mapping[str, Any], **others: object) -> None:
-    """Require one of the options that give the true pairs; `others` are a command's own, as they are typed."""
+    """Require exactly one option that gives the true pairs; `others` are a command's own, as typed."""
     pairs, unpaired = options["pairs"], options["unpaired"] or None
     ways = {"--pairs FILE": pairs, "--per-image K": options["per_image"], **others, "--unpaired": unpaired}
     if sum(value is not None for value in ways.values()) != 1:
         *first, last = ways
         raise click.UsageError(f"give the true pairs: {', '.join(first)} or {last}")
     if pairs is None and options["min_grade"] is not None:
-        raise click.UsageError("--min-grade is about the grades of --pairs FILE; give it, or leave --min-grade out")
+        raise click.UsageError("--min-grade needs --pairs FILE with grades; give it, or leave --min-grade out")
 
 
 def read_id_file(named: str) -> list[str]:
-    """Read ids from the lines of a text file, or from `FILE::COLUMN` of Parquet, of Arrow or of a data set."""
+    """Read ids from the lines of a text file, or from `FILE::COLUMN` of Parquet, Arrow or a data set."""
     name, _, column = named.partition("::")
-    if column or is_of_hub(name) or Path(name).suffix in COLUMNED or Path(name).is_dir():
+    if column or is_hub_name(name) or Path(name).suffix in COLUMNED or Path(name).is_dir():
         return VectorFile.of(named).ids()
     return read_lines(Path(named))
 
 
 def read_ids_of_sides(options: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Read the ids of the sides that have them, one for each row and all different."""
+    """Read the ids of the sides that have them; ids must be unique."""
     files = {side: options[f"{side[:-1]}_ids"] for side in TWO_SIDES}
     ids = {side: read_id_file(file) for side, file in files.items() if file is not None}
     for side, names in ids.items():
@@ -134,7 +134,7 @@ def has_unit_norms(options: Mapping[str, Any]) -> bool:
 
 
 def pair_vectors(sides: Mapping[str, Vectors], options: Mapping[str, Any], ids: Mapping[str, Sequence[str]]) -> Problem:
-    """Pair images with captions; images alone are one set. `ids` are those by which --pairs may name rows."""
+    """Pair images with captions; images alone are one set. --pairs may name rows by `ids`."""
     one_set, images = len(sides) == 1, sides["images"]
     captions = sides.get("captions", images)
     counts = {"images": len(images.rows), "captions": len(captions.rows)}
@@ -155,8 +155,8 @@ def pair_vectors(sides: Mapping[str, Vectors], options: Mapping[str, Any], ids: 
         spread = pairs_by_number(identity, identity[images_of])
         pairs = np.stack([spread[:, 0], captions_of[spread[:, 1]]], axis=1)
     longest = longest_lists(pairs, *counts.values(), one_set=one_set)
-    h_captions = _depth("h_captions", options, longest["i2t"])
-    h_images = 0 if one_set else _depth("h_images", options, longest["t2i"])
+    h_captions = _list_length("h_captions", options, longest["i2t"])
+    h_images = 0 if one_set else _list_length("h_images", options, longest["t2i"])
     memory, norms = options["memory_mb"] * 1_000_000, (images.norms, captions.norms)
     return Problem(images.rows, captions.rows, pairs, h_captions, h_images, memory, one_set, known_norms=norms)
 
@@ -172,33 +172,33 @@ def _pairs_of_one_label(files: Sequence[Path], counts: Mapping[str, int]) -> Int
 
 
 def _read_labels(file: Path, side: str, count: int) -> np.ndarray:
-    """Read a label per row, whole numbers or texts."""
+    """Read one label per row, integers or texts."""
     labels = open_array(file) if file.suffix == ".npy" else np.array(read_lines(file))
     if labels.ndim != 1 or labels.dtype.kind not in "iuUb":
-        raise ValueError(f"{file} holds {labels.dtype} of shape {labels.shape}; it needs a whole number or text a row.")
+        raise ValueError(f"{file} holds {labels.dtype} of shape {labels.shape}; it needs an integer or text per row.")
     if len(labels) != count:
         raise ValueError(f"{file} has {len(labels)} labels, and there are {count} {side}; give one each.")
     return labels
 
 
-def _depth(name: str, options: Mapping[str, Any], longest: int) -> int:
-    """Return the length of lists; a default is shortened to the negatives that there are."""
+def _list_length(name: str, options: Mapping[str, Any], longest: int) -> int:
+    """Return the length of lists; a default is lowered to the available negatives."""
     h, option = options[name], f"--{name.replace('_', '-')}"
     if h <= longest:
         return int(h)
     if longest == 0 or is_typed(name):
         remedy = f"lower it to at most {longest}" if longest else "correct the pairs"
-        raise ValueError(f"{option} is {h}, and there are at most {longest} negatives in a list; {remedy}.")
+        raise ValueError(f"{option} is {h}, and a list has at most {longest} negatives; {remedy}.")
     echo(f"{option} is {longest} instead of {h}: the data has no more negatives", err=True)
     return longest
 
 
 def pair_in_order(images: int, captions: int, per_image: int | None) -> Int32[np.ndarray, " captions"]:
-    """Give each image its consecutive captions; without `per_image` no caption has an image (-1)."""
+    """Pair each image with its consecutive captions; without `per_image` no caption has an image (-1)."""
     if per_image is None:
         return np.full(captions, -1, dtype=np.int32)
     if images * per_image != captions:
-        remedy = "give the right number, or --pairs FILE if images differ in it."
+        remedy = "correct it, or give --pairs FILE if images have different numbers of captions."
         if captions * per_image == images:
             remedy = "are IMAGES and CAPTIONS swapped?"
         raise ValueError(
@@ -211,9 +211,9 @@ def pair_in_order(images: int, captions: int, per_image: int | None) -> Int32[np
 def open_sides(
     images: str | None, captions: str | None, scratch: Path, *, normalise: bool | Sequence[str] = False
 ) -> dict[str, Float32[np.ndarray, "_ D"]]:
-    """Open the vectors of one side or both: all finite, and of one dimension.
+    """Open the vectors of one side or both: all finite, with the same dimension.
 
-    `normalise` says whether they are divided by their norms, or names the sides that are.
+    `normalise` divides them by their norms; it may name the sides to divide.
     """
     opened = {}
     for side, file in zip(TWO_SIDES, (images, captions), strict=True):

@@ -1,1 +1,1 @@
-"""Sections of an experiment's file and of a study's: what may be set, and what fits together."""
+"""Sections of the files of experiments and studies: options, ranges, and combinations that fit."""

@@ -1,4 +1,4 @@
-"""The [dataset] and [evaluation] sections: images, captions, and how they are read."""
+"""The [dataset] and [evaluation] sections: images, captions, and options for reading them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import Field, PositiveInt
 from aoq.pipeline.config.section import Section, TomlArray
 
 
-class DemoWorld(Section):
+class DemoWorldSection(Section):
     """The generated world (pipeline/data/demo.py)."""
 
     images: Annotated[int, Field(ge=10)] = 3000
@@ -18,13 +18,13 @@ class DemoWorld(Section):
     dev_images: Annotated[int, Field(ge=10)] = 500
     """Scenes of the dev split."""
     seed: int = 0
-    """Another seed is another world."""
+    """Another seed generates another world."""
     detail: Literal["partial", "full"] = "partial"
-    """Detail of captions: full (about 3 % are true of another scene too), or partial (about 47 %, of 12,800)."""
+    """Detail of captions: full (about 3 % of 12,800 also match another scene), or partial (about 47 %)."""
     feature_noise: Annotated[float, Field(ge=0.0, le=100.0)] = 2.0
     """Standard deviation of the noise on every feature; an object's own features have about 1.9."""
     pictures: bool = False
-    """Draw every scene as well, for models whose image tower reads photographs."""
+    """Also draw a picture of every scene, for models whose image tower reads photographs."""
 
 
 class Source(Section):
@@ -35,9 +35,9 @@ class Source(Section):
     images: str | None = None
     """The folder at which image paths start; by default that of the source."""
     image_column: str | None = None
-    """The column of images or their paths; by default it is recognised by its name."""
+    """The column of images or their paths; by default recognised by its name."""
     caption_columns: TomlArray[str] = ()
-    """The columns of captions; by default they are recognised by their names."""
+    """The columns of captions; by default recognised by their names."""
     id_column: str | None = None
     """The column of ids; by default paths, or row numbers."""
     split_column: str | None = None
@@ -47,7 +47,7 @@ class Source(Section):
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed that draws the splits."""
     restval: Literal["train", "drop"] = "train"
-    """Karpathy's `restval`: a part of train, or left out."""
+    """Add Karpathy's `restval` to train, or leave it out."""
     extractor: str = "efficientnet-lite0"
     """Name of the extractor that makes an image's features, as `aoq prepare --extractor` takes it."""
     tokens: Literal["patches", "pooled"] = "patches"
@@ -55,13 +55,13 @@ class Source(Section):
     skip_broken: bool = False
     """Leave out images that cannot be read, with their captions; otherwise they are an error."""
     pack: bool = False
-    """Keep the photographs in the folder, for image towers, if they are not files of their own."""
+    """Keep the photographs in the folder, for image towers, if the source has no file per photograph."""
 
 
 WORLDS = ("folder", "source", "demo")
-"""Options of [dataset] of which one is given."""
+"""Options of [dataset] of which exactly one is set."""
 TRAINING_DATA = (*WORLDS, "train", "train_images", "noise")
-"""Options of [dataset] that decide which pairs are trained on: a table and its student share them."""
+"""Options of [dataset] that choose the training pairs; a table and its student share them."""
 
 
 class Noise(Section):
@@ -71,7 +71,7 @@ class Noise(Section):
     """`caption`: captions are drawn, and their images permuted (NCR, BiCro). `image`: images are drawn, each with all
     its captions (DECL, L2RM), which is harder. Results of the two are not comparable."""
     ratio: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
-    """Fraction that is drawn; a permutation leaves a few of them in place."""
+    """Fraction of captions or images that is permuted; a few of them stay in place."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Another seed draws other pairs."""
     file: str | None = None
@@ -80,20 +80,20 @@ class Noise(Section):
 
     def problems(self) -> Iterator[str]:
         if self.ratio is None and self.file is None:
-            yield "give `ratio`, the share of wrong pairs, or `file`, a noise file below the data root"
+            yield "give `ratio`, the fraction of wrong pairs, or `file`, a noise file below the data root"
 
     @property
     def moves_pairs(self) -> bool:
         return self.file is not None or bool(self.ratio)
 
 
-class Dataset(Section):
+class DatasetSection(Section):
     """A precomp folder below the data root, photographs to prepare, or the demo world."""
 
     folder: str | None = None
     """A dataset folder, relative to the data root."""
     source: Source | None = None
-    demo: DemoWorld | None = None
+    demo: DemoWorldSection | None = None
     train: str = "train"
     """The split to train and mine on."""
     dev: str = "dev"
@@ -102,23 +102,23 @@ class Dataset(Section):
     """Train on the first images of the training split, up to this number, with their captions; by default on all."""
     noise: Noise | None = None
     max_regions: PositiveInt | None = None
-    """Keep only the first regions of each image, which detectors write by falling score. A grid is never cut."""
+    """Keep at most this many regions of each image, the first, which detectors score highest. A grid is never cut."""
     vocabulary: str | None = None
     """SCAN's json or VSRN's pickle, relative to the data root; by default the words of `train` and `dev`."""
     tokeniser: str | None = None
-    """LIBRARY:NAME_OR_PATH of a text tower: captions as the ids of its tokeniser, special tokens included."""
+    """LIBRARY:NAME_OR_PATH of a text tower, whose tokeniser encodes captions, special tokens included."""
     min_count: PositiveInt = 4
-    """Words that occur fewer times in those captions are unknown."""
+    """Words that occur fewer times in these captions are unknown."""
 
     def problems(self) -> Iterator[str]:
         words = [key for key in ("vocabulary", "min_count") if key in self.model_fields_set]
         if self.tokeniser is not None and words:
             yield f"`tokeniser` has its own vocabulary; take out {words}"
         if len(self.set_among(WORLDS)) != 1:
-            yield "name one: either `folder`, below the data root, or a section [dataset.source] or [dataset.demo]"
+            yield "set one of `folder`, below the data root, [dataset.source] and [dataset.demo]"
 
 
-class Evaluation(Section):
+class EvaluationSection(Section):
     """The student's evaluation: a split and its folds."""
 
     split: str = "dev"

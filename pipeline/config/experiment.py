@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from aoq.pipeline.config.dataset import Dataset, Evaluation
+from aoq.pipeline.config.dataset import DatasetSection, EvaluationSection
 from aoq.pipeline.config.models import Model
-from aoq.pipeline.config.screen import Screen
+from aoq.pipeline.config.screen import ScreenSection
 from aoq.pipeline.config.section import Runs
 from aoq.pipeline.config.tables import Mining, Refresh, Sampling
-from aoq.pipeline.config.training import CoTeaching, SecondRound, Training, control_training, plain_training
+from aoq.pipeline.config.training import CoTeaching, SecondRoundSection, Training, control_training, plain_training
 
 TOWER_OPTIONS = {
     **{name: {"image", "text"} for name in ("tower_rate", "freeze", "layer_decay", "gradient_checkpointing", "lora")},
@@ -25,29 +25,29 @@ TABLE_SOURCES = ("teacher", "teacher_weights", "teacher_encoder", "first_round")
 class Experiment(Runs):
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of initial weights, batches and draws."""
-    dataset: Dataset
+    dataset: DatasetSection
     model: Model
     teacher: str | None = None
-    """Experiment with the negative table to train on, instead of first rounds of its own."""
+    """Experiment whose negative table the student trains on, instead of a first round of its own."""
     teacher_weights: str | None = None
     """Weights of `aoq import-checkpoint`, relative to the data root, instead of a first round."""
     teacher_encoder: str | None = None
     """A pretrained encoder of photographs and texts instead of a first round; also spelt `[teacher] encoder`."""
     weights: str | None = None
-    """Such weights instead of all training: a model to evaluate, alone or in an ensemble."""
+    """Imported weights instead of all training: a model to evaluate, alone or in an ensemble."""
     first_round: Training | None = None
     mining: Mining | None = None
-    screen: Screen | None = None
+    screen: ScreenSection | None = None
     sampling: Sampling = Sampling()
-    second_round: SecondRound | None = None
+    second_round: SecondRoundSection | None = None
     refresh: Refresh | None = None
     co_teaching: CoTeaching | None = None
-    """Two networks trained on noisy pairs instead of the rounds; without a table, and so without a teacher."""
-    evaluation: Evaluation = Evaluation()
+    """Two networks trained on noisy pairs instead of the rounds; without a table or a teacher."""
+    evaluation: EvaluationSection = EvaluationSection()
 
     @property
-    def student(self) -> SecondRound:
-        """The second round of an experiment that has one; for co-taught networks, one of them trained plainly."""
+    def student(self) -> SecondRoundSection:
+        """The second round, or the plain training of one network in place of co-teaching."""
         if self.co_teaching is not None:
             return plain_training(self.co_teaching)
         if self.second_round is None:
@@ -55,7 +55,7 @@ class Experiment(Runs):
         return self.second_round
 
     def trained_by(self, use: str) -> Training | CoTeaching:
-        """Return the section of a training: of the first round, of the control, or of the second round."""
+        """Return the section of a training: the first round, the control or the second round."""
         if use == "first_round":
             assert self.first_round is not None  # without it this stage does not train
             return self.first_round
@@ -70,7 +70,7 @@ class Experiment(Runs):
 
     @property
     def uses_table(self) -> bool:
-        """Return whether the student draws offline negatives, its batches or what it is taught from a table."""
+        """Return whether the student takes offline negatives, batches or a teacher's scores from a table."""
         student = self.student
         draws = student.loss.draws_offline or self.sampling.batches is not None
         return draws or bool(student.distillation and student.distillation.listed)
@@ -124,7 +124,7 @@ class Experiment(Runs):
             yield "[dataset] max_regions cuts region features, and an image_tower reads none; leave it out"
 
     def _check_training(self, name: str, section: Training | CoTeaching) -> Iterator[str]:
-        """Yield what a training asks of the model: pretrained towers, attention."""
+        """Yield requirements of a training that the model lacks: pretrained towers, attention."""
         model, towers, frozen = self.model.name, self._towers, {*(section.freeze or ())}
         for option in section.set_among(TOWER_OPTIONS):
             if not towers & (needed := TOWER_OPTIONS[option]):
@@ -152,15 +152,15 @@ class Experiment(Runs):
     def _check_table(self) -> Iterator[str]:
         if len(sources := self.set_among(TABLE_SOURCES)) != 1:
             ways = "[first_round], `teacher_weights`, [teacher] encoder and `teacher`"
-            yield f"give exactly one of {ways}, which make a table or have one, got {sources or 'none'}"
+            yield f"set exactly one of {ways}, which make a table or have one; got {sources or 'none'}"
         if (self.mining is None) != (self.teacher is not None):
-            yield "[mining] belongs to an experiment that makes its own table, and to no other"
+            yield "give either [mining], to make a table, or `teacher`, to take its table"
         if self.teacher is None and self.teacher_encoder is None and not self.model.makes_embeddings:
             yield f"[model] {self.model.name} compares fragments, and a search needs embeddings; name a `teacher`"
         if self.refresh is not None and not self.uses_table:
             yield f"[refresh] makes tables, and loss {self.student.loss.name!r} uses none; leave it out"
 
-    def _check_rounds(self, student: SecondRound) -> Iterator[str]:
+    def _check_rounds(self, student: SecondRoundSection) -> Iterator[str]:
         if self.first_round is not None and self.first_round.loss.needs_table:
             draws = f"{self.first_round.loss.name!r} draws from a table"
             yield f"[first_round.loss] {draws}, and there is no table yet; choose 'sum', 'online' or 'infonce'"

@@ -25,7 +25,7 @@ CONFIGS = (Path("configs"), Path(aoq.__path__[0]) / "configs")
 NAMING = ("teacher", "teachers", "shortlist", "members")
 """Options that name other experiments."""
 SHARED_DATA = (*TRAINING_DATA, "dev", "min_count")
-"""Options of [dataset] that the named experiments share when one of TRAINING_DATA changes."""
+"""Options of [dataset] that the named experiments share if an override changes one of TRAINING_DATA."""
 
 
 def load_experiment(name: str, override: str = "") -> Experiment | Combination:
@@ -52,7 +52,7 @@ def load_experiment(name: str, override: str = "") -> Experiment | Combination:
 
 
 def _check_has_rounds(name: str, content: Mapping[str, Any], change: Mapping[str, Any]) -> None:
-    """Refuse changes of a table's making to an experiment that takes its teacher's table."""
+    """Refuse changes to [first_round] or [mining] of an experiment that takes its teacher's table."""
     teacher = change.get("teacher", content.get("teacher"))
     for section in ("first_round", "mining"):
         if teacher and section in change and section not in content:
@@ -64,7 +64,7 @@ def _check_has_rounds(name: str, content: Mapping[str, Any], change: Mapping[str
 
 
 def names_in(folders: tuple[Path, ...] = CONFIGS) -> list[str]:
-    """Names of the experiments in the folders, or of the studies in theirs."""
+    """Return the names of the experiments, or studies, in the folders."""
     return sorted({path.stem for folder in folders for path in folder.glob("*.toml")})
 
 
@@ -73,7 +73,7 @@ def read_named(what: str, name: str, folders: tuple[Path, ...]) -> tuple[Path, d
     named = [Path(name)] if name.endswith(".toml") else [folder / f"{name}.toml" for folder in folders]
     path = next((path for path in named if path.exists()), None)
     if path is not None and not path.stem.strip("."):
-        raise ValueError(f"the {what} file {path} has no name before .toml, and runs are named so; give it one.")
+        raise ValueError(f"the {what} file {path} has no name before .toml, which names its runs; give it one.")
     if path is None and name.endswith(".toml"):
         raise ValueError(f"there is no {what} file {Path(name).absolute()}.")
     if path is None:
@@ -105,24 +105,24 @@ def override_text(change: Mapping[str, Any]) -> str:
     >>> override_text({"seed": 1, "second_round": {"loss": {"name": "offtri"}, "decay_epochs": [3]}})
     'seed=1, second_round.loss.name="offtri", second_round.decay_epochs=[3]'
     """
-    return ", ".join(_leaves(change))
+    return ", ".join(_assignments(change))
 
 
-def _leaves(change: Mapping[str, Any], place: str = "") -> Iterator[str]:
+def _assignments(change: Mapping[str, Any], place: str = "") -> Iterator[str]:
     for name, value in change.items():
         is_bare = re.fullmatch("[A-Za-z0-9_-]+", name)
         key = f"{place}{name if is_bare else json.dumps(name, ensure_ascii=False)}"
         if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{key}.")
+            yield from _assignments(value, f"{key}.")
             continue
         try:
             yield f"{key}={json.dumps(value, ensure_ascii=False, allow_nan=False)}"
         except (TypeError, ValueError):
-            raise ValueError(f"{place}{name} = {value} is no value that an experiment has") from None
+            raise ValueError(f"{place}{name} = {value} is not a value that an option takes") from None
 
 
 def _changed_by(content: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge the change into an experiment; data of one kind replace those of another."""
+    """Merge the change into an experiment; one kind of data replaces another."""
     result, data = merged(content, change), change.get("dataset")
     if isinstance(data, Mapping) and (chosen := data.keys() & {*WORLDS}):
         result["dataset"] = {key: value for key, value in result["dataset"].items() if key not in {*WORLDS} - chosen}
@@ -140,9 +140,9 @@ def merged(content: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, A
 
 
 def _shared_change(change: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a change that the experiments named in a file share; empty if it keeps the training pairs.
+    """Return the part of a change that experiments named in a file share; empty if it keeps the training pairs.
 
-    A table's training data are its student's.
+    A table and its student share their training data.
     """
     data = change.get("dataset")
     if not isinstance(data, Mapping) or not data.keys() & {*TRAINING_DATA}:
@@ -165,7 +165,7 @@ def _renamed(content: Mapping[str, Any], rename: Callable[[str], str]) -> dict[s
 
 
 def _beside(folder: Path, member: str) -> str:
-    """Name a file as seen from here if it lies beside the file that names it."""
+    """Return the path of a file that lies beside the file that names it; leave other members unchanged."""
     name, mark, override = member.partition("@")
     file = folder / name
     if not name.endswith(".toml") or not file.is_file() or (Path(name).is_file() and file.samefile(name)):
@@ -174,12 +174,12 @@ def _beside(folder: Path, member: str) -> str:
 
 
 def _change_named(member: str, shared: Mapping[str, Any], own_wins: bool) -> str:
-    """Add the change to an experiment's override, unless it changes nothing; `own_wins` over it what it says itself."""
+    """Add the change to an experiment's override, unless it changes nothing; `own_wins` keeps the override's values."""
     name, override = split_member(member)
     own = parse_override(override)
     content = _changed_by(read_named("experiment", name, CONFIGS)[1], own)
     data = content.get("dataset")
-    if isinstance(data, Mapping) and data.keys() & {"vocabulary", "tokeniser"}:  # its words come from elsewhere
+    if isinstance(data, Mapping) and data.keys() & {"vocabulary", "tokeniser"}:  # `min_count` does not apply
         shared = {**shared, "dataset": {key: shared["dataset"][key] for key in shared["dataset"] if key != "min_count"}}
     both = _changed_by(shared, own) if own_wins else _changed_by(own, shared)
     return member if _changed_by(content, both) == content else f"{name}@{override_text(both)}"

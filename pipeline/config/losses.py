@@ -1,4 +1,4 @@
-"""The `loss` option of a round of training."""
+"""The `loss` section of a training."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ MARGINS = {"margin": MARGIN, "margin_online": MARGIN, "margin_offline": 0.0}
 
 
 class LossSection(NamedSection):
-    """Options of a loss: written out here, or the keywords of any other one in `aoq.pipeline.losses.LOSSES`."""
+    """Options of a loss: written out here, or derived from its keywords in `aoq.pipeline.losses.LOSSES`."""
 
     has_offline_terms: ClassVar[bool] = True
-    """True if it can take offline negatives."""
+    """True if the loss can take offline negatives."""
     learning: ClassVar[frozenset[str]] = frozenset()
-    """Options for learning its numbers; its function does not take them."""
+    """Options for learning the loss's numbers; its function does not take them."""
     mask_positives: bool = True
-    """Other captions of an anchor's image are no negatives; `false` is the official code's way."""
+    """Other captions of an anchor's image are not negatives; the official code has `false`."""
 
     @property
     def draws_offline(self) -> bool:
-        """Return whether it takes offline negatives if there is a table."""
+        """Return whether the loss takes offline negatives, given a table."""
         return bool(getattr(self, "offline_columns", self.has_offline_terms))
 
     @property
     def takes_pace(self) -> bool:
-        """Return whether `start_up` sets the hardness of its online negatives: it has hinges of the hardest ones."""
+        """Return whether `start_up` sets the hardness of online negatives, as for hinges on the hardest ones."""
         return not isinstance(self, LogitLoss) and self.name not in ("sum", "onlyoffline")
 
     @property
     def numbers(self) -> dict[str, Any]:
-        """Keywords of the loss's function at the start of a training."""
+        """Keywords of the loss's function when a training starts."""
         return self.model_dump(exclude={"name", "mask_positives", "companions", "offline_columns", *self.learning})
 
     @property
     def needs_table(self) -> bool:
-        """Return whether it is no loss without offline negatives: it cannot train a first round."""
+        """Return whether the loss needs offline negatives, so that it cannot train a first round."""
         stands_alone = isinstance(self, LogitLoss) and not isinstance(self, AdaptiveInfoNCELoss)
         return self.draws_offline and (self.makes_triples or not stands_alone)
 
@@ -57,7 +57,7 @@ class LossSection(NamedSection):
 
     @property
     def softens(self) -> bool:
-        """Return whether an offline negative that matches with probability p has a softer margin, or less weight."""
+        """Return whether a probability of a match lowers an offline negative's margin, or its weight."""
         return isinstance(self, LogitLoss) or getattr(self, "margin_offline", 0.0) > 0
 
     @property
@@ -69,21 +69,21 @@ class LossSection(NamedSection):
         if self.makes_triples and not self.mask_positives:
             yield 'companions = "anchors" needs mask_positives: several triples of a batch often hold the same pair'
         if self.makes_triples and not self.draws_offline:
-            yield 'companions = "anchors" is about offline negatives; leave offline_columns out'
+            yield 'companions = "anchors" needs offline negatives; leave offline_columns out'
 
     @classmethod
     def kind(cls, name: str) -> type[LossSection]:
         if name in SECTIONS:
             return SECTIONS[name]
-        from aoq.pipeline.losses import LOSSES  # late: planning losses written out here needs no torch
+        from aoq.pipeline.losses import LOSSES  # late: losses written out here need no torch
 
         check_registered("loss", name, LOSSES)
-        return _derive(name, LOSSES[name])
+        return _derive_loss_section(name, LOSSES[name])
 
 
 @cache
-def _derive(name: str, loss: LossKind) -> type[LossSection]:
-    """Derive a section from the function's keywords; margins have their usual ranges and defaults."""
+def _derive_loss_section(name: str, loss: LossKind) -> type[LossSection]:
+    """Derive a section from the function's keywords; margins have the usual ranges and defaults."""
     types, options = get_type_hints(loss.function), dict[str, Any]()
     for option, parameter in signature(loss.function).parameters.items():
         if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty:
@@ -105,7 +105,7 @@ class OnlineLoss(LossSection):
 
 class WithCompanions(LossSection):
     companions: Literal["anchors"] | None = None
-    """Batches of `batch_size` true pairs, a third drawn, the others their negatives and companions; all are anchors
+    """Batches of `batch_size` true pairs, all of them anchors: a third are drawn, with their negatives and companions
     (pipeline/losses/companions.py). By default `batch_size` pairs are drawn, and companions only make derived pairs."""
 
 
@@ -117,7 +117,7 @@ class TwoMargins(LossSection):
 
 
 class OfflineLoss(TwoMargins, WithCompanions):
-    """A loss on offline negatives without other numbers."""
+    """A loss on offline negatives with margins only."""
 
 
 class AdaptiveLoss(OfflineLoss):
@@ -132,24 +132,24 @@ class LogitLoss(WithCompanions):
 
     learning = frozenset({"learn_temperature"})
     temperature: PositiveFloat | Literal["pair"] = 0.07
-    """Similarities are divided by it; "pair" takes that of the pretrained pair (and SigLIP's bias)."""
+    """Divisor of similarities; "pair" takes that of the pretrained pair (and SigLIP's bias)."""
     learn_temperature: bool = True
-    """Learn the temperature with the model, starting at this one; otherwise it stays fixed."""
+    """Learn the temperature with the model, starting at `temperature`; otherwise it stays fixed."""
     offline_columns: bool = True
     """Add each anchor's offline negatives as columns; without them a table only shapes the batches."""
 
     @property
     def learnt(self) -> dict[str, float]:
-        """Learnt numbers: their start and their bound."""
+        """Start and bound of the learnt numbers."""
         return self.model_dump(include={"temperature", "bias", "max_scale"})
 
 
 class InfoNCELoss(LogitLoss):
     learning = frozenset({"learn_temperature", "max_scale"})
     max_scale: PositiveFloat = 100.0
-    """CLIP's bound: 1 / temperature is learnt up to this."""
+    """CLIP's upper bound of the learnt 1 / temperature."""
     hardness_weight: NonNegativeFloat = 0.0
-    """LLaVE's alpha: a negative of similarity s has weight e^(alpha s). The paper's is 9; 0 gives equal weights."""
+    """LLaVE's alpha: a negative of similarity s has weight e^(alpha s). The paper has 9; 0 gives equal weights."""
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()
@@ -169,7 +169,7 @@ class AdaptiveInfoNCELoss(InfoNCELoss):
 
 class SigmoidLoss(LogitLoss):
     temperature: PositiveFloat | Literal["pair"] = 0.1
-    """Learnt together with the bias."""
+    """Divisor of similarities, learnt with the bias."""
     bias: float = -10.0
     """Added to all logits; learnt with the temperature."""
 
@@ -194,14 +194,14 @@ WarmUp = Literal["sum", "online"]
 
 
 def online_version(loss: LossSection, name: WarmUp = "online") -> LossSection:
-    """The loss without offline negatives that replaces `loss`: same online margin, same treatment of positives."""
+    """Return the loss without offline negatives that replaces `loss`: same online margin, same masking of positives."""
     return SECTIONS[name].model_validate(
         {"name": name, "margin": loss.online_margin, "mask_positives": loss.mask_positives}
     )
 
 
 def control_version(loss: LossSection) -> LossSection:
-    """The loss that a control trains on instead of `loss`: itself without offline negatives, or the online loss."""
+    """Return the control's loss: `loss` itself without offline negatives, or the online loss."""
     if not isinstance(loss, LogitLoss):
         return online_version(loss)
     if isinstance(loss, AdaptiveInfoNCELoss):  # without offline negatives nothing adapts

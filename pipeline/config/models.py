@@ -1,6 +1,6 @@
 """The [model] section: its options are the keywords of the model's constructor.
 
-They are read from its source: importing a model would load torch, which planning must not.
+They are read from its source, since importing a model loads torch, which planning must not.
 """
 
 from __future__ import annotations
@@ -20,47 +20,47 @@ from aoq.pipeline.config.section import NamedSection, check_registered
 
 NO_OPTIONS = ("feature_size", "vocabulary_size", "regions", "word_dropout")
 """Constructor arguments that come from the data, or from a subclass."""
-ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
-"""An entry of a docstring's `Args:`."""
+ARGS_ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
+"""An entry in `Args:` of a docstring."""
 
 
 class ModelSection(NamedSection):
     """Options of a model of `aoq.models.MODELS`."""
 
     makes_embeddings: ClassVar[bool] = True
-    """True if a search index can serve the model; if not, it cannot be the teacher of a table."""
+    """True if a search index can serve the model; otherwise it cannot mine a table."""
     attends: ClassVar[bool] = False
-    """True if words and regions attend to each other: constraints and attention metrics need such models."""
+    """True if words and regions attend to each other, as constraints and attention metrics need."""
 
     @property
     def dimensions(self) -> int:
-        """Length of the vectors that are searched."""
+        """Dimension of the embeddings."""
         if (size := getattr(self, "embedding_size", None)) is None:
-            raise ValueError(f"[model] {self.name} does not say how long its vectors are, as `embedding_size`.")
+            raise ValueError(f"[model] {self.name} has no option `embedding_size`, the dimension of its embeddings.")
         return int(size)
 
     @classmethod
     def kind(cls, name: str) -> type[ModelSection]:
         check_registered("model", name, MODELS)
-        return _derive(name, *MODELS.place(name))
+        return _derive_model_section(name, *MODELS.place(name))
 
 
 @cache
-def _derive(name: str, module: str, model: str) -> type[ModelSection]:
-    """Derive a section from a class's keywords and, through its `**options`, its bases'; any base may describe them."""
+def _derive_model_section(name: str, module: str, model: str) -> type[ModelSection]:
+    """Derive a section from a class's keywords and, through `**options`, its bases'; any base may describe them."""
     options, about, attends, bases = dict[str, Any](), dict[str, str](), list[bool](), list[str]()
     takes_more = True
-    while node := _names(module).classes.get(model):
+    while node := _module_names(module).classes.get(model):
         bases.append(model)
         _, _, entries = (ast.get_docstring(node) or "").partition("\nArgs:\n")
-        about = dict(ENTRY.findall(entries)) | about
+        about = dict(ARGS_ENTRY.findall(entries)) | about
         for part in node.body:
             if isinstance(part, ast.Assign | ast.AnnAssign) and re.match(r"attends\b", ast.unparse(part)):
                 attends.append(ast.unparse(part).endswith("True"))
             if takes_more and isinstance(part, ast.FunctionDef) and part.name == "__init__":
-                options = _names(module).keywords(part.args) | options
+                options = _module_names(module).keywords(part.args) | options
                 takes_more = part.args.kwarg is not None
-        module, model = _names(module).home(ast.unparse(node.bases[0]) if node.bases else "")
+        module, model = _module_names(module).home(ast.unparse(node.bases[0]) if node.bases else "")
     own: dict[str, Any] = {
         option: (kind, Field(default, description=" ".join(about.get(option, "").split())))
         for option, (kind, default) in options.items()
@@ -74,8 +74,8 @@ def _derive(name: str, module: str, model: str) -> type[ModelSection]:
 Model = SerializeAsAny[ModelSection]
 
 
-class _Names(dict[str, Any]):
-    """Values of a module's names, in which `eval` looks up what it needs."""
+class _ModuleNames(dict[str, Any]):
+    """Values of a module's names, in which `eval` looks up names."""
 
     def __init__(self, module: str) -> None:
         self.module, spec = module, find_spec(module)
@@ -91,7 +91,7 @@ class _Names(dict[str, Any]):
         module, name = self.home(name)
         if module == self.module:
             raise KeyError(name)  # a built-in name
-        return _names(module)[name] if module.startswith("aoq.") else getattr(import_module(module), name)
+        return _module_names(module)[name] if module.startswith("aoq.") else getattr(import_module(module), name)
 
     def home(self, name: str) -> tuple[str, str]:
         """Return the module that defines a name, and the name there."""
@@ -103,7 +103,7 @@ class _Names(dict[str, Any]):
         return eval(ast.unparse(expression), {}, self)
 
     def keywords(self, arguments: ast.arguments) -> dict[str, tuple[Any, Any]]:
-        """Type and default (... if there is none) of each keyword-only parameter."""
+        """Return type and default (... for none) of each keyword-only parameter."""
         return {
             parameter.arg: (
                 Any if parameter.annotation is None else self.value(parameter.annotation),
@@ -113,4 +113,4 @@ class _Names(dict[str, Any]):
         }
 
 
-_names = cache(_Names)
+_module_names = cache(_ModuleNames)

@@ -1,4 +1,4 @@
-"""The [screen] section: negatives of a table that are left out, and those that are suspected false negatives."""
+"""The [screen] section: negatives to leave out of a table, and suspected false negatives."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Probability = Annotated[float, Field(gt=0.0, le=1.0)]
 Suspected = Literal["drop", "downweight", "soft_margin", "keep"]
 
 
-class Screen(Section):
-    """Rules on the listed pairs, each an image and a caption; unset rules are skipped.
+class ScreenSection(Section):
+    """Rules on the listed pairs (image, caption); unset rules are skipped.
 
-    `range_*`, `*_score` and `max_uses` leave negatives out. The other rules mark suspected false negatives, and
+    `range_*`, `*_score` and `max_uses` leave negatives out. The other rules flag suspected false negatives, and
     `suspected` decides their use in training: not drawn (`drop`), drawn less the more they are suspected
     (`downweight`), drawn with a smaller offline margin or weight (`soft_margin`), or drawn like any other (`keep`).
-    Files are below the data root in an experiment.
+    Files of an experiment are below the data root.
     """
 
     range_min: PositiveInt | None = None
-    """Leave out this many negatives at the head of each list; ranks are those of the table, from 0."""
+    """Leave out this many negatives at the head of each list; ranks count from 0 in the table."""
     range_max: PositiveInt | None = None
     """Leave out all negatives from this rank on."""
     min_score: float | None = None
@@ -35,7 +35,7 @@ class Screen(Section):
     """A file of pairs that people judged to match: Parquet or CSV with the columns caption_id and image_id (rows of the
     data), or json, {caption: [image, ...]}."""
     same_text: bool = False
-    """Flag captions with the words of one of the image's own, whatever their case, full stops and typography."""
+    """Flag captions with the same words as one of the image's own; case, full stops and typography are ignored."""
     near_text: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """Flag captions that share at least this fraction of their words with one of the image's own (Jaccard)."""
     caption_similarity: Cosine | None = None
@@ -43,7 +43,7 @@ class Screen(Section):
     image_similarity: Cosine | None = None
     """Flag images at least this similar to the caption's own by the teacher's embeddings."""
     mutual_rank: PositiveInt | None = None
-    """Flag pairs in which each is among the other's first n, n being this number."""
+    """Flag pairs in which each item is among the first n of the other's list, n being this number."""
     absolute_margin: NonNegativeFloat | None = None
     """Flag negatives within this margin of the anchor's lowest positive."""
     relative_margin: NonNegativeFloat | None = None
@@ -51,23 +51,23 @@ class Screen(Section):
     max_uses: PositiveInt | None = None
     """Keep a candidate in at most this many lists, those where it ranks highest after the other rules."""
     doubtful_pair: Probability | None = None
-    """Flag negatives of a caption whose own pair is right with a lower probability: in an image's list the caption may
-    be its own, and in the caption's list any image may."""
+    """Flag negatives of a caption whose own pair is correct with a lower probability than this: in an image's list, the
+    caption may match; in the caption's list, any image may."""
     pair_probabilities: str | None = None
     """File for `doubtful_pair`, with columns caption_id and probability: clean_pairs.parquet of a [co_teaching]."""
     judgements: str | None = None
-    """File of a judge, such as an MLLM, that replaces weaker rules: columns caption_id, image_id (rows of the data) and
-    probability, that they match; Parquet, CSV, TSV or JSON lines."""
+    """File of a judge, such as an MLLM; overrides weaker rules. Columns caption_id, image_id (rows of the data) and
+    probability of a match; Parquet, CSV, TSV or JSON lines."""
     judged_match: Probability = 0.5
-    """Flag pairs that the judge gives at least this probability; pairs that it gives less are cleared."""
+    """Flag pairs with at least this probability of the judge; clear those with less."""
     judged_grades: Annotated[tuple[float, float], Field(strict=False)] | None = None
-    """Lowest and highest grade, if the file has grades instead of probabilities, which rise linearly between them."""
+    """Lowest and highest grade, if the file has grades instead of probabilities; they map linearly to 0 and 1."""
     alike_owners: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
-    """Flag this fraction of each list: candidates with the owners most similar to the anchor, by the teacher (SaHa)."""
+    """Flag this fraction of each list: candidates whose owners the teacher scores most similar to the anchor (SaHa)."""
     match_prior: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
-    """Suspect each negative, without a flag, with its probability of a match given its score and this prior (FNE)."""
+    """Suspect each negative, without a flag, by its probability of a match given its score and this prior (FNE)."""
     suspected: Suspected = "drop"
-    """Treatment of suspected false negatives in training."""
+    """Use of suspected false negatives in training."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -76,16 +76,16 @@ class Screen(Section):
             yield f"no rule is set; set at least one of {[*RULES, 'match_prior']}"
         if len(self.set_among(("doubtful_pair", "pair_probabilities"))) == 1:
             yield "`doubtful_pair` and `pair_probabilities` belong together: give both, or neither"
-        if self.judgements is None and (idle := sorted({*OF_JUDGEMENTS} & self.model_fields_set)):
-            yield f"{idle} say how `judgements` are read; give these as well, or leave them out"
+        if self.judgements is None and (idle := sorted({*JUDGEMENT_OPTIONS} & self.model_fields_set)):
+            yield f"{idle} are for `judgements`; give these too, or leave them out"
         if self.judged_grades is not None and not self.judged_grades[0] < self.judged_grades[1]:
-            yield f"judged_grades = {list(self.judged_grades)} should be the lowest grade and a higher one"
+            yield f"judged_grades = {list(self.judged_grades)} must be the lowest grade and a higher one"
         if self.range_max is not None and self.range_max <= (self.range_min or 0):
             yield f"range_max = {self.range_max} leaves nothing after range_min = {self.range_min}"
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """Rules that are set, in the order in which they are applied."""
+        """Rules that are set, in order of application."""
         return tuple(name for name in self.set_among(RULES) if getattr(self, name) is not False)
 
     @property
@@ -96,28 +96,28 @@ class Screen(Section):
     @property
     def recipe(self) -> dict[str, Any]:
         """Everything that shapes a view of a table, with files by name; the treatment of suspects does not."""
-        shaping = {*self.rules, "pair_probabilities", "match_prior", *(OF_JUDGEMENTS if self.judgements else ())}
+        shaping = {*self.rules, "pair_probabilities", "match_prior", *(JUDGEMENT_OPTIONS if self.judgements else ())}
         return self.model_dump(mode="json", include=shaping, exclude_none=True)
 
     @property
     def files(self) -> dict[str, str]:
-        """Files that are named, by option."""
+        """Named files, by option."""
         return {file: getattr(self, file) for file in self.set_among(("positives", "pair_probabilities", "judgements"))}
 
     @property
     def needs_vectors(self) -> bool:
-        """Return whether it needs the teacher's embeddings."""
-        return bool(self.set_among(OF_VECTORS))
+        """Return whether a rule needs the teacher's embeddings."""
+        return bool(self.set_among(VECTOR_RULES))
 
 
-OF_JUDGEMENTS = ("judged_match", "judged_grades")
-"""How `judgements` are read."""
-OPTIONS = ("pair_probabilities", *OF_JUDGEMENTS, "match_prior", "suspected")
+JUDGEMENT_OPTIONS = ("judged_match", "judged_grades")
+"""Options for reading `judgements`."""
+OPTIONS = ("pair_probabilities", *JUDGEMENT_OPTIONS, "match_prior", "suspected")
 """Options that are not rules with a flag."""
-RULES = tuple(name for name in Screen.model_fields if name not in OPTIONS)
-"""New rules are added last: views name the rules of their flags, and older views are still read."""
+RULES = tuple(name for name in ScreenSection.model_fields if name not in OPTIONS)
+"""Rules in the order of their bits in the flags, so new ones come last: older views are still read."""
 EXCLUSIONS = ("range_min", "range_max", "min_score", "max_score", "max_uses")
 """Rules that leave negatives out; all others cast suspicion."""
 CERTAIN = ("positives", "same_text")
 """Rules that no judge overrides: human judgements, and identical text."""
-OF_VECTORS = ("caption_similarity", "image_similarity", "alike_owners")
+VECTOR_RULES = ("caption_similarity", "image_similarity", "alike_owners")

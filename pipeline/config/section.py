@@ -1,4 +1,4 @@
-"""Base classes of all sections of an experiment's file, shared value types, and validation in the user's terms."""
+"""Base classes of all sections, shared value types, and validation in the user's terms."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
-_T = TypeVar("_T")
-_B = TypeVar("_B", bound=BaseModel)
-TomlArray = Annotated[tuple[_T, ...], Field(strict=False)]  # TOML's arrays are lists
+_ArrayItem = TypeVar("_ArrayItem")
+_Model = TypeVar("_Model", bound=BaseModel)
+TomlArray = Annotated[tuple[_ArrayItem, ...], Field(strict=False)]  # TOML's arrays are lists
 MarginRange = Annotated[float, Field(ge=0.0, le=2.0)]
 
 
 class Section(BaseModel):
-    """A TOML section: frozen; unknown keys, types, ranges, and options that do not fit together are refused."""
+    """A frozen TOML section; it refuses unknown keys, wrong types and ranges, and options that do not fit together."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with options that are valid one by one; the first is the error."""
+        """Yield problems of options that are valid alone; the first becomes the error."""
         yield from ()
 
     @model_validator(mode="after")
@@ -30,17 +30,17 @@ class Section(BaseModel):
         return self
 
     def set_among(self, options: Iterable[str]) -> list[str]:
-        """Return those of the options that have a value."""
+        """Return the options that have a value."""
         return [option for option in options if getattr(self, option) is not None]
 
 
 class Runs(Section):
     name: str
-    """The name of its runs; by default the file's."""
+    """Name of its runs; by default the file's."""
 
 
 class NamedSection(Section):
-    """A section whose `name` selects one of several kinds, each a subclass with its own options."""
+    """A section whose `name` selects its kind, a subclass with its own options."""
 
     name: str
     """The kind."""
@@ -48,7 +48,7 @@ class NamedSection(Section):
     @classmethod
     @abstractmethod
     def kind(cls, name: str) -> type[NamedSection]:
-        """Find the section of that name; an unknown one is an error that lists the known ones."""
+        """Find the section of that name; refuse an unknown name with a list of the known ones."""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -57,19 +57,19 @@ class NamedSection(Section):
         return validate(content) if kind is cls else kind.model_validate(content)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the content: another process derives the class of a derived section again."""
+        """Pickle the content; another process derives the class again."""
         family = next(base for base in NamedSection.__subclasses__() if isinstance(self, base))
         return family.model_validate, (self.model_dump(),)
 
 
 def check_registered(what: str, name: str, registry: Collection[str]) -> None:
-    """Refuse a name that is not in the registry, and list those that are."""
+    """Refuse a name that is not in the registry, with a list of those that are."""
     if name not in registry:
         raise ValueError(f"there is no {what} {name!r}; known are {', '.join(map(repr, registry))}")
 
 
-def validated(kind: type[_B], where: str, content: Mapping[str, Any]) -> _B:
-    """Validate the content; an error begins with `where`, the place of the content."""
+def validated(kind: type[_Model], where: str, content: Mapping[str, Any]) -> _Model:
+    """Validate the content; an error begins with `where`, the content's place."""
     try:
         return kind.model_validate(content)
     except ValidationError as error:
@@ -77,19 +77,19 @@ def validated(kind: type[_B], where: str, content: Mapping[str, Any]) -> _B:
 
 
 def explain_refusal(kind: type[BaseModel], error: ValidationError, content: Mapping[str, Any] | None = None) -> str:
-    """Describe each problem in one sentence, with the section as the user writes it and the keys it allows.
+    """Describe each problem in one sentence, with the section as users write it and its allowed keys.
 
-    A section with a `name` allows the keys of its kind; `content`, the refused content, has the name.
+    A section with a `name` allows the keys of its kind; `content`, which was refused, has the name.
     """
     unknown: dict[tuple[str, ...], list[str]] = {}
     sentences = []
     problems = [(tuple(map(str, problem["loc"])), problem) for problem in error.errors()]
-    with_wrong_items = {place[:-1] for place, _ in problems}  # reported as too short as well
+    with_wrong_items = {place[:-1] for place, _ in problems}  # also reported as too short
     for place, problem in problems:
         if problem["type"] == "extra_forbidden":
             unknown.setdefault(place[:-1], []).append(place[-1])
         elif problem["type"] != "too_short" or place not in with_wrong_items:
-            written = f"{'.'.join(place)}: " if place else ""  # problems of several sections name them themselves
+            written = f"{'.'.join(place)}: " if place else ""  # problems of several sections name these
             value = "" if isinstance(problem["input"], dict) else f" (got {problem['input']!r})"
             message = problem["msg"].removeprefix("Value error, ").replace("valid tuple", "valid array")  # TOML's term
             sentences.append(f"{written}{message}{value}")
@@ -102,7 +102,7 @@ def explain_refusal(kind: type[BaseModel], error: ValidationError, content: Mapp
 def _allowed_keys(section: type[BaseModel], place: tuple[str, ...], content: Any) -> list[str]:
     for part in place:
         content = content.get(part) if isinstance(content, Mapping) else None
-        if part in section.model_fields:  # else a key of a table of sections
+        if part in section.model_fields:  # otherwise a key in a table of sections
             choices = sections_in(section.model_fields[part].annotation)
             section = choices[0] if len(choices) == 1 else section
             if issubclass(section, NamedSection) and isinstance(content, Mapping):

@@ -1,4 +1,4 @@
-"""The configuration of a study: one TOML file in configs/studies; errors are in the user's own terms."""
+"""The configuration of a study: one TOML file in configs/studies."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ STUDY_METRICS = (
     *(f"attention_{name}" for name in ("precision", "recall", "f1")),
 )
 
-_Names = Annotated[TomlArray[str], Field(min_length=1)]
+_NameArray = Annotated[TomlArray[str], Field(min_length=1)]
 Change = dict[str, Any]
-"""Changes to an experiment, as its file would write them: {"second_round": {"epochs": 4}}."""
+"""Changes to an experiment, as in its file: {"second_round": {"epochs": 4}}."""
 
 
 class Arm(Section):
@@ -31,9 +31,9 @@ class Arm(Section):
     change: Change = Field(default={})
     """Changes to an experiment, as sections and options."""
     change_for: dict[str, Change] = Field(default={})
-    """Further changes for single models."""
-    models: _Names | None = None
-    """Models that run it; by default all."""
+    """Further changes, by model."""
+    models: _NameArray | None = None
+    """Models that run the arm; by default all."""
 
 
 class Study(Section):
@@ -42,18 +42,18 @@ class Study(Section):
     title: str = ""
     """The heading of its page and table."""
     baseline: str
-    """Arm that all others are compared with, seed by seed."""
+    """Arm with which all others are compared, seed by seed."""
     seeds: Annotated[TomlArray[NonNegativeInt], Field(min_length=1)]
-    """Each arm of each model runs once a seed."""
+    """Each arm of each model runs once per seed."""
     models: Annotated[dict[str, str], Field(min_length=1)]
     """Experiment of each model, with an optional override after `@`."""
     arms: Annotated[dict[str, Arm], Field(min_length=1)]
-    columns: _Names = DEFAULT_COLUMNS
-    """Metrics of the evaluation in the table; a model without one leaves it empty."""
+    columns: _NameArray = DEFAULT_COLUMNS
+    """Metrics of the evaluation in the table; a cell without its metric is empty."""
 
     def problems(self) -> Iterator[str]:
         if len(set(self.seeds)) < len(self.seeds):
-            yield f"a seed appears twice in {list(self.seeds)}; the same run is no second sample"
+            yield f"a seed appears twice in {list(self.seeds)}; the same run is not a second sample"
         if unknown := [column for column in self.columns if column not in STUDY_METRICS]:
             yield f"columns: there are no metrics {unknown}; known are {', '.join(STUDY_METRICS)}"
         if self.baseline not in self.arms:
@@ -62,12 +62,12 @@ class Study(Section):
             if unknown := [model for model in (*(arm.models or ()), *arm.change_for) if model not in self.models]:
                 yield f"[arms.{name}] names the models {unknown}; [models] has {list(self.models)}"
             if any("seed" in change for change in (arm.change, *arm.change_for.values())):
-                yield f"[arms.{name}] changes the seed, which is what `seeds` are for"
-        if without := [model for model in self.models if self.baseline not in self.arms_of(model)]:
-            yield f"baseline {self.baseline!r} runs on all models but {without}, which then have none"
+                yield f"[arms.{name}] changes the seed; set `seeds` instead"
+        if without := [model for model in self.models if self.baseline not in self.model_arms(model)]:
+            yield f"baseline {self.baseline!r} does not run on {without}; every model needs it"
 
-    def arms_of(self, model: str) -> list[str]:
-        """Arms that the model runs, the baseline first."""
+    def model_arms(self, model: str) -> list[str]:
+        """Return the arms that the model runs, the baseline first."""
         runs = [name for name, arm in self.arms.items() if arm.models is None or model in arm.models]
         return sorted(runs, key=lambda name: name != self.baseline)
 

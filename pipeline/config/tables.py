@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from aoq.pipeline.config.dataset import Evaluation
+from aoq.pipeline.config.dataset import EvaluationSection
 from aoq.pipeline.config.section import Runs, Section, TomlArray
 
 IS_EXACT = {"auto": True, "onepass": True, "faiss-flat": True, "ivf": False, "hnsw": False}
-"""Built-in searches, listed here because the registry loads torch."""
+"""Built-in searches, listed here since their registry loads torch."""
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
@@ -53,12 +53,12 @@ class Mining(Lengths):
 
 
 class Members(Section):
-    """Other experiments, and how much each counts."""
+    """Other experiments and their weights."""
 
     members: Annotated[TomlArray[str], Field(min_length=2)]
     """Experiments, each with an optional override after `@`: "f30k_vsrn", "f30k_vsrn@seed=1"."""
     weights: TomlArray[PositiveFloat] | None = None
-    """Weight of each member; by default all are equal."""
+    """Weight of each member; equal by default."""
 
     def problems(self) -> Iterator[str]:
         if self.weights is not None and len(self.weights) != len(self.members):
@@ -71,16 +71,16 @@ class Ensemble(Runs):
     """An experiment without training: the weighted mean of the similarities of several second rounds."""
 
     ensemble: Members
-    evaluation: Evaluation = Evaluation()
+    evaluation: EvaluationSection = EvaluationSection()
 
 
 class Rerank(Lengths):
-    """The negatives of a table, reordered by another model's scores; the model may compare fragments."""
+    """The negatives of a table, reordered by another model's scores; this model may compare fragments."""
 
     shortlist: str
-    """Experiment whose table gives the candidates, with an optional override after `@` as in an ensemble."""
+    """Experiment whose table gives the candidates, with an optional override after `@`."""
     teacher: str
-    """Experiment whose second round (or imported `weights`) scores them, with an optional override too."""
+    """Experiment whose second round (or imported `weights`) scores them, with an optional override after `@`."""
     h_captions: PositiveInt = 100
     h_images: PositiveInt = 20
     checked_anchors: Annotated[int, Field(ge=1, le=512)] = 32
@@ -88,19 +88,19 @@ class Rerank(Lengths):
 
 
 class Fusion(Members, Lengths):
-    """The lists of several tables as one: fused by ranks, or by scores on a common scale."""
+    """The lists of several tables, fused by ranks, or by scores on a common scale."""
 
     members: Annotated[TomlArray[str], Field(min_length=2, max_length=8)]
-    """Experiments with a table, each with an override after `@` if need be."""
+    """Experiments with a table, each with an optional override after `@`."""
     method: Literal["rank", "score"]
-    """`rank`: reciprocal-rank fusion. `score`: mean of scores as fractions of the positive pairs that score no more."""
+    """`rank`: reciprocal-rank fusion. `score`: mean fraction of the positive pairs that score at most as high."""
 
 
 class Refresh(Lengths):
-    """Refresh of the table: a student with embeddings searches the whole training set, one with fragments reorders."""
+    """Refresh of the table: a student with embeddings searches the training set; one with fragments reorders lists."""
 
     rounds: NonNegativeInt = 1
-    """Number of times that the student searches and another one is trained from scratch on the result."""
+    """Number of refreshes; after each, another student is trained from scratch."""
 
 
 class Reranking(Runs):
@@ -116,7 +116,7 @@ class Fusing(Runs):
 
 
 class Sampling(Section):
-    """Draws of offline negatives from the table; h_* narrow them to the head of each list."""
+    """Draws of offline negatives from the table; h_* limit them to the head of each list."""
 
     strategy: Literal["uniform", "coupled", "normal", "weighted"] = "uniform"
     """The ranks of the two draws: independent (`uniform`, the paper), the same (`coupled`, the official code),
@@ -124,11 +124,11 @@ class Sampling(Section):
     resample: bool = True
     """Draw again where the two offline negatives match each other, if the loss uses the pairs derived from them."""
     h_captions: PositiveInt | None = None
-    """Draw from the first of each image's list; by default from all."""
+    """Draw from this many captions at the head of each image's list; by default from all."""
     h_images: PositiveInt | None = None
-    """Draw from the first of each caption's list; by default from all."""
+    """Draw from this many images at the head of each caption's list; by default from all."""
     gap: Annotated[float, Field(ge=-2.0, le=2.0)] | None = None
-    """Gap below the lowest positive whose negatives `weighted` draws most, as in SimANS."""
+    """Gap below the lowest positive at which `weighted` draws most, as in SimANS."""
     sharpness: PositiveFloat | None = None
     """Sharpness of `weighted`: weight exp(-sharpness (g - gap)^2) at a gap of g."""
     hardness: Literal["auto"] | PositiveFloat | None = None
@@ -136,12 +136,12 @@ class Sampling(Section):
     candidates, batches of B): lists are cut at rank C / (B hardness), instead of h_*. "auto" cuts at C / (10 B), as
     `aoq.pipeline.training.drawable` explains."""
     hardest: PositiveFloat | None = None
-    """Upper limit of the same factor: ranks below C / (B hardest) are left out as well."""
+    """Upper limit of the same factor: ranks below C / (B hardest) are left out too."""
     windows: TomlArray[TomlArray[Share]] | None = None
-    """Part of the lists that each drawing epoch draws from, as fractions [start, stop); the last one stays."""
+    """Part of each list to draw from, per drawing epoch, as fractions [start, stop); later epochs keep the last."""
 
     batches: Literal["mined"] | None = None
-    """Batches of pairs that are hard negatives of each other (`aoq.pipeline.batches`); by default random ones."""
+    """Batches of mutual hard negatives (`aoq.pipeline.batches`); by default random ones."""
     batch_ranks: Annotated[tuple[int, int], Field(strict=False)] | None = None
     """Ranks [start, stop) of captions, from 0, that link pairs in `batches`; by default all."""
     community: Annotated[int, Field(ge=2)] | None = None

@@ -16,10 +16,10 @@ Augmentation = Literal["crop", "flip", "randaugment"]
 
 
 class Constraint(Section):
-    """One constraint. No defaults: the paper does not say which of weights 0.1, 1 and margins 0, 0.1, 0.2 is best."""
+    """One constraint. No defaults: the paper does not name the best of weights 0.1, 1 and margins 0, 0.1, 0.2."""
 
     weight: PositiveFloat
-    """Weight beside the loss."""
+    """Weight relative to the loss."""
     margin: MarginRange
     """Margin by which the attended content should be closer."""
 
@@ -38,7 +38,7 @@ class Constraints(Section):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Constraints that are set."""
+        """Names of the constraints that are set."""
         return tuple(self.set_among(("ccr", "ccs")))
 
 
@@ -46,49 +46,49 @@ class LoRA(Section):
     """Low-rank adapters, trained instead of the towers' weights."""
 
     rank: PositiveInt
-    """Rank of what is added to the weights of each linear layer."""
+    """Rank of the update to each linear layer's weights."""
     alpha: PositiveFloat | None = None
-    """Adapters count alpha / rank; by default 1."""
+    """The update is scaled by alpha / rank; by default by 1."""
 
 
 class TeacherVectors(Section):
-    """Vectors that another program computed, in the order of the training split; cosines of them are the scores."""
+    """Vectors from another program, in the order of the training split; their cosines are the scores."""
 
     images: str
     """File of the images' vectors, relative to the data root; FILE::NAME for one array or column of several."""
     captions: str
     """File of the captions' vectors, likewise."""
     image_ids: str | None = None
-    """File of the ids of the images' vectors, matched with the split's; by default their order is the split's."""
+    """File of ids of the images' vectors, matched with the split's; by default vectors have the split's order."""
 
     @property
     def parts(self) -> dict[str, tuple[str, str]]:
-        """The path and the part of each file that is named."""
+        """Path and part of each named file."""
         return {name: (file.partition("::")[0], file.partition("::")[2]) for name, file in self if file is not None}
 
 
 class Distillation(Section):
-    """Learning from a teacher's scores, beside the loss and in all epochs (`aoq.pipeline.losses.distillation`)."""
+    """Learning from a teacher's scores, besides the loss and in all epochs (`aoq.pipeline.losses.distillation`)."""
 
     kind: Literal["batch", "lists", "both"] = "batch"
     """`batch`: the teachers' scores of all pairs of the batch. `lists`: the table's scores of
-    `negatives` drawn from each list, with the lowest own pair; the table may come from a teacher that attends."""
+    `negatives` drawn from each list, with the lowest positive; the table may come from a teacher that attends."""
     teachers: TomlArray[str | TeacherVectors] = ()
-    """Experiments that score the batch, each with an optional override after `@`: by their first round (or encoder),
-    or by their student if they have none of their own; by embeddings, or by a forward pass if it attends. Or vectors of
-    files. By default what the table is mined from."""
+    """Teachers of the batch: experiments, each with an optional override after `@`, which score it by their first round
+    (or encoder), or else by their student, from embeddings, or by a forward pass if the model attends; or files of
+    vectors. By default the table's teacher."""
     weight: PositiveFloat = 0.3
-    """Weight beside the loss; both are sums over anchors."""
+    """Weight relative to the loss; both are sums over anchors."""
     temperature: PositiveFloat = 0.05
     """Temperature of the teachers' scores."""
     student_temperature: PositiveFloat | None = None
     """Temperature of the student's scores; by default the teachers'."""
     average: Literal["scores", "softmax"] = "scores"
-    """What is averaged over several teachers."""
+    """Quantity averaged over several teachers."""
     positives: Literal["teacher", "one"] = "teacher"
-    """Score of a true pair in the batch: as the teachers score it, or 1, the highest cosine."""
+    """Score of a true pair in the batch: the teachers', or 1, the highest cosine."""
     negatives: PositiveInt = 4
-    """Negatives of `lists` per anchor; each is one more image and caption to encode."""
+    """Negatives of `lists` per anchor; each adds an image and a caption to encode."""
     list_loss: Literal["kl", "margin_mse", "ranking"] = "kl"
     """Loss on `lists`."""
 
@@ -102,7 +102,7 @@ class Distillation(Section):
 
     @property
     def listed(self) -> int:
-        """Number of negatives that are drawn for `lists`."""
+        """Number of negatives drawn for `lists`."""
         return 0 if self.kind == "batch" else self.negatives
 
     def problems(self) -> Iterator[str]:
@@ -114,30 +114,30 @@ class Distillation(Section):
 
 
 class Schedule(Section):
-    """Length and rates of a training: whole epochs."""
+    """Epochs, batches, learning rates and regularisation of a training."""
 
     epochs: PositiveInt
     """Epochs to train; the best on dev is kept."""
     batch_size: Annotated[int, Field(ge=2)] = 128
     """True pairs in a batch."""
     learning_rate: PositiveFloat = 2e-4
-    """Learning rate of Adam, at the start."""
+    """Initial learning rate of Adam."""
     decay_epochs: TomlArray[PositiveInt] = ()
-    """Epochs after each of which the learning rate is multiplied by `decay`."""
+    """Epochs after which the learning rate is multiplied by `decay`."""
     decay: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
     """Factor of the learning rate at each of `decay_epochs`."""
     gradient_clip: PositiveFloat = 2.0
-    """The largest norm of the gradient of all weights."""
+    """Largest norm of the gradient of all weights."""
     weight_decay: PositiveFloat | None = None
-    """Weight decay decoupled from the gradient (AdamW); by default Adam without any."""
+    """Weight decay decoupled from the gradient (AdamW); by default Adam without decay."""
     decay_biases: Literal[False] | None = None
-    """`false`: biases and norms, which have one dimension, do not decay."""
+    """`false`: parameters of one dimension, biases and norms, do not decay."""
     schedule: Literal["cosine"] | None = None
     """`cosine`: the learning rate falls to 0 along half a cosine, instead of `decay_epochs`."""
     warmup_steps: PositiveInt | None = None
     """Steps over which the learning rate first rises linearly."""
     ema: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
-    """Decay of an exponential moving average of the weights, which is evaluated and saved instead of them."""
+    """Decay of an exponential moving average of the weights, evaluated and saved instead of them."""
     freeze: TomlArray[Literal["image", "text"]] | None = None
     """Towers whose pretrained weights stay fixed."""
     layer_decay: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
@@ -146,14 +146,14 @@ class Schedule(Section):
     """Recompute towers' activations in the backward pass instead of keeping them: less memory, more time."""
     lora: LoRA | None = None
     """Train low-rank adapters of towers that are not frozen, at `tower_rate` (by default the whole learning rate); the
-    weights that are published have them added."""
+    published weights include them."""
     augment: TomlArray[Augmentation] | None = None
-    """Random changes of photographs before an image tower, drawn in each epoch: a crop of at least half
-    of the image; a flip unless a caption names a side; RandAugment with operations that keep colours."""
+    """Random changes of photographs for an image tower, drawn anew in each epoch: a crop of at least half of the image;
+    a flip unless a caption names a side; RandAugment with operations that keep colours."""
     tower_rate: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """Ratio of a pretrained tower's learning rate to the others'; by default a tenth (VSE∞)."""
     precision: Precision = "float32"
-    """Precision of encoding and comparing. It is not an engine setting, since another one gives other weights."""
+    """Precision of encoding and comparing; not an engine setting, since it changes the weights."""
 
     def problems(self) -> Iterator[str]:
         if self.schedule is not None and self.decay_epochs:
@@ -167,17 +167,17 @@ class Training(Schedule):
 
     loss: Loss
     warmup: TomlArray[WarmUp] = ()
-    """Losses of the first epochs, one name each, instead of `loss`; their margin is the online one."""
+    """Losses of the first epochs, one name per epoch, instead of `loss`; with the online margin."""
     start_up: StartUp | None = None
     """`auto`: self-paced hardness of online negatives; by default they are the batch's hardest from the first step on,
     which may collapse a training from scratch. Losses on logits, `sum` and `onlyoffline` do not use it."""
     constraints: Constraints | None = None
-    """Constraints on the model's attention besides the ranking of pairs."""
+    """Constraints on the model's attention."""
     distillation: Distillation | None = None
-    """Learning from a teacher's scores as well; an override takes the section out with `distillation=false`."""
+    """Learning from a teacher's scores; an override removes the section with `distillation=false`."""
     chunk: PositiveInt | None = None
-    """Encode and score this many items at a time, with the loss still on the whole batch: less memory, one
-    forward pass more (`aoq.pipeline.training.chunks`). By default all at once."""
+    """Encode and score this many items at a time, with the loss still on the whole batch: less memory, one more forward
+    pass (`aoq.pipeline.training.chunks`). By default all at once."""
 
     @field_validator("distillation", mode="before")
     @classmethod
@@ -201,35 +201,35 @@ class Training(Schedule):
             yield f'start_up = "auto" measures hardness by {margin}; give it one, or leave start_up out'
 
 
-class SecondRound(Training):
+class SecondRoundSection(Training):
     """The student's training, on the table."""
 
     start: Literal["teacher", "control"] | None = None
-    """Fine-tuning instead of fresh weights: start from the first round that the table comes from, or from the student's
-    own control. The control itself always starts afresh; `warmup` and `start_up` then apply to it alone."""
+    """Fine-tuning instead of fresh weights: start from the first round that mined the table, or from the student's own
+    control. The control itself always starts afresh; `warmup` and `start_up` then apply only to it."""
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()
         if self.start is not None and not self.loss.draws_offline:
-            yield f"`start` belongs to a loss on offline negatives; with {self.loss.name!r} leave it out"
+            yield f"`start` needs a loss on offline negatives; with {self.loss.name!r} leave it out"
 
 
 class CoTeaching(Schedule):
-    """Learning with Noisy Correspondence for Cross-modal Matching (Huang et al., NeurIPS 2021), of any model: two
-    networks that tell each other which training pairs to trust.
+    """Learning with Noisy Correspondence for Cross-modal Matching (Huang et al., NeurIPS 2021), for any model: two
+    networks select each other's clean training pairs.
 
-    An epoch is one of both networks; in co-teaching, it has enough steps for the pairs selected as clean. `epochs`
-    and `decay_epochs` count epochs of co-teaching.
+    In an epoch both networks train; in co-teaching, it has enough steps for the pairs selected as clean. `epochs` and
+    `decay_epochs` count epochs of co-teaching.
     """
 
     warmup_epochs: PositiveInt
     """Epochs of each network alone on all pairs and all negatives, before co-teaching."""
     margin: Annotated[float, Field(gt=0.0, le=2.0)] = 0.2
-    """Margin by which a pair that is surely right should score above a negative."""
+    """Margin by which a certainly correct pair should score above a negative."""
     mask_positives: bool = True
-    """Other captions of an anchor's image are no negatives."""
+    """Other captions of an anchor's image are not negatives."""
     threshold: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.5
-    """Pairs with a higher probability of being right are selected as clean."""
+    """Pairs with a higher probability of being correct are selected as clean."""
     soft_margin: Literal["exponential", "linear", "sin"] = "exponential"
     """Growth of a pair's margin with its label."""
     soft_labels: Literal["pair", "broadcast"] = "pair"
@@ -247,8 +247,7 @@ class CoTeaching(Schedule):
 
 
 def control_training(training: Training) -> Training:
-    """Return the same schedule and constraints without offline negatives and distillation, on the online loss or the
-    loss itself.
+    """Return the same training without offline negatives and distillation, on the online loss or the loss itself.
 
     Warm-up epochs that are online anyway are dropped, so that equal trainings have equal keys.
     """
@@ -259,9 +258,9 @@ def control_training(training: Training) -> Training:
     return Training.model_validate({**shared, "loss": loss, "warmup": tuple(warmup), "distillation": None})
 
 
-def plain_training(section: CoTeaching) -> SecondRound:
-    """Train one network of the two alone, on all pairs: same epochs and learning rates, with the online loss instead of
-    co-teaching, and in the warm-up the sum over negatives instead of their mean (under one gradient clip)."""
+def plain_training(section: CoTeaching) -> SecondRoundSection:
+    """Return the training of one of the two networks, alone on all pairs: same epochs and learning rates, the online
+    loss instead of co-teaching, and in the warm-up the sum over negatives, not their mean (under one gradient clip)."""
     schedule = section.model_dump(include={*Schedule.model_fields}) | {
         "epochs": section.warmup_epochs + section.epochs,
         "decay_epochs": tuple(section.warmup_epochs + after for after in section.decay_epochs),
@@ -269,4 +268,4 @@ def plain_training(section: CoTeaching) -> SecondRound:
         "start_up": section.start_up,
     }
     online = OnlineLoss(name="online", margin=section.margin, mask_positives=section.mask_positives)
-    return SecondRound(**schedule, loss=online)
+    return SecondRoundSection(**schedule, loss=online)

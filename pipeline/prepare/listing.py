@@ -23,7 +23,7 @@ from jaxtyping import Shaped
 from aoq.pipeline.config.dataset import Source
 from aoq.pipeline.console import Reporter
 from aoq.pipeline.data.folder import sample
-from aoq.pipeline.extras import is_of_hub, load_splits
+from aoq.pipeline.extras import is_hub_name, load_splits
 from aoq.pipeline.prepare.sources.images import EncodedImages, ImageFiles
 from aoq.pipeline.prepare.sources.records import Listing, Records, read_records
 from aoq.pipeline.prepare.sources.shards import list_shards
@@ -57,7 +57,7 @@ HASHED_AT_ONCE = 1024
 
 def below(source: Source, data_root: Path) -> Source:
     """Let the paths of an experiment's [dataset.source] start at the data root."""
-    path = source.path if is_of_hub(source.path) else str(data_root / source.path)
+    path = source.path if is_hub_name(source.path) else str(data_root / source.path)
     images = None if source.images is None else str(data_root / source.images)
     return source.model_copy(update={"path": path, "images": images})
 
@@ -67,7 +67,7 @@ def list_source(source: Source) -> Listing:
     path = Path(source.path).expanduser()
     if source.images is not None and not Path(source.images).is_dir():
         raise FileNotFoundError(f"--images: there is no folder {source.images}.")
-    if is_of_hub(source.path):
+    if is_hub_name(source.path):
         records: Records | None = list_dataset(load_splits(source.path), source)
     elif not path.exists():
         raise FileNotFoundError(f"{path} does not exist; a data set of the Hugging Face hub is named hf:OWNER/NAME.")

@@ -61,7 +61,7 @@ def summarise_study(study: Study, rows: Sequence[Row]) -> list[Row]:
     summary = []
     for model in study.models:
         baseline = by_arm.get((model, study.baseline), {})
-        for arm in study.arms_of(model):
+        for arm in study.model_arms(model):
             if not (runs := by_arm.get((model, arm))):
                 continue
             line: Row = {"model": model, "arm": arm, "says": study.says(arm), "seeds": len(runs)}

@@ -12,7 +12,7 @@ import numpy as np
 from aoq.pipeline.batches.lists import meeting_lists
 from aoq.pipeline.batches.order import COMMUNITY, MinedBatches
 from aoq.pipeline.build import UNITS, planned_file
-from aoq.pipeline.config.screen import Screen
+from aoq.pipeline.config.screen import ScreenSection
 from aoq.pipeline.config.training import TeacherVectors, Training
 from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.data.folder import Split
@@ -185,10 +185,10 @@ def _describe_draws(
             continue
         lists, judged = opened[0][direction], opened[1][direction] if opened[1] else None
         ranks = _ranks(chain, sizes, direction, lists.h, judged)
-        yield f"{ranks}; {_describe_doubts(lists, judged, ranks, chain.experiment.screen)}"
+        yield f"{ranks}; {_state_doubts(lists, judged, ranks, chain.experiment.screen)}"
 
 
-def _describe_doubts(lists: NegativeLists, judged: Judged | None, ranks: DrawnRanks, screen: Screen | None) -> str:
+def _state_doubts(lists: NegativeLists, judged: Judged | None, ranks: DrawnRanks, screen: ScreenSection | None) -> str:
     """Say how many of the drawn negatives the screen doubts, or without a screen the teacher."""
     drawn = slice(ranks.start, ranks.stop)
     listed = lists.negative_ids[:, drawn] >= 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from aoq.pipeline.build import UNITS, Build, planned_file
-from aoq.pipeline.config.screen import Screen
+from aoq.pipeline.config.screen import ScreenSection
 from aoq.pipeline.config.tables import Fusion, Lengths, Mining, Refresh, Rerank
 from aoq.pipeline.console import show_progress
 from aoq.pipeline.data.folder import Split
@@ -41,7 +41,7 @@ def plan_mined_table(chain: Chain, mining: Mining) -> None:
     chain.add("hard_negatives", recipe, chain["embeddings"], reads=[chain["dataset"]], version=2)
 
 
-def plan_screen(chain: Chain, screen: Screen) -> None:
+def plan_screen(chain: Chain, screen: ScreenSection) -> None:
     """Plan the view of the table; the treatment of suspects is the student's."""
     hashes = {option: chain.sha256(f"[screen] {option}", file) for option, file in screen.files.items()}
     reads = [chain["dataset"], *([chain["embeddings"]] if screen.needs_vectors else [])]

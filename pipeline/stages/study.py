@@ -61,7 +61,7 @@ def _cells(study: Study, data_root: Path, artifact_root: Path) -> Iterator[Cell]
     for seed in study.seeds:
         for model, member in study.models.items():
             name, override = split_member(member)
-            for arm in study.arms_of(model):
+            for arm in study.model_arms(model):
                 try:
                     own = merged(study.arms[arm].change, study.arms[arm].change_for.get(model, {}))
                     change = merged(parse_override(override), _with_numbers(own, bases[model]))

@@ -7,7 +7,7 @@ from typing import Any
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.build import Build
 from aoq.pipeline.config.experiment import Experiment
-from aoq.pipeline.config.screen import OF_VECTORS
+from aoq.pipeline.config.screen import VECTOR_RULES
 from aoq.pipeline.config.training import CoTeaching, Schedule, Training
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.stages.chain import Chain, check_depths, check_same_data, pretrained, table_depths
@@ -54,7 +54,7 @@ def check_table(chain: Chain) -> None:
     if experiment.sampling.guide_margin is not None:
         raise ValueError(f"[sampling] guide_margin asks for {from_none}; leave it out.")
     if experiment.screen is not None and experiment.screen.needs_vectors:
-        raise ValueError(f"[screen] {', '.join(OF_VECTORS)} ask for {from_none}; leave these rules out.")
+        raise ValueError(f"[screen] {', '.join(VECTOR_RULES)} ask for {from_none}; leave these rules out.")
 
 
 def _start(chain: Chain) -> list[Artifact]:

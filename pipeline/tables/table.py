@@ -15,7 +15,7 @@ import pyarrow as pa
 from jaxtyping import Float32, UInt32
 from pydantic import ValidationError
 
-from aoq.pipeline.config.screen import Screen, Suspected
+from aoq.pipeline.config.screen import ScreenSection, Suspected
 from aoq.pipeline.config.section import explain_refusal
 from aoq.pipeline.data.noise import read_clean_pairs
 from aoq.pipeline.reading import host_array
@@ -81,17 +81,17 @@ class NegativeTable(TableContents):
         from aoq.pipeline.tables.screens.judgements import read_judgements, read_matches
         from aoq.pipeline.tables.screens.knowledge import Knowledge
 
-        if unknown := [rule for rule in rules if rule not in Screen.model_fields]:
-            raise ValueError(f"there is no rule {unknown[0]!r}; the rules are {', '.join(Screen.model_fields)}.")
+        if unknown := [rule for rule in rules if rule not in ScreenSection.model_fields]:
+            raise ValueError(f"there is no rule {unknown[0]!r}; the rules are {', '.join(ScreenSection.model_fields)}.")
         images, captions = _on_host(images, "images"), _on_host(captions, "captions")
         positives = _on_host(positives, "positives")
         pair_probabilities = _on_host(pair_probabilities, "pair_probabilities")
         arrays = {"positives": positives, "pair_probabilities": pair_probabilities, "judgements": judgements}
         options = {**rules, **{option: _name(value) for option, value in arrays.items()}}
         try:
-            screen = Screen(**{option: value for option, value in options.items() if value is not None})
+            screen = ScreenSection(**{option: value for option, value in options.items() if value is not None})
         except ValidationError as error:
-            raise ValueError(explain_refusal(Screen, error)) from None
+            raise ValueError(explain_refusal(ScreenSection, error)) from None
         sizes = len(self.i2t), len(self.t2i)
         require_one_each(texts, "texts", sizes[1])
         require_one_each(images, "vectors of images", sizes[0])

@@ -122,7 +122,7 @@ def test_gc_lists_what_killed_commands_left(gc, tmp_path, monkeypatch):
     left = tmp_path / ".table.work"
     with scratch_beside(tmp_path / "table") as scratch:
         (scratch / "half").write_text("made")
-        assert f"{left} is being worked on" in gc("--delete", "--unfinished").stdout
+        assert f"{left} is in use" in gc("--delete", "--unfinished").stdout
         shutil.copytree(scratch, tmp_path / "copy")
     (tmp_path / "copy").rename(left)
     assert "nothing to free" in gc().stdout
@@ -163,4 +163,4 @@ def test_without_an_experiment_all_are_looked_at(aoq, tmp_path, monkeypatch):
     assert set(json.loads(aoq("status", "--json").stdout)) == {"tiny"}
     assert aoq("verify").stdout.endswith("5 artefacts are whole.\n")
     (tmp_path / "configs" / "tiny.toml").rename(tmp_path / "configs" / "third.toml")
-    assert "left out: tiny; give" in aoq("status").stderr
+    assert "left out: tiny; name" in aoq("status").stderr

@@ -53,7 +53,7 @@ def test_a_table_that_is_not_searched_for_still_has_draws(run):
     said = json.loads(run("--experiment", TINY, "--override", refresh, "--json").stdout)
     assert said.keys() == {"total_seconds", "steps", "drawing"}
     assert said["steps"] == {"round two": 3 * 19}
-    assert said["drawing"][0].startswith(f"the table is made of {TINY}@")
+    assert said["drawing"][0].startswith(f"the table is made from {TINY}@")
     assert "of 300 captions; draws from the first 9, about 2.1 times harder" in said["drawing"][1]
     assert "of 60 images; draws from the first 5, of which about 25% are easier" in said["drawing"][2]
     shown = run("--experiment", TINY, "--override", refresh).stdout

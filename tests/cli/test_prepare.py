@@ -26,7 +26,7 @@ def test_a_folder_is_prepared_refused_and_replaced(photos, tmp_path):
     command = ["prepare", photos, folder, "--threads", 1, "--tokens", "pooled"]
     said = run(*command).output
     assert "train: 3 images, 3 captions" in said
-    assert "1 × 1280 features an image by efficientnet-lite0" in said
+    assert "1 × 1280 features per image by efficientnet-lite0" in said
     assert "is sound" in run("data", "check", folder).output
     before = (folder / "train_ims.npy").stat().st_ino
     refused = run(*command, code=1).stderr

@@ -61,7 +61,7 @@ WORDS = {
 }
 CASES = """
 export corpus out --format triplet --image-texts query.txt --direction i2t :: triplet needs the captions' texts;
-export corpus out --format triplet $CORPUS_TEXTS :: say whose lists: --direction
+export corpus out --format triplet $CORPUS_TEXTS :: choose --direction i2t
 export corpus out --format triplet $CORPUS_TEXTS --direction i2t --caption-root . :: a caption is exported as its
 export corpus out --format trec --caption-root . :: trec exports only ids; leave out --c
 export corpus out --format negclip --image-root . --caption-root . :: negclip needs captions as texts; give
@@ -69,7 +69,7 @@ export corpus out --format colpali $T2I --image-texts query.txt --caption-root .
 export set out --format triplet $ITEM_TEXTS --direction t2i :: both directions of one set have the same lists
 export set out --format triplet $ITEM_TEXTS --captions item.txt :: this table holds one set, described by --image-
 export set out --format negclip $ITEM_TEXTS :: negclip joins images and captions, but this table holds one set
-export set out --format triplet --data . :: --data has images and captions, and the table is of one set
+export set out --format triplet --data . :: --data has images and captions, and the table has one set
 export set out --format trec --image-ids query_ids.txt :: 12 item ids are given for a table of 25
 mine $D item.npy out --per-image 2 :: IMAGES alone are one set; --per-image and --caption-ids are for IMAGES
 mine item.npy out --unpaired --h-images 3 :: one set has lists of one kind; give their length as --h-c
@@ -77,7 +77,7 @@ mine $D item.npy out $TWIN --sides a b :: --sides names two sides, and IMAGES al
 mine $D item.npy out :: give the true pairs
 mine $D $E query.npy document.npy --pairs pairs.qrels :: OUTPUT is missing after document.npy
 mine $D $E query.npy document.npy item.npy out --unpaired :: item.npy is one too many
-mine $D $E query.npy document.npy out --unpaired --min-grade 2 :: --min-grade is about the grades of
+mine $D $E query.npy document.npy out --unpaired --min-grade 2 :: --min-grade needs --pairs FILE with grades
 mine $D $E item.npy item.npy out --unpaired :: IMAGES and CAPTIONS are the same vectors, and row 0 is not paired
 mine $D $E query.npy document.npy out --pairs pairs.qrels --image-ids item_ids.txt :: 25 image ids are given for 12
 batches table out --batch-size 8 --ranks 3 :: '3' is not START:STOP, such as 30:130
@@ -91,10 +91,10 @@ estimate --experiment $TINY --h-images 60 :: an experiment has its own, in its [
 estimate $PAIRED --override seed=1 :: --override is for an --experiment.
 estimate $PAIRED --search best :: there is no search 'best'
 estimate images.npy captions.npy --per-image 2 --h-captions 29 :: lower it to at most 28
-estimate --experiment ./fused.toml :: 'fused' mines and trains nothing, so there is nothing to estimate. It is made of
+estimate --experiment ./fused.toml :: 'fused' mines and trains nothing; estimate
 explain $TINY@seed=1 hard_negatives --override seed=2 :: put all into one place
 export table out --format csv :: there is no format 'csv'; formats are triplet, n-tuple,
-export table out --format triplet :: say whose lists: --direction i2t (of images) or t2i (of captions)
+export table out --format triplet :: choose --direction i2t (lists of images) or t2i (lists of captions)
 export table out --format aoq --direction i2t :: aoq has both directions
 export table out --format tevatron --direction i2t --scores :: tevatron has no place for positives' scores
 export table out --format triplet $T2I --vectors images.npy captions.npy :: ask for them with --scores
@@ -109,7 +109,7 @@ export table out --format triplet $T2I $NAMES :: triplet needs the images' pictu
 export table out --format ms-swift $T2I $NAMES :: its file (or --image-texts FILE, a text for each image).
 export table out --format pylate $T2I $NAMES :: pylate reads only texts, and image ids are not texts; give --im
 export table out --format pylate $T2I $PICTURES :: pylate reads only texts; leave out --image-root, or choose triplet
-status table :: table is a table's folder, which has no data and no model; `aoq status` needs the experiment
+status table :: table is a table's folder, and `aoq status` takes an experiment; name the one that made it
 export table out --format trec --image-root pictures :: trec exports only ids; leave out --image-root, or
 export table out --format aoq --image-texts described.txt :: aoq has no place for texts of images
 export table out --format triplet $PICTURES $T2I --image-texts described.txt :: give --image-root or --image-texts, not

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow.json import read_json
 
-from aoq.pipeline.config.screen import Screen
+from aoq.pipeline.config.screen import ScreenSection
 from aoq.pipeline.data.noise import write_clean_pairs
 from aoq.pipeline.tables.screens.judge import judge
 from aoq.pipeline.tables.screens.knowledge import Knowledge
@@ -59,7 +59,7 @@ def test_it_judges_as_the_rules_do(folder, given, tmp_path):
         np.array([[3, 7]], np.int32),
         PROBABILITIES,
     )
-    view = judge(table, Screen(**RULES, positives="known.json", pair_probabilities="clean_pairs.parquet"), known)
+    view = judge(table, ScreenSection(**RULES, positives="known.json", pair_probabilities="clean_pairs.parquet"), known)
     read = read_view(tmp_path / "view", table.manifest)
     for direction in ("i2t", "t2i"):
         np.testing.assert_array_equal(read[direction].flags, view[direction].flags)

@@ -91,7 +91,7 @@ MISTAKES = [
     ("model={name='clip'}", r"model: .*'clip'.*'vsepp', 'vsrn', 'scan', 'pfan'"),
     ("first_round.loss={name='of'}", "first_round.loss: there is no loss .*; known are 'sum', 'online'"),
     ("second_round.warmup=['sum', 'sum', 'sum']", "3 warm-up epochs leave none of 3"),
-    (f"{LOSS}='infonce', {ANCHORS}, offline_columns=false}}", 'companions = "anchors" is about offline negatives'),
+    (f"{LOSS}='infonce', {ANCHORS}, offline_columns=false}}", 'companions = "anchors" needs offline negatives'),
     (f"{LOSS}='offtri', {ANCHORS}, mask_positives=false}}", 'companions = "anchors" needs mask_positives'),
     (f"{LOSS}='offtri', {ANCHORS}}}, second_round.batch_size=5", "no two of them, so no online negative"),
     (f"{LOSS}='offtri', {ANCHORS}}}, sampling.resample=false", r'loss.companions = "anchors" needs \[sampling\]'),
@@ -158,8 +158,8 @@ def test_mistakes_are_named(load, text, override, message):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("[mining]\nh_captions = 30\nh_images = 6", "", r"\[mining\] belongs to"),
-        ("[dataset.demo]\nimages = 100", "[dataset]", "name one: either `folder`"),
+        ("[mining]\nh_captions = 30\nh_images = 6", "", r"give either \[mining\], to make a table, or `teacher`"),
+        ("[dataset.demo]\nimages = 100", "[dataset]", "set one of `folder`"),
         ("[model]", "[model", "not a TOML file"),
         ("[model]", "deep = " + "[" * 3000 + "\n[model]", "not a TOML file .it is nested too deeply"),
         ("[model]", "seed = 99999999999999999999\n[model]", "99999999999999999999 has more than 64 bits"),

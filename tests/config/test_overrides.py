@@ -66,7 +66,7 @@ def test_data_of_one_kind_replace_those_of_another():
     assert folder.teacher == 'demo_vsepp@dataset.folder="mine"'
     assert load_experiment("f8k_scan", "dataset.demo.images=50").teacher == "f8k_vsepp@dataset.demo.images=50"
     assert load_experiment("f8k_scan", "dataset.demo.images=50").dataset.folder is None
-    with pytest.raises(ValueError, match="name one: either"):
+    with pytest.raises(ValueError, match="set one of `folder`"):
         load_experiment("f8k_scan", "dataset={folder='mine', demo={images=50}}")
 
 

@@ -265,7 +265,7 @@ def test_rows_are_found_by_id(world, data):
     ("wrong", "message"),
     [
         ({"images": range(14)}, "14 images are given for a table of 15"),
-        ({"caption_ids": ["a"] * 30}, "the captions are named by ids, and the table keeps none of them"),
+        ({"caption_ids": ["a"] * 30}, "the captions have ids, and the table keeps none"),
         ({"image_ids": ["a"]}, "1 image_ids name 15 images; give one each"),
         ({"image_ids": list("abcdefghijklmno")}, "15 of the table's images are not among the ids, .* 'photo_0'"),
     ],
@@ -314,7 +314,7 @@ def test_negclips_file_is_trained_on(data, export):
 
 def test_one_set_is_refused():
     table = aoq.hard_negatives(queries=np.eye(4), positives=np.array([[0, 1]]), h=2)
-    with pytest.raises(ValueError, match="the table is of one set"):
+    with pytest.raises(ValueError, match="the table has one set"):
         TableData(table, **WHOLE)
 
 

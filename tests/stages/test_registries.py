@@ -86,6 +86,6 @@ def test_sections_follow_the_constructor():
     assert (toy.makes_embeddings, toy.attends) == (True, False)
     assert toy is ModelSection.kind("toy")
     assert (section.dimensions, ModelSection.kind("vsrn")(name="vsrn").dimensions) == (1024, 2048)
-    with pytest.raises(ValueError, match=r"\[model\] toy does not say how long its vectors are"):
+    with pytest.raises(ValueError, match=r"\[model\] toy has no option `embedding_size`"):
         _ = toy(name="toy", size=8).dimensions
     assert LossSection.kind("minedhinge").has_offline_terms

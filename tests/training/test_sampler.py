@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from aoq.pipeline.config.screen import Screen
+from aoq.pipeline.config.screen import ScreenSection
 from aoq.pipeline.config.tables import Sampling
 from aoq.pipeline.tables.screens.judge import judge
 from aoq.pipeline.tables.screens.knowledge import Knowledge
@@ -156,14 +156,14 @@ def test_windows_follow_the_epochs(wide):
 def test_what_a_view_leaves_is_drawn(wide, suspected, expected):
     """Of captions 2 to 6, the first and last are left out by range; the second is suspected with one half."""
     table, image_of = wide
-    view = judge(table, Screen(range_min=1, range_max=4, absolute_margin=0.15, mutual_rank=1), Knowledge())
+    view = judge(table, ScreenSection(range_min=1, range_max=4, absolute_margin=0.15, mutual_rank=1), Knowledge())
     sampler = sampler_of(table, image_of, resample=False, view=view, suspected=suspected)
     np.testing.assert_allclose(shares(sampler), expected, atol=0.03)
 
 
 def test_with_soft_margins_every_draw_has_the_suspicion_of_its_place(wide):
     (table, image_of), gaps = wide, (0.0, 1.0)
-    screen = Screen(range_min=1, absolute_margin=0.15, mutual_rank=1, suspected="soft_margin")
+    screen = ScreenSection(range_min=1, absolute_margin=0.15, mutual_rank=1, suspected="soft_margin")
     view = judge(table, screen, Knowledge())
     sampler = sampler_of(table, image_of, view=view, suspected="soft_margin", gaps=gaps, h_captions=4, after_captions=1)
     draw = sampler.draw(np.tile(np.arange(8, dtype=np.int32), 5), np.random.default_rng(0))
@@ -179,13 +179,13 @@ def test_with_soft_margins_every_draw_has_the_suspicion_of_its_place(wide):
 
 def test_an_anchor_with_suspects_only_draws_the_least_suspected(wide, caplog):
     table, image_of = wide
-    view = judge(table, Screen(absolute_margin=0.9, mutual_rank=2), Knowledge())
+    view = judge(table, ScreenSection(absolute_margin=0.9, mutual_rank=2), Knowledge())
     sampler = sampler_of(table, image_of, resample=False, view=view)
     mutual = [(table.t2i.negative_ids[caption][:2] == 0).any() for caption in (2, 3)]
     assert any(mutual)
     np.testing.assert_allclose(shares(sampler) > 0, [not mutual[0], not mutual[1], True, True, True])
     assert "4 of 4 anchors have suspected negatives only" in caplog.text
-    view = judge(table, Screen(max_score=0.0), Knowledge())
+    view = judge(table, ScreenSection(max_score=0.0), Knowledge())
     with pytest.raises(ValueError, match="leaves 4 anchors of i2t no negative to draw, the first is 0"):
         sampler_of(table, image_of, view=view)
 

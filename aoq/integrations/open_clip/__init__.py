@@ -1,4 +1,4 @@
-"""Offline hard negatives for open_clip's training: data that draws from a table, losses, and rows that link the two.
+"""Offline hard negatives for open_clip's training: data drawn from a table, losses, and rows that link the two.
 
 data = TableData.of_folder(table, "data/mine", preprocess=preprocess, tokenizer=tokenizer)
 train = {"train": data.loader(64)}

@@ -53,14 +53,14 @@ class TableData(Dataset[DataRow]):
     ) -> None:
         bare = table_parts(table).table
         if bare.is_one_set:
-            raise ValueError("the table is of one set, but open_clip trains on images with captions; mine both.")
+            raise ValueError("the table has one set, but open_clip trains on images with captions; mine both.")
         self.table = table
-        self._given = images, captions
+        self._sources = images, captions
         self._images = Items(bare, "images", images, image_ids)
         self._captions = Items(bare, "captions", captions, caption_ids)
         self._preprocess, self._tokenizer = preprocess, tokenizer
         self._photographs: Photographs | None = None
-        """A prepared folder's, whose rows are `images`."""
+        """Photographs of a prepared folder; `images` are then their rows."""
 
     @classmethod
     def of_folder(
@@ -68,7 +68,7 @@ class TableData(Dataset[DataRow]):
     ) -> TableData:
         """Open a folder that `aoq prepare` made; the table must have been mined on this split.
 
-        Each photograph is compared with what was prepared when it is read.
+        A photograph that has changed since it was prepared is refused when it is read.
         """
         folder, opened = Path(folder), open_split(Path(folder), split)
         bare = table_parts(table).table
@@ -78,7 +78,7 @@ class TableData(Dataset[DataRow]):
         return data
 
     def __getitem__(self, row: Sequence[int] | np.ndarray) -> DataRow:
-        """Return a pair of an image and a caption; a third number names the group of the pair."""
+        """Return a pair (image, caption); a third number names the pair's group."""
         image, caption, *group = (int(number) for number in row)
         (picture,), (text,) = self._images[np.array([image])], self._captions[np.array([caption])]
         picture = picture if self._photographs is None else self._photographs.read(picture)
@@ -95,12 +95,12 @@ class TableData(Dataset[DataRow]):
         workers: int = 0,
         **drawing: Any,
     ) -> SimpleNamespace:
-        """Make what open_clip calls data["train"], a `dataloader` and `set_epoch`: `batch_size` pairs in each process.
+        """Make open_clip's data["train"], with `dataloader` and `set_epoch`: `batch_size` pairs in each process.
 
         A batch is images and tokens with rows, in groups: the pairs; for `negatives="offline"` also an offline image
         and caption of each; for "quintuplet" also their companions. Each pair comes once per epoch, at random or in
-        mined batches (`batches="mined"`). Batches depend only on the seed, the epoch and the step; a short last one is
-        dropped. Further options are those of `aoq.BatchSampler`.
+        mined batches (`batches="mined"`). Batches depend only on the seed, the epoch and the step; a short last batch
+        is dropped. Further options are those of `aoq.BatchSampler`.
         """
         require_negatives(negatives)
         group = processes()
@@ -129,9 +129,9 @@ class TableData(Dataset[DataRow]):
         return SimpleNamespace(dataloader=loader, set_epoch=sampler.set_epoch)
 
     def _names(self) -> list[Any]:
-        """Return the names of the images' files, as far as they are known, and the captions."""
-        images, captions = self._given
-        if not isinstance(images, list | tuple):  # other sequences may read each image
+        """Return the images' file names, where known, and the captions."""
+        images, captions = self._sources
+        if not isinstance(images, list | tuple):  # others may read each image
             return [len(images), list(captions)]
         return [[Path(one).name if isinstance(one, str | Path) else "" for one in images], list(captions)]
 
@@ -174,9 +174,9 @@ def with_rows(tokens: Int[Tensor, "pairs length"], rows: Int[Tensor, "pairs 3"])
 
 
 def carry_rows(model: nn.Module) -> nn.Module:
-    """Let an open_clip model remove rows from the tokens and return them as `rows`; its weights stay untouched.
+    """Let an open_clip model move rows from the tokens to `rows` of its output; its weights stay unchanged.
 
-    Tokens without rows still work. Call this before the model is wrapped by DistributedDataParallel or compiled.
+    Tokens without rows still work. Call this before wrapping by DistributedDataParallel and before compiling.
     """
     if not isinstance(length := getattr(model, "context_length", None), int):
         raise ValueError(
@@ -195,7 +195,7 @@ def carry_rows(model: nn.Module) -> nn.Module:
         if not removed:
             return output
         if not isinstance(output, dict):
-            raise ValueError("the model returns its features without names; make it with output_dict=True.")
+            raise ValueError("the model returns a tuple instead of a dict; make it with output_dict=True.")
         return {**output, "rows": removed.pop()}
 
     model.register_forward_pre_hook(before, with_kwargs=True)

@@ -1,8 +1,8 @@
 """Losses on offline negatives that replace open_clip's; the model's output holds features and rows.
 
-They are the losses of `aoq` on cosines, scaled like open_clip's: without a table's negatives, and if no two pairs of a
-batch match, `OfflineClipLoss` equals its ClipLoss and `OfflineSigLipLoss` its SigLipLoss. Several processes gather
-features, so loss and gradient are those of one process. Accumulated batches (`--accum-freq`) count as one.
+They are the losses of `aoq` on cosines, scaled like open_clip's: without offline negatives, and if no two pairs of a
+batch match, `OfflineClipLoss` equals ClipLoss and `OfflineSigLipLoss` equals SigLipLoss. Several processes gather
+features, so loss and gradient equal those of one process. Accumulated batches (`--accum-freq`) count as one.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ ROWS_LOOKED_UP = 512
 GROUP_NAMES = ("anchors", "offline negatives", "companions")
 
 
-class _TableLoss(nn.Module):
-    """A loss on batches of `TableData`; true pairs of the table are never negatives, whichever process they are on.
+class _ClipTableLoss(nn.Module):
+    """A loss on batches of `TableData`; the table's true pairs are never negatives, on any process.
 
-    It is called like open_clip's: `loss(**model(images, texts), output_dict=True)`, with a model from `carry_rows`.
+    Call it like open_clip's: `loss(**model(images, texts), output_dict=True)`, with a model from `carry_rows`.
     """
 
     _true: Tensor
     parts: ClassVar[tuple[str, ...]] = ("contrastive",)
-    """Figures that add up to the loss; a single name stands for the whole."""
+    """Figures that add up to the loss; a single name is that of the whole."""
     halves: ClassVar[int] = 1
     """2 if the two directions are averaged."""
 
@@ -64,7 +64,7 @@ class _TableLoss(nn.Module):
     ) -> Tensor | dict[str, Tensor]:
         """Return the loss of the batch in all processes, or a dict of the terms that add up to it."""
         if rows is None or not self._is_checked:
-            rows, self._is_checked = _checked(rows, self, self.groups, self._table), True
+            rows, self._is_checked = _checked_rows(rows, self, self.groups, self._table), True
         images, captions, rows = (gather(part) for part in (image_features, text_features, rows))
         order = rows[:, 2].argsort(stable=True)  # processes and accumulated batches follow one another
         images, captions, rows = images[order].float(), captions[order].float(), rows[order]
@@ -89,10 +89,10 @@ class _TableLoss(nn.Module):
         return torch.cat(parts)
 
 
-def _checked(
+def _checked_rows(
     rows: Int[Tensor, "pairs 3"] | None, loss: nn.Module, groups: int, table: NegativeTable
 ) -> Int[Tensor, "pairs 3"]:
-    """Check the rows of a batch that a loss takes; only of the first, since this waits for the device."""
+    """Check the rows of the first batch of a loss; only of the first, since this waits for the device."""
     if rows is None:
         raise ValueError(
             "the batch carries no rows of the table; read it with aoq's TableData, and pass the model to carry_rows "
@@ -115,11 +115,11 @@ def _checked(
     return rows
 
 
-class OfflineClipLoss(_TableLoss):
-    """InfoNCE in both directions, with each anchor's offline negative as a further candidate beside the batch's.
+class OfflineClipLoss(_ClipTableLoss):
+    """InfoNCE in both directions, with each anchor's offline negative as a further candidate.
 
     `aoq.info_nce` at the model's temperature, or `aoq.adap_info_nce` if `adaptive`, halved and averaged over the pairs
-    as in CLIP. `negatives=None` leaves only the batch's negatives.
+    as in CLIP. `negatives=None` leaves only in-batch negatives.
     """
 
     halves = 2
@@ -142,17 +142,17 @@ class OfflineClipLoss(_TableLoss):
         return self._function(pairs, temperature=1 / scale)
 
 
-class OfflineSigLipLoss(_TableLoss):
+class OfflineSigLipLoss(_ClipTableLoss):
     """SigLIP's loss on the batch and on offline negatives: `aoq.sigmoid_loss`, divided by the number of pairs.
 
-    For models with a bias (`--siglip`, `init_logit_bias`). `negatives=None` leaves only the batch's pairs.
+    For models with a bias (`--siglip`, `init_logit_bias`). `negatives=None` leaves only in-batch pairs.
     """
 
     def value(self, pairs: Similarities, scale: Float[Tensor, ""], bias: Float[Tensor, ""]) -> LossValue:
         return sigmoid_loss(pairs, temperature=1 / scale, bias=bias)
 
 
-class OfflineQuintupletLoss(_TableLoss):
+class OfflineQuintupletLoss(_ClipTableLoss):
     """AdapOffQuin, AOQ eq. (5), or OffQuin, eq. (4), if not `adaptive`, divided by the number of pairs.
 
     It uses cosines, so the model's temperature is ignored and stays as it is. Needs `negatives="quintuplet"`.
@@ -179,14 +179,14 @@ class OfflineQuintupletLoss(_TableLoss):
 
 
 class DistilledLoss(TaughtLoss):
-    """`loss`, and `weight` times `aoq.batch_distillation` on the teachers' scores of a batch's pairs.
+    """`loss` plus `weight` times `aoq.batch_distillation` on the teachers' scores of a batch's pairs.
 
     `loss` is one of these losses, or one of open_clip's on batches with `negatives=None`. `teachers` are the vectors
     (images, captions) of one teacher or several, in the table's order or found by `image_ids` and `caption_ids`:
     arrays, also memory-mapped, or tensors. Further options are those of `aoq.batch_distillation`.
 
-    The term is a sum over the anchors of both directions divided by the number of pairs, so it counts beside
-    `OfflineQuintupletLoss` as in an experiment, and twice as much beside ClipLoss and `OfflineClipLoss`, which are
+    The term is a sum over the anchors of both directions divided by the number of pairs, so `weight` means the same
+    with `OfflineQuintupletLoss` as in an experiment, and twice as much with ClipLoss and `OfflineClipLoss`, which are
     halved. Several processes share one batch; ClipLoss must then gather with gradients, without `local_loss`.
     """
 
@@ -196,11 +196,11 @@ class DistilledLoss(TaughtLoss):
         """Take the model's outputs; return the loss, or a dict of its terms with `distillation_loss`."""
         rows, groups = outputs.get("rows"), getattr(self.loss, "groups", 1)
         if rows is None or not self._is_checked:
-            rows, self._is_checked = _checked(rows, self.loss, groups, self._table), True
+            rows, self._is_checked = _checked_rows(rows, self.loss, groups, self._table), True
         anchors = rows[:, 2].argsort(stable=True)[: len(rows) // groups]
         vectors = [outputs[f"{side}_features"][anchors] for side in ("image", "text")]
-        if not isinstance(self.loss, _TableLoss):
+        if not isinstance(self.loss, _ClipTableLoss):
             del outputs["rows"]
         terms = self.loss(**outputs, output_dict=True)
-        terms = {**terms, "distillation_loss": self.taught(vectors, rows[anchors, :2].unbind(1))}
+        terms = {**terms, "distillation_loss": self.distillation_term(vectors, rows[anchors, :2].unbind(1))}
         return terms if output_dict else sum(terms.values())

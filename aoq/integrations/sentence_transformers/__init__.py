@@ -1,4 +1,4 @@
-"""Offline hard negatives for SentenceTransformerTrainer: data that draws from a table, losses, an evaluator.
+"""Offline hard negatives for SentenceTransformerTrainer: data drawn from a table, losses, an evaluator.
 
 data = TableData(table, images, captions)                                   # rows of six columns, and labels
 trainer = SentenceTransformerTrainer(

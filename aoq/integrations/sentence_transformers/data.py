@@ -1,4 +1,4 @@
-"""A data set whose rows draw from a table, its batches, and an evaluator of recalls in both directions."""
+"""A data set drawn from a table, its batches, and an evaluator of recalls in both directions."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class TableData:
         companions = None if negatives == "quintuplet" else "omit"
         self._drawer = BatchSampler(table, batch_size=2, seed=seed, companions=companions, **drawing)
         self.pair_rows = PairRows(self._drawer.pairs, len(bare.t2i))
-        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # workers of a DataLoader see it change
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # a DataLoader's workers see it change
         self.dataset = Dataset.from_dict({"pair": np.arange(len(self._drawer.pairs))}).with_transform(self._rows)
 
     def set_epoch(self, epoch: int) -> None:
@@ -114,7 +114,7 @@ class TableData:
 
 
 class TableBatchSampler(DefaultBatchSampler):
-    """Batches of rows of a `TableData`, a function of its seed and the epoch."""
+    """Batches of rows of a `TableData`; they depend only on its seed and the epoch."""
 
     def __init__(self, data: TableData, batches: BatchSampler, triples: bool, batch_size: int, drop_last: bool) -> None:
         super().__init__(range(len(batches.pairs)), batch_size, drop_last)
@@ -138,7 +138,7 @@ class TableBatchSampler(DefaultBatchSampler):
 class RecallEvaluator(BaseEvaluator):
     """Recall at 1, 5 and 10 between images and captions in percent, ranks, and rsum, the primary metric.
 
-    `image_of` is the image of each caption.
+    `image_of` holds the image of each caption.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class RecallEvaluator(BaseEvaluator):
         self._images, self._captions, self._image_of = images, captions, np.asarray(image_of)
         if len(self._image_of) != len(captions):
             raise ValueError(
-                f"image_of names the images of {len(self._image_of)} captions, but {len(captions)} are given."
+                f"image_of has {len(self._image_of)} rows for {len(captions)} captions; give the image of each caption."
             )
         self._name, self._batch_size = name, batch_size
         self.primary_metric = "rsum"

@@ -1,7 +1,7 @@
 """Losses on offline negatives for sentence-transformers, on its columns and labels, in one or more processes.
 
 Embeddings are normalised; the losses of `aoq` are divided by the number of pairs. Several processes gather embeddings
-and labels, so the loss and its gradient are those of one process with the whole batch. With `mini_batch_size`,
+and labels, so the loss and its gradient equal those of one process with the whole batch. With `mini_batch_size`,
 embeddings are computed in mini-batches and their gradients cached (GradCache), with the same result.
 
 With several processes, mini-batches and separate towers for images and captions, the trainer's
@@ -40,7 +40,7 @@ def embed_sides(model: nn.Module, features: list[Mapping[str, Any]]) -> list[Ten
     return columns
 
 
-class _TableLoss(CachedLossMixin, nn.Module):
+class _ColumnLoss(CachedLossMixin, nn.Module):
     """Base of losses on the columns of `TableData`; a subclass names its columns and its loss on similarities."""
 
     mini_batch_size: int
@@ -96,7 +96,7 @@ class _TableLoss(CachedLossMixin, nn.Module):
         if not all(part in loss.figures for part in LOGGED_TERMS):
             return loss.total / size
         parts = {part: loss.figures[part] / size for part in LOGGED_TERMS}
-        # The figures are detached; this adds 0, with the gradient of the total.
+        # The figures are detached; this adds 0 with the total's gradient.
         parts["online"] = parts["online"] + (loss.total - loss.total.detach()) / size
         return {f"{part}_loss": value for part, value in parts.items()}
 
@@ -135,13 +135,13 @@ class _TableLoss(CachedLossMixin, nn.Module):
         return self.value(group_similarities(images, captions, labels.T.flatten(), is_positive)), len(labels)
 
     def _in_order(self, gathered: Tensor) -> Tensor:
-        """Order gathered triples by place: the first pairs of all processes, then the second and the third ones."""
+        """Order gathered triples by place: the first pairs of all processes, then the second, then the third ones."""
         if self.companions is None:
             return gathered
         return gathered.unflatten(0, (processes().count, 3, -1)).transpose(0, 1).flatten(0, 2)
 
 
-class _Hinges(_TableLoss):
+class _Hinges(_ColumnLoss):
     """A triplet or quintuplet loss."""
 
     def __init__(
@@ -171,7 +171,7 @@ class OfflineTripletLoss(_Hinges):
         super().__init__(model, adaptive=adaptive, **options)
 
 
-class OfflineInfoNCELoss(_TableLoss):
+class OfflineInfoNCELoss(_ColumnLoss):
     """InfoNCE in both directions with offline negatives as candidates, on the first four columns of `TableData`.
 
     This is `aoq.info_nce`, or `aoq.adap_info_nce` if `adaptive`. `learn_temperature` learns the temperature.
@@ -200,15 +200,15 @@ class OfflineInfoNCELoss(_TableLoss):
 
 
 class DistilledLoss(CachedLossMixin, TaughtLoss):
-    """`loss`, and `weight` times `aoq.batch_distillation` on the teachers' scores of a batch's pairs.
+    """`loss` plus `weight` times `aoq.batch_distillation` on the teachers' scores of a batch's pairs.
 
-    For the rows of `TableData(table, …, caption_rows=True)`. `teachers` are the vectors (images, captions) of one
+    Takes rows of `TableData(table, …, caption_rows=True)`. `teachers` are the vectors (images, captions) of one
     teacher or several, in the table's order or found by `image_ids` and `caption_ids`: arrays, also memory-mapped, or
     tensors. Further options are those of `aoq.batch_distillation`.
 
-    The term is a sum over the anchors of both directions divided by the number of pairs of all processes, so it counts
-    beside the losses here as in an experiment. MultipleNegativesRankingLoss averages over one direction, so beside it
-    the term counts twice as much.
+    The term is a sum over the anchors of both directions divided by the number of pairs of all processes, so `weight`
+    means the same with the losses here as in an experiment, and twice as much with MultipleNegativesRankingLoss, which
+    averages over one direction.
 
     Each batch is embedded once, so `loss` must have `compute_loss_from_embeddings`, or be cached (GradCache). Put
     MatryoshkaLoss around this loss.
@@ -239,11 +239,11 @@ class DistilledLoss(CachedLossMixin, TaughtLoss):
         columns = embed_sides(self.model, features)
         terms = self.loss.compute_loss_from_embeddings(columns, labels[:, :-1])
         terms = terms if isinstance(terms, dict) else {"base_loss": terms}
-        return {**terms, "distillation_loss": self.taught(columns[:2], labels[:, [0, -1]].unbind(1))}
+        return {**terms, "distillation_loss": self.distillation_term(columns[:2], labels[:, [0, -1]].unbind(1))}
 
     def calculate_loss(self, reps: list[list[Tensor]], labels: Tensor, *, with_backward: bool = False) -> Tensor:
         total = self.loss.calculate_loss(reps, labels[:, :-1], with_backward=with_backward)
-        taught = self.taught([torch.cat(parts) for parts in reps[:2]], labels[:, [0, -1]].unbind(1))
+        term = self.distillation_term([torch.cat(parts) for parts in reps[:2]], labels[:, [0, -1]].unbind(1))
         if with_backward:
-            taught.backward()
-        return total + (taught.detach() if with_backward else taught)
+            term.backward()
+        return total + (term.detach() if with_backward else term)

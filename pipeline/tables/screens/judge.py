@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int32, UInt32
 
-from aoq.pipeline.config.screen import CERTAIN, EXCLUSIONS, RULES, Screen
+from aoq.pipeline.config.screen import CERTAIN, EXCLUSIONS, RULES, ScreenSection
 from aoq.pipeline.search.problem import OPPOSITE, Direction
 from aoq.pipeline.tables.contents import TableContents
 from aoq.pipeline.tables.pairs import is_among, pair_keys
@@ -109,7 +109,7 @@ PREDICATES: dict[str, Rule] = {
 """All rules but `max_uses`, which concerns a whole direction."""
 
 
-def judge(table: TableContents, screen: Screen, known: Knowledge) -> View:
+def judge(table: TableContents, screen: ScreenSection, known: Knowledge) -> View:
     """Judge the table's negatives by the rules of the screen; refuse a rule whose input is missing."""
     judged, counts, context = {}, {}, Context(table, known, screen)
     for rule in screen.rules:
@@ -176,7 +176,7 @@ def _cap_uses(flags: UInt32[np.ndarray, "anchors h"], ids: Int32[np.ndarray, "an
 
 
 def _counts(
-    flags: UInt32[np.ndarray, "anchors h"], listed: Bool[np.ndarray, "anchors h"], screen: Screen
+    flags: UInt32[np.ndarray, "anchors h"], listed: Bool[np.ndarray, "anchors h"], screen: ScreenSection
 ) -> dict[str, Any]:
     """Count the listed negatives, those left, and per rule those it takes from what earlier rules leave (these add up)
     and all that meet it."""

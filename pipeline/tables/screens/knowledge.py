@@ -10,7 +10,7 @@ from typing import Any, Literal, no_type_check
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int64
 
-from aoq.pipeline.config.screen import Screen
+from aoq.pipeline.config.screen import ScreenSection
 from aoq.pipeline.data.vocabulary import comparable_words, tokenise
 from aoq.pipeline.engine import in_parallel
 from aoq.pipeline.extras import compiled
@@ -152,7 +152,7 @@ class Context:
 
     table: TableContents
     known: Knowledge
-    screen: Screen
+    screen: ScreenSection
 
     @cached_property
     def texts(self) -> Texts:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from aoq.pipeline.config.screen import CERTAIN, EXCLUSIONS, OF_VECTORS, RULES, Screen
+from aoq.pipeline.config.screen import CERTAIN, EXCLUSIONS, RULES, VECTOR_RULES, ScreenSection
 from aoq.pipeline.data.vocabulary import tokenise
 from aoq.pipeline.mining.hard_negatives import hard_negatives
 from aoq.pipeline.tables.screens.judge import PREDICATES, judge
@@ -120,7 +120,7 @@ FILES = {"pair_probabilities": "clean_pairs.parquet"}
 @pytest.mark.parametrize("direction", ["i2t", "t2i"])
 def test_every_rule_means_what_its_definition_says(world, direction):
     table, known = world
-    view = judge(table, Screen(**SETTINGS, **FILES), known)
+    view = judge(table, ScreenSection(**SETTINGS, **FILES), known)
     flags, ids = view[direction].flags, table[direction].negative_ids
     met = dict.fromkeys(SETTINGS, 0)
     for anchor, place in np.ndindex(*ids.shape):
@@ -133,7 +133,7 @@ def test_every_rule_means_what_its_definition_says(world, direction):
 
 def test_a_cap_leaves_each_candidate_its_best_places(world):
     table, known = world
-    view = judge(table, Screen(range_min=1, max_uses=2), known)
+    view = judge(table, ScreenSection(range_min=1, max_uses=2), known)
     ids, flags = table.i2t.negative_ids, view.i2t.flags
     for candidate in range(14):
         places = sorted((place, anchor) for anchor, place in zip(*np.nonzero(ids == candidate), strict=True))
@@ -145,7 +145,7 @@ def test_a_cap_leaves_each_candidate_its_best_places(world):
 
 def test_suspicion_is_the_share_of_rules_and_certain_where_people_said_so(world):
     table, known = world
-    view = judge(table, Screen(positives="some.csv", mutual_rank=3, near_text=0.5, min_score=0.0), known)
+    view = judge(table, ScreenSection(positives="some.csv", mutual_rank=3, near_text=0.5, min_score=0.0), known)
     judged = view.i2t
     met = [(judged.flags & bit(rule) > 0).astype(int) for rule in ("positives", "mutual_rank", "near_text")]
     np.testing.assert_allclose(judged.suspicion, np.where(met[0], 1.0, sum(met) / 3), rtol=1e-6)
@@ -159,8 +159,8 @@ def test_suspicion_is_the_share_of_rules_and_certain_where_people_said_so(world)
 def test_a_judge_overrides_weaker_rules_and_nobody_overrides_people(world):
     table, known = world
     settings = {"positives": "some.csv", "mutual_rank": 3, "near_text": 0.5, "match_prior": 0.2}
-    view = judge(table, Screen(**settings, judgements="judged.csv", judged_match=0.7), known)
-    without = judge(table, Screen(**settings), known)
+    view = judge(table, ScreenSection(**settings, judgements="judged.csv", judged_match=0.7), known)
+    without = judge(table, ScreenSection(**settings), known)
     seen = set()
     for anchor, place in np.ndindex(*table.i2t.negative_ids.shape):
         caption, flags = int(table.i2t.negative_ids[anchor, place]), int(view.i2t.flags[anchor, place])
@@ -188,8 +188,8 @@ def test_a_posterior_is_bayes_rule_between_two_normal_distributions(world, direc
     """The posterior counts where it rises; `mutual_rank` counts where its share is larger."""
     table, known = world
     table = replace(table, t2i=replace(table.t2i, positive_score=table.t2i.positive_score + np.float32(0.5)))
-    view = judge(table, Screen(match_prior=0.1, mutual_rank=2), known)
-    share = judge(table, Screen(mutual_rank=2), known)[direction].suspicion
+    view = judge(table, ScreenSection(match_prior=0.1, mutual_rank=2), known)
+    share = judge(table, ScreenSection(mutual_rank=2), known)[direction].suspicion
     listed = [float(score) for score in table[direction].scores.ravel() if not np.isnan(score)]
     positives = [float(score) for score in table.t2i.positive_score if not np.isnan(score)]
     of_match, of_listed = (NormalDist(mean(scores), pstdev(scores)) for scores in (positives, listed))
@@ -205,7 +205,7 @@ def test_a_posterior_is_bayes_rule_between_two_normal_distributions(world, direc
         score = float(held[anchor, place])
         expected = 0 if np.isnan(score) else max(bayes(score), share[anchor, place])
         assert view[direction].suspicion[anchor, place] == pytest.approx(expected, abs=1e-3)
-    np.testing.assert_array_equal(view[direction].flags, judge(table, Screen(mutual_rank=2), known)[direction].flags)
+    assert (view[direction].flags == judge(table, ScreenSection(mutual_rank=2), known)[direction].flags).all()
     assert len(np.unique(view[direction].suspicion)) > 10
 
 
@@ -222,7 +222,7 @@ def test_a_table_of_one_direction_has_posteriors_in_that_one():
 
 def test_counts_add_up_and_lists_grow_short(world):
     table, known = world
-    view = judge(table, Screen(range_max=8, near_text=0.5, absolute_margin=0.1), known)
+    view = judge(table, ScreenSection(range_max=8, near_text=0.5, absolute_margin=0.1), known)
     for direction, counts in view.manifest["directions"].items():
         left = table[direction].keep(view[direction].flags == 0)
         assert counts["listed"] == (table[direction].negative_ids >= 0).sum()
@@ -239,7 +239,7 @@ def test_counts_add_up_and_lists_grow_short(world):
 @pytest.fixture
 def written(world, tmp_path):
     """A view, written to `tmp_path`."""
-    view = judge(world[0], Screen(mutual_rank=2), world[1])
+    view = judge(world[0], ScreenSection(mutual_rank=2), world[1])
     write_view(view, tmp_path)
     return view
 
@@ -267,7 +267,7 @@ def test_older_views_are_read_and_others_refused(world, written, tmp_path):
 
 
 def test_damaged_files_and_those_of_another_view_are_refused(world, written, tmp_path):
-    write_view(judge(world[0], Screen(mutual_rank=1), world[1]), tmp_path / "other")
+    write_view(judge(world[0], ScreenSection(mutual_rank=1), world[1]), tmp_path / "other")
     data = bytearray((tmp_path / "t2i.parquet").read_bytes())
     data[len(data) // 2] ^= 0xFF
     for content in (bytes(data), (tmp_path / "other" / "t2i.parquet").read_bytes()):
@@ -278,7 +278,7 @@ def test_damaged_files_and_those_of_another_view_are_refused(world, written, tmp
 
 @pytest.mark.parametrize("rule", [rule for rule, question in PREDICATES.items() if question.needs])
 def test_a_rule_says_what_it_lacks(world, rule):
-    screen = Screen(**{rule: SETTINGS[rule]}, **(FILES if rule == "doubtful_pair" else {}))
+    screen = ScreenSection(**{rule: SETTINGS[rule]}, **(FILES if rule == "doubtful_pair" else {}))
     with pytest.raises(ValueError, match=f"the rule {rule} needs"):
         judge(world[0], screen, Knowledge())
 
@@ -288,17 +288,17 @@ def test_a_rule_says_what_it_lacks(world, rule):
     [
         ({"range_min": 5, "range_max": 5}, "leaves nothing"),
         ({"doubtful_pair": 0.5}, "belong together"),
-        ({"mutual_rank": 5, "judged_match": 0.5}, "say how `judgements` are read"),
+        ({"mutual_rank": 5, "judged_match": 0.5}, "are for `judgements`"),
         ({"judgements": "x.csv", "judged_grades": (5, 1)}, "the lowest grade and a higher one"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
-        Screen(**settings)
+        ScreenSection(**settings)
 
 
 def test_every_rule_has_a_bit_and_a_test():
     assert {*SETTINGS, "max_uses"} == set(RULES)
     assert set(EXCLUSIONS) < set(RULES)
-    assert {*CERTAIN, *OF_VECTORS} < {*RULES} - {*EXCLUSIONS}
+    assert {*CERTAIN, *VECTOR_RULES} < {*RULES} - {*EXCLUSIONS}
     assert len(RULES) <= 32
