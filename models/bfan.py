@@ -56,6 +56,6 @@ def focus(
     else:
         confidence = fixed.sqrt()
         relevant = fixed * confidence.sum(dim, keepdim=True) > (fixed * confidence).sum(dim, keepdim=True)
-    kept = torch.where(relevant | ~relevant.any(dim, keepdim=True), weights, 0)
-    total = kept.sum(dim, keepdim=True)
-    return kept / total.masked_fill(total == 0, 1)  # 0: no fragment is real
+    focused = torch.where(relevant | ~relevant.any(dim, keepdim=True), weights, 0)
+    total = focused.sum(dim, keepdim=True)
+    return focused / total.masked_fill(total == 0, 1)  # 0: no fragment is real

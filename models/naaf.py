@@ -16,7 +16,7 @@ from aoq.models.fragments import FragmentModel
 FEWEST_WORDS = 200
 PROPAGATION = 5.0
 LARGEST_EXPONENT = 50.0  # of a finite alpha*
-_SAME = 1e-4
+_TOLERANCE = 1e-4
 TIED = 1e-6  # the caption's own image may be in the batch twice, and score otherwise by rounding
 
 
@@ -150,4 +150,4 @@ class Mismatch(NamedTuple):
         exponent = (distance**2 - 9 * self.sigma_other**2) / (2 * self.sigma_other**2)
         alpha = self.sigma_other / self.sigma * math.exp(min(exponent, LARGEST_EXPONENT))
         boundary = self.boundary(alpha)
-        return alpha if boundary is not None and self.safe >= 0 and abs(boundary - self.safe) < _SAME else None
+        return alpha if boundary is not None and self.safe >= 0 and abs(boundary - self.safe) < _TOLERANCE else None

@@ -108,6 +108,6 @@ def grid_blocks(
     key = (area.double() * (1000 * grid**2)).round().maximum((area > 0).double())
     key = key - torch.arange(grid**2, device=boxes.device) / (2 * grid**2)
     indices = key.topk(most, dim=-1).indices
-    kept = area.gather(-1, indices)
-    shares = kept / kept.sum(-1, keepdim=True).clamp_min(torch.finfo(area.dtype).tiny)
-    return indices.masked_fill(kept == 0, grid**2), shares
+    largest = area.gather(-1, indices)
+    shares = largest / largest.sum(-1, keepdim=True).clamp_min(torch.finfo(area.dtype).tiny)
+    return indices.masked_fill(largest == 0, grid**2), shares

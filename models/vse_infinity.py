@@ -95,21 +95,21 @@ class VSEInfinity(EmbeddingModel):
         """Leave words out of the captions, or replace them. Draws are on the CPU, as lengths are."""
         words, device = captions.words, captions.words.device
         real = ranks(words.shape[1], captions.lengths)
-        kept = self.augment(real)
+        remaining = self.augment(real)
         if isinstance(self.text, TextTower) and self.text.has_ends:  # the first and last ids are the tokeniser's own
-            kept |= real & ~ranks(words.shape[1], captions.lengths - 1)
-            kept[:, 0] = True
+            remaining |= real & ~ranks(words.shape[1], captions.lengths - 1)
+            remaining[:, 0] = True
         if self.mask_word is not None:
-            chosen, draws = real & ~kept, torch.rand(real.shape)
+            chosen, draws = real & ~remaining, torch.rand(real.shape)
             others = torch.randint(self.mask_word, real.shape).masked_fill(draws < MASKED, self.mask_word)
             replaced = chosen & (draws < REPLACED)
             words = torch.where(sent(replaced, device), sent(others.to(words.dtype), device), words)
-            kept |= replaced
-        order = (~kept).to(torch.uint8).argsort(dim=1, stable=True)
-        return Captions(words.gather(1, sent(order, device)), kept.sum(1))
+            remaining |= replaced
+        order = (~remaining).to(torch.uint8).argsort(dim=1, stable=True)
+        return Captions(words.gather(1, sent(order, device)), remaining.sum(1))
 
 
-_TEMPERATURE = 0.1
+_GPO_TEMPERATURE = 0.1
 WAVELENGTH = 10000.0
 """Wavelength of the slowest position code, divided by 2 pi."""
 
@@ -151,7 +151,7 @@ class GPO(nn.Module):
         longest = int(sizes.max())
         codes = sent(position_codes(longest, self.position_size).to(self.score.weight.dtype), self.score.weight.device)
         states, _ = run_over(self.recurrence, codes.expand(len(sizes), -1, -1), sizes)
-        scores = self.score(states.unflatten(2, (2, -1)).mean(2)).squeeze(2) / _TEMPERATURE
+        scores = self.score(states.unflatten(2, (2, -1)).mean(2)).squeeze(2) / _GPO_TEMPERATURE
         return scores.masked_fill(sent(~ranks(longest, sizes), scores.device), -torch.inf).softmax(1)
 
 
@@ -177,5 +177,5 @@ class SizeAugmentation(nn.Dropout):
         """Return the mask of the fragments that stay."""
         if not self.training or self.p == 0:
             return input
-        kept = input & (torch.rand(input.shape, device=input.device) >= self.p)
-        return torch.where(kept.any(1, keepdim=True), kept, input)
+        remaining = input & (torch.rand(input.shape, device=input.device) >= self.p)
+        return torch.where(remaining.any(1, keepdim=True), remaining, input)

@@ -15,7 +15,7 @@ from aoq.models.layers import group_by_group
 from aoq.models.towers.libraries import (
     OpenClipSource,
     TransformersSource,
-    library_of,
+    find_entry,
     load_timm,
     preprocessing_of_transformers,
 )
@@ -176,4 +176,4 @@ IMAGE_TOWERS: dict[str, Callable[..., ImageTower]] = {
 
 def open_image_tower(name: str, *, native: bool = False) -> ImageTower:
     """Open an encoder of photographs with random weights; `native` adds the layers that make its own vector."""
-    return library_of(name, IMAGE_TOWERS, "image tower")(name, native=native)
+    return find_entry(name, IMAGE_TOWERS, "image tower")(name, native=native)

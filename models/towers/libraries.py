@@ -28,7 +28,7 @@ VECTORS = ("embeddings", "embedding.weight")
 _Known = TypeVar("_Known")
 
 
-def library_of(name: str, known: Mapping[str, _Known], what: str) -> _Known:
+def find_entry(name: str, known: Mapping[str, _Known], what: str) -> _Known:
     """Return the entry of LIBRARY among those known; `name` is LIBRARY:NAME_OR_PATH of, for example, an image tower."""
     library, _, model = name.partition(":")
     if library not in known or not model:

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from aoq.models.base import Captions
 from aoq.models.layers import zero_masked
-from aoq.models.towers.libraries import OpenClipSource, StaticVectors, TransformersSource, library_of
+from aoq.models.towers.libraries import OpenClipSource, StaticVectors, TransformersSource, find_entry
 from aoq.models.towers.tower import Tower, offered
 
 States = Float[Tensor, "captions words size"]
@@ -183,5 +183,5 @@ def open_text_tower(
     name: str, *, vocabulary_size: int, embedding_size: int | None = None, native: bool = False
 ) -> TextTower:
     """Open an encoder of captions with random weights; `native` adds the layers that make its own vector."""
-    tower = library_of(name, TEXT_TOWERS, "text tower")
+    tower = find_entry(name, TEXT_TOWERS, "text tower")
     return tower(name, vocabulary_size=vocabulary_size, embedding_size=embedding_size, native=native)

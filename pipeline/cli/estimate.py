@@ -123,7 +123,7 @@ def _estimate_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int],
     trained: dict[str, Training | None] = {"round one": first, "round two": experiment.student}
     for teacher in chain.distilled.get("second_round", ()):
         taught_by = teacher.chain.owner("embeddings").experiment
-        trained[f"teacher {teacher.run}"] = taught_by.first_round if teacher.asked else None
+        trained[f"teacher {teacher.run}"] = taught_by.first_round if teacher.reference else None
     steps = {name: one.epochs * steps_per_epoch(captions, one.batch_size) for name, one in trained.items() if one}
     if source is None:
         note = "co-taught networks draw from no table; their steps after the warm-up are of pairs selected as clean"
@@ -141,7 +141,7 @@ def _estimate_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int],
 
 
 def _makers(chain: Chain) -> str:
-    return " and ".join(member.asked for member in chain.members)
+    return " and ".join(member.reference for member in chain.members)
 
 
 def _training_data(chain: Chain) -> tuple[int, int, Integer[np.ndarray, "*shape"]]:

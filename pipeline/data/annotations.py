@@ -93,10 +93,10 @@ def read_annotations(folder: Path, split: Split) -> Annotations:
 def read_annotation(path: Path, split: Split) -> Any:
     """Read one of `annotation_files`; refuse anything that does not fit the split."""
     kind = path.stem.removeprefix(f"{split.name}_").split("_")[0]
-    return {"relevance": _directions, "classes": _classes, "judgements": _judgements}[kind](path, split)
+    return {"relevance": _read_relevance, "classes": _read_classes, "judgements": _read_scores}[kind](path, split)
 
 
-def _directions(path: Path, split: Split) -> dict[str, RightPairs]:
+def _read_relevance(path: Path, split: Split) -> dict[str, RightPairs]:
     rows = _read_rows(path, split, "relevance")
     if not len(rows["image_id"]):
         raise ValueError(f"{path} holds no pair; fill it, or remove it.")
@@ -108,7 +108,7 @@ def _directions(path: Path, split: Split) -> dict[str, RightPairs]:
     return {name: own for name, own in pairs.items() if len(own[0])}
 
 
-def _classes(path: Path, split: Split) -> Bool[np.ndarray, "images classes"]:
+def _read_classes(path: Path, split: Split) -> Bool[np.ndarray, "images classes"]:
     classes = open_array(path)
     if classes.ndim != 2 or len(classes) != split.image_count or not is_binary(classes):
         needs = f"needs a row of 0 and 1 (or booleans) per image, shape ({split.image_count}, classes)"
@@ -118,7 +118,7 @@ def _classes(path: Path, split: Split) -> Bool[np.ndarray, "images classes"]:
     return np.asarray(classes, dtype=np.bool_)
 
 
-def _judgements(path: Path, split: Split) -> ScoredPairs:
+def _read_scores(path: Path, split: Split) -> ScoredPairs:
     rows = _read_rows(path, split, "judgements")
     if len(bad := np.flatnonzero(~np.isfinite(rows["score"]))):
         raise ValueError(f"{path}: row {bad[0]} (from 0) has no finite score.")
@@ -163,7 +163,7 @@ def write_coco_relevance(folder: Path, split: Split) -> list[Path]:
     An image's captions go by position: COCO's five come in its order. Two of ECCV Caption's 22,550 answers to
     images are captions beyond those five, which no split has.
     """
-    known, image_rows = _known(), {image: row for row, image in enumerate(coco_image_ids(split))}
+    known, image_rows = _eccv_caption(), {image: row for row, image in enumerate(coco_image_ids(split))}
     places = product(_test_images(), range(COCO_CAPTIONS))
     caption_rows = {
         caption: int(split.captions_of[image_rows[image]][place])
@@ -219,12 +219,12 @@ def coco_image_ids(split: Split) -> list[int]:
 
 
 def _test_images() -> list[int]:
-    known = _known()
+    known = _eccv_caption()
     return [int(known.coco_gts["t2i"][caption][0]) for caption in known.coco_ids[::COCO_CAPTIONS].tolist()]
 
 
 @cache
-def _known() -> Any:
+def _eccv_caption() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it recommends ujson
         return import_extra("eccv_caption", "eccv", "COCO's test set").Metrics()

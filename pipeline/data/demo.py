@@ -135,7 +135,7 @@ _COUNT, _SIZE, _COLOUR, _NOUN, _GROUND, _RELATION = (
     f"(?P<{name}>{'|'.join(sorted(words, key=len, reverse=True))})" for name, words in _WORDS.items()
 )
 _ANY = -2
-_PIECE = re.compile(
+_CAPTION_PIECE = re.compile(
     rf"(?:{_COUNT} (?:{_SIZE} )?(?:{_COLOUR} )?{_NOUN}\b|{_RELATION}|{_GROUND}|there|is|are|and|[.,])\s*|(?P<other>.+)",
     re.DOTALL,
 )
@@ -147,12 +147,12 @@ def is_true(caption: str, scenes: world.Scenes) -> Bool[np.ndarray, " images"]:
     The objects of a scene differ, so an object identifies its group.
     """
     true, cells, relation = np.ones(len(scenes), dtype=np.bool_), [], None
-    for piece in _PIECE.finditer(caption.lower()):
+    for piece in _CAPTION_PIECE.finditer(caption.lower()):
         if piece["other"]:
             raise ValueError(f"{caption!r} is no caption of the generated world, from {piece['other']!r} on.")
         if piece["noun"]:
-            told = [_NUMBERS[name].get(piece[name], _ANY) for name in ("noun", "colour", "size", "count")]
-            fits = ((scenes.groups == told) | (np.array(told) == _ANY)).all(axis=2)
+            properties = [_NUMBERS[name].get(piece[name], _ANY) for name in ("noun", "colour", "size", "count")]
+            fits = ((scenes.groups == properties) | (np.array(properties) == _ANY)).all(axis=2)
             true &= fits.any(axis=1)
             cells.append(scenes.cells[np.arange(len(scenes)), fits.argmax(axis=1)])
         elif piece["relation"]:

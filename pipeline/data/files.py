@@ -18,7 +18,7 @@ from aoq.pipeline.reading import open_array, read_file, reading
 Features = Float[np.ndarray, "rows regions features"]
 Pairing = Int32[np.ndarray, " captions"]
 """The image of every caption."""
-_MOST_ROWS = 2**31
+_MOST_IMAGE_ROWS = 2**31
 
 
 def misfit(path: Path, array: np.ndarray, needs: str, remedy: str) -> ValueError:
@@ -72,9 +72,9 @@ def read_pairing(path: Path, captions: int) -> Pairing:
     if pairs.shape != (captions,) or pairs.dtype.kind not in "iu":
         needs = f"needs one integer image row per caption, shape ({captions},)"
         raise misfit(path, pairs, needs, "Write it again, or remove it if captions stand in image order.")
-    if len(wrong := np.flatnonzero((pairs < 0) | (pairs >= _MOST_ROWS))):
+    if len(wrong := np.flatnonzero((pairs < 0) | (pairs >= _MOST_IMAGE_ROWS))):
         entry = f"entry {wrong[0]} is {pairs[wrong[0]]}"
-        raise ValueError(f"{path}: {entry}; image rows start at 0 and end below {_MOST_ROWS:,}.")
+        raise ValueError(f"{path}: {entry}; image rows start at 0 and end below {_MOST_IMAGE_ROWS:,}.")
     return np.array(pairs, dtype=np.int32)
 
 

@@ -26,8 +26,8 @@ from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.vocabulary import tokenise
 from aoq.pipeline.reading import parse_json
 
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-Box = Annotated[list[Fraction], Field(min_length=4, max_length=4)]
+Coordinate = Annotated[float, Field(ge=0.0, le=1.0)]
+Box = Annotated[list[Coordinate], Field(min_length=4, max_length=4)]
 
 
 class AnnotatedPhrase(TypedDict):

@@ -176,12 +176,12 @@ class Extraction:
 
         The files are saved after each block and at the end.
         """
-        kept = self.progress["kept"]
+        count = self.progress["kept"]
         for path, start, kind in self._files.values():
             path.touch()
-            if path.stat().st_size < start + kept * kind.itemsize and kept:
+            if path.stat().st_size < start + count * kind.itemsize and count:
                 raise ValueError(f"{path} was cut short since the last run; remove {self.work.parent} and run again.")
-            os.truncate(path, start + kept * kind.itemsize)
+            os.truncate(path, start + count * kind.itemsize)
         with ExitStack() as stack:
             files = {name: stack.enter_context(path.open("ab")) for name, (path, _, _) in self._files.items()}
             saved = self.progress["done"]

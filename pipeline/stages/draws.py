@@ -26,7 +26,7 @@ from aoq.pipeline.stages.splits import fingerprint, open_pairs
 from aoq.pipeline.tables.pairs import rows_by_id
 from aoq.pipeline.tables.screens.view import Judged, View, read_view
 from aoq.pipeline.tables.table import NegativeTable, read_table
-from aoq.pipeline.training.batches import read_pairs, score_all, score_batch
+from aoq.pipeline.training.batches import read_items, score_all, score_batch
 from aoq.pipeline.training.checkpoint import load_model
 from aoq.pipeline.training.drawable import DrawnRanks, drawable, drawn_ranks
 from aoq.pipeline.training.loop import Run
@@ -83,12 +83,12 @@ def make_teachers(chain: Chain, stage: str, training: Training, split: Split, ru
         for name, (path, _) in files.parts.items():
             planned_file(chain.data_root, path, planned[name][0])
         try:
-            stores.append(_open_store(files, chain.data_root, split, folder / f"teacher{number}"))
+            stores.append(_open_teacher_files(files, chain.data_root, split, folder / f"teacher{number}"))
         except ValueError as error:
             raise ValueError(f"[{stage}.distillation] teacher {number + 1} of files: {error}") from None
     rng = np.random.default_rng(0)
     probed = rng.integers(0, (split.image_count, split.caption_count), (PROBED, 2))
-    parts = ((model, *(part.to(run.device) for part in read_pairs(pairs, probed))) for model, pairs in models)
+    parts = ((model, *(part.to(run.device) for part in read_items(pairs, probed))) for model, pairs in models)
     tried = chain_of((score_all(store, probed) for store in stores), (score_batch(*each) for each in parts))
     for number, scores in enumerate(tried):
         if float(scores.max() - scores.min()) < CONSTANT:
@@ -100,7 +100,7 @@ def make_teachers(chain: Chain, stage: str, training: Training, split: Split, ru
     return {"teachers": stores, "models_that_teach": models}
 
 
-def _open_store(files: TeacherVectors, root: Path, split: Split, copies: Path) -> EmbeddingStore:
+def _open_teacher_files(files: TeacherVectors, root: Path, split: Split, copies: Path) -> EmbeddingStore:
     """Open files' vectors of the split's images, which may have ids, and captions."""
     images, captions = (
         open_vectors(str(root / file), copies.with_name(f"{copies.name}_{side}.npy"), normalise=True).rows
@@ -134,7 +134,7 @@ def _make_sampler(chain: Chain, split: Split, table: NegativeTable, view: View |
     lists = {}
     for direction in DIRECTIONS:
         judged, listed = view[direction] if view else None, table[direction]
-        ranks, suspected = _ranks(chain, sizes, direction, listed.h, judged), screen.suspected if screen else "drop"
+        ranks, suspected = _range(chain, sizes, direction, listed.h, judged), screen.suspected if screen else "drop"
         drawn = lists[direction] = drawable(
             direction, listed, h=ranks.stop, after=ranks.start, judged=judged, suspected=suspected, gaps=gaps
         )
@@ -153,7 +153,7 @@ def _make_sampler(chain: Chain, split: Split, table: NegativeTable, view: View |
     )
 
 
-def _ranks(chain: Chain, sizes: tuple[int, int], direction: Direction, depth: int, judged: Judged | None) -> DrawnRanks:
+def _range(chain: Chain, sizes: tuple[int, int], direction: Direction, depth: int, judged: Judged | None) -> DrawnRanks:
     """Return the ranks that the student draws from lists of `depth`, after the screen."""
     screen, (images, captions) = chain.experiment.screen, sizes
     return drawn_ranks(
@@ -180,10 +180,10 @@ def _describe_draws(
         yield f"{sizes[0]:,} images are fewer than a batch of {batch}, which holds most of them"
     for direction in DIRECTIONS:
         if opened is None:
-            yield str(_ranks(chain, sizes, direction, depths[direction], None))
+            yield str(_range(chain, sizes, direction, depths[direction], None))
             continue
         lists, judged = opened[0][direction], opened[1][direction] if opened[1] else None
-        ranks = _ranks(chain, sizes, direction, lists.h, judged)
+        ranks = _range(chain, sizes, direction, lists.h, judged)
         yield f"{ranks}; {_describe_doubts(lists, judged, ranks, chain.experiment.screen)}"
 
 

@@ -69,7 +69,7 @@ def make_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
     build.clear()
     device, folds, parts = engine.torch_device(), chain.experiment.evaluation.folds, build.directory / "parts"
     parts.mkdir()
-    split = _open(chain, build, engine)
+    split = _open_annotated(chain, build, engine)
     truth = split.image_of, split.identity
     scores: list[np.ndarray] = []
     metrics: list[dict[str, float]] = []
@@ -94,7 +94,7 @@ def make_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
     shutil.rmtree(parts)
 
 
-def _open(chain: Chain, build: Build, engine: Engine) -> Split:
+def _open_annotated(chain: Chain, build: Build, engine: Engine) -> Split:
     """Open the evaluation split with its annotations; files that no dataset stage has hashed are hashed here."""
     name, planned = chain.experiment.evaluation.split, chain["evaluation"].ingredients
     if planned.get("content") is not None:

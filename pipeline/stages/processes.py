@@ -73,8 +73,8 @@ def follow(engine: Engine, artifact: Artifact, part: Work) -> None:
     store, is_trained = _store(), False
     while not artifact.exists():
         if store.check([f"{artifact.key} failed"]):
-            made = f"{artifact.stage}/{artifact.key}"
-            raise ChildProcessError(f"the first process of this run did not make {made}; its log says why.")
+            name = f"{artifact.stage}/{artifact.key}"
+            raise ChildProcessError(f"the first process of this run did not make {name}; its log says why.")
         if not is_trained and store.check([f"{artifact.key} begins"]):
             with joined(engine, artifact.key) as processes:
                 part(processes, engine)

@@ -42,7 +42,7 @@ HASHED_WHOLE = 1 << 30
 def open_checked(chain: Chain, name: str, verify: Verify = "sampled") -> Split:
     """Open a split of the chain's folder; refuse files that differ from those that the dataset stage read."""
     if chain.data_artifact is None:
-        _check_files(chain, name, verify)
+        _check_unchanged(chain, name, verify)
     else:
         chain.data_artifact.opened()
     return open_split(chain.folder, name)
@@ -154,7 +154,7 @@ def _check_regions(name: str, pairs: PairData) -> None:
         raise ValueError(f"{model.__name__} {masks}; set [dataset] max_regions to what every image has.")
 
 
-def _check_files(chain: Chain, name: str, verify: Verify) -> None:
+def _check_unchanged(chain: Chain, name: str, verify: Verify) -> None:
     data, dataset, files = chain.experiment.dataset, chain["dataset"], present_files(chain.folder, name)
     planned, recorded = dataset.ingredients["splits"], dataset.manifest()["folder_sha256"] if dataset.exists() else {}
     meant = f"if the change is meant, delete {dataset.path} and what was made from it, and run again."

@@ -27,7 +27,7 @@ def plan_training(chain: Chain, use: str) -> None:
         options = section.model_dump(mode="json", exclude=_unused(section))
         chain.add("second_round", {**ingredients, "co_teaching": options}, data)
         return
-    ingredients["training"] = _options(chain, use, section)
+    ingredients["training"] = _training_options(chain, use, section)
     teachers = [member.artifact for member in chain.distilled.get(use, ())]
     if use != "second_round" or not experiment.uses_table:
         chain.add("first_round", ingredients, data, *teachers, version=1 if section.constraints is None else 2, use=use)
@@ -81,7 +81,7 @@ def _weights(experiment: Experiment, use: str) -> str | None:
     return {"first_round": experiment.teacher_weights, "second_round": experiment.weights}.get(use)
 
 
-def _options(chain: Chain, use: str, training: Training) -> dict[str, Any]:
+def _training_options(chain: Chain, use: str, training: Training) -> dict[str, Any]:
     """Return the options that determine a training; files of teachers count by their hashes."""
     exclude: dict[str, Any] = {**dict.fromkeys(_unused(training), True), "distillation": {"teachers"}}
     options = training.model_dump(mode="json", exclude_none=True, exclude=exclude)

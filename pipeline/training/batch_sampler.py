@@ -17,7 +17,7 @@ from aoq.pipeline.losses import Offline
 from aoq.pipeline.reading import host_array
 from aoq.pipeline.tables.pairs import Pairs
 from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
-from aoq.pipeline.training.drawable import Drawable, drawable_of
+from aoq.pipeline.training.drawable import Drawable, drawable_lists
 from aoq.pipeline.training.sampler import WHOLE_LISTS, Sampler
 
 _OFFLINE: dict[str | None, Offline] = {None: "quintuplet", "anchors": "triples", "omit": "anchors"}
@@ -102,8 +102,8 @@ class BatchSampler:
         positives = bare.positives if image_of is None else host_array(image_of, "image_of").astype(np.int64)
         if positives is None:
             raise ValueError("the table does not say which pairs are true; give image_of, each caption's image row.")
-        i2t = drawable_of(table, "i2t", h=h_captions, weights=i2t_weights)
-        t2i = drawable_of(table, "t2i", h=h_images, weights=t2i_weights)
+        i2t = drawable_lists(table, "i2t", h=h_captions, weights=i2t_weights)
+        t2i = drawable_lists(table, "t2i", h=h_images, weights=t2i_weights)
         self._offline: Offline = _OFFLINE[companions] if offline else "none"
         self._sampler = Sampler(
             i2t,

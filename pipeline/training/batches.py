@@ -23,7 +23,7 @@ from aoq.pipeline.losses import LOSSES, Offline
 from aoq.pipeline.search.problem import blocks
 from aoq.pipeline.training.sampler import Draw
 
-_T = TypeVar("_T")
+Input = TypeVar("Input")
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def read_batch(pairs: PairData, draw: Draw, part: slice = slice(None)) -> Batch:
     )
 
 
-def read_pairs(pairs: PairData, rows: Int[np.ndarray, "batch 2"]) -> tuple[Images, Captions]:
+def read_items(pairs: PairData, rows: Int[np.ndarray, "batch 2"]) -> tuple[Images, Captions]:
     return pairs.images(rows[:, 0]), pairs.captions(rows[:, 1])
 
 
@@ -102,7 +102,7 @@ def score_batch(model: MatchingModel, images: Images, captions: Captions) -> Flo
     return torch.cat([model.similarity(part, of_captions) for part in parts]).float()
 
 
-def read_ahead(make: Callable[[int], _T], steps: Iterable[int], workers: int) -> Generator[_T]:
+def read_ahead(make: Callable[[int], Input], steps: Iterable[int], workers: int) -> Generator[Input]:
     """Yield `make(step)` for each step, in order, computed by threads ahead of time; without `workers`, on demand.
 
     At most `workers` + 1 results wait in memory; an error is raised when its step is due. Closing the generator waits
@@ -116,7 +116,7 @@ def read_ahead(make: Callable[[int], _T], steps: Iterable[int], workers: int) ->
         return
     # Threads, since numpy releases the GIL while it copies. Processes of torch's DataLoader took as long or longer
     # (benchmarks/reading.py): their batches pass through shared memory, and a fork beside threads may hang.
-    pool, waiting = ThreadPoolExecutor(workers, "batches"), deque[Future[_T]]()
+    pool, waiting = ThreadPoolExecutor(workers, "batches"), deque[Future[Input]]()
     try:
         for step in steps:
             waiting.append(pool.submit(make, step))

@@ -20,7 +20,7 @@ from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
 
 logger = logging.getLogger(__name__)
 
-_Rows = Int32[np.ndarray, " batch"]
+BatchRows = Int32[np.ndarray, " batch"]
 _Ranks = Float64[np.ndarray, " batch"]
 
 _HARDER = 10.0
@@ -56,15 +56,15 @@ class Drawable:
                 "these rows and mine again, or loosen the screen or the weights."
             )
 
-    def at(self, anchors: _Rows, ranks: _Ranks) -> _Rows:
+    def at(self, anchors: BatchRows, ranks: _Ranks) -> BatchRows:
         """Return the negative of each anchor at a rank in [0, 1)."""
         return self.ids[anchors, self._places(anchors, ranks)]
 
-    def probability_at(self, anchors: _Rows, ranks: _Ranks) -> Float32[np.ndarray, " batch"] | None:
+    def probability_at(self, anchors: BatchRows, ranks: _Ranks) -> Float32[np.ndarray, " batch"] | None:
         return None if self.match_probability is None else self.match_probability[anchors, self._places(anchors, ranks)]
 
     def listed(
-        self, anchors: _Rows, ranks: Float64[np.ndarray, "count batch"]
+        self, anchors: BatchRows, ranks: Float64[np.ndarray, "count batch"]
     ) -> tuple[Int32[np.ndarray, "count batch"], Float32[np.ndarray, "batch candidates"]]:
         """Return the negatives of each anchor at rising ranks, and the scores of its own pair and of these negatives.
 
@@ -77,7 +77,7 @@ class Drawable:
         scores[:, 1:][places[:, 1:] == places[:, :-1]] = -np.inf
         return self.ids[anchors[:, None], places].T, np.column_stack([self.positive_score[anchors], scores])
 
-    def _places(self, anchors: _Rows, ranks: _Ranks) -> Int64[np.ndarray, " batch"]:
+    def _places(self, anchors: BatchRows, ranks: _Ranks) -> Int64[np.ndarray, " batch"]:
         """Return the place in each anchor's list of a rank in [0, 1)."""
         rows = self.ids[anchors]
         if self.weights is None:
@@ -131,7 +131,7 @@ def drawable(
     return replace(drawn, weights=relative.astype(np.float32), match_probability=probability)
 
 
-def drawable_of(
+def drawable_lists(
     table: NegativeTable | ScreenedTable,
     direction: Direction,
     *,

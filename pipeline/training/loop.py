@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from aoq.pipeline.evaluation.ranks import DEV_RANKS, write_ranks
 from aoq.pipeline.evaluation.retrieval import Ranks, summarise
 from aoq.pipeline.files import file_sha256
 from aoq.pipeline.losses.info_nce import LearntTemperature
-from aoq.pipeline.training.batches import read_ahead
+from aoq.pipeline.training.batches import Input, read_ahead
 from aoq.pipeline.training.checkpoint import Checkpoints, pack_state, save_model, unpack_state
 from aoq.pipeline.training.chunks import Cut, check_precision
 from aoq.pipeline.training.metrics import MetricsLog
@@ -36,7 +36,6 @@ from aoq.pipeline.training.processes import ALONE, Processes
 from aoq.pipeline.training.step import Figure, Window
 
 logger = logging.getLogger(__name__)
-_T = TypeVar("_T")
 
 LOG_STEPS = 50
 Validate = Callable[[Sequence[MatchingModel]], Ranks | None]
@@ -159,7 +158,7 @@ class Loop(ABC):
         return self.notes() if self.run.processes.leads else {}
 
     def windows(
-        self, number: int, steps: int, make: Callable[[int], _T], take: Callable[[_T], Mapping[str, Figure]]
+        self, number: int, steps: int, make: Callable[[int], Input], take: Callable[[Input], Mapping[str, Figure]]
     ) -> Generator[Window]:
         """Train one model for the rest of its epoch of `steps`, window by window; checkpoints lie between windows.
 
@@ -260,8 +259,8 @@ class Loop(ABC):
         if content is not None:
             self.restore(content)
             for name, parts in self._parts.items():
-                for part, kept in zip(parts, content[name], strict=True):
-                    part.load_state_dict(kept)
+                for part, own_state in zip(parts, content[name], strict=True):
+                    part.load_state_dict(own_state)
             self.state = State(**content["state"])
             if processes.leads and (random := content.get("random")):  # of a checkpoint
                 torch.set_rng_state(random["cpu"])

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
 from aoq.pipeline.tables.pairs import SIDES, require_one_each
 from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, parts_of
-from aoq.pipeline.training.drawable import drawable_of
+from aoq.pipeline.training.drawable import drawable_lists
 
 ANCHOR = "anchor_id"
 """The column of a data set's rows that names the anchor whose negatives they get, as in a table's files."""
@@ -63,7 +63,7 @@ class Rotation(Dataset[dict[str, Any]]):
             raise ValueError("the table does not say which pairs are true; give it `positives`.")
         self.pairs = bare.positives if way == "i2t" else bare.positives[:, ::-1]
         """The true pairs, rows (anchor, positive)."""
-        self._lists = drawable_of(table, way, h=h, option="h")
+        self._lists = drawable_lists(table, way, h=h, option="h")
         self._lists.require_negatives(way, self.pairs[:, 0])
         self.k, self.direction, self._seed = k, way, seed
         counts = {"images": len(bare.i2t), "captions": len(bare.t2i)}

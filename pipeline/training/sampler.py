@@ -14,7 +14,7 @@ from aoq.pipeline.losses import Offline
 from aoq.pipeline.search.positives import Positives, pairs_of, positive_pairs_of, with_itself
 from aoq.pipeline.search.problem import DIRECTIONS, READ_ROWS, Direction, blocks
 from aoq.pipeline.tables.pairs import SIDES, is_among, listed_keys, pair_keys, positives_of
-from aoq.pipeline.training.drawable import Drawable
+from aoq.pipeline.training.drawable import BatchRows, Drawable
 
 WHOLE_LISTS = ((0.0, 1.0),)
 MOST_REDRAWS = 100
@@ -41,7 +41,6 @@ class Draw:
     -inf for a negative that a short list gives twice."""
 
 
-_Rows = Int32[np.ndarray, " batch"]
 RelativeRanks = Float64[np.ndarray, "2 batch"]
 """Place of each draw in its list, in [0, 1): row 0 for the captions of images, row 1 for images of captions.
 
@@ -124,7 +123,7 @@ class Sampler:
         """Mark images and captions that are true pairs, or in one set the same row, and so are no negatives."""
         return is_among(pair_keys(images, captions, len(self._t2i.ids)), self._true)
 
-    def draw(self, rows: _Rows, rng: np.random.Generator, epoch: int = 0, *, companions: bool = True) -> Draw:
+    def draw(self, rows: BatchRows, rng: np.random.Generator, epoch: int = 0, *, companions: bool = True) -> Draw:
         """Draw negatives and companions for some pairs; `epoch` counts from the first that draws.
 
         Without `companions` negatives need no positive of their own. The first draws are then kept, since the paper
@@ -146,7 +145,7 @@ class Sampler:
         return Draw(groups, corresponding & resample, collisions, probability)
 
     def at(
-        self, rows: _Rows, ranks: RelativeRanks, choice: Float64[np.ndarray, " batch"], *, companions: bool = True
+        self, rows: BatchRows, ranks: RelativeRanks, choice: Float64[np.ndarray, " batch"], *, companions: bool = True
     ) -> Int32[np.ndarray, "groups batch 2"]:
         """Return the groups at these places: `ranks` in the lists, `choice` in [0, 1) among a negative's positives."""
         images, captions = self.pairs[rows].T
@@ -157,7 +156,7 @@ class Sampler:
             sides[1].append(_choose(self._captions_of, other_images, choice))
         return np.stack([np.stack(side) for side in sides], axis=2)
 
-    def draw_for(self, offline: Offline, rows: _Rows, rng: np.random.Generator, epoch: int) -> Draw:
+    def draw_for(self, offline: Offline, rows: BatchRows, rng: np.random.Generator, epoch: int) -> Draw:
         """Draw the anchors with the groups that a loss needs.
 
         For triples, (i, t), (i_own, t_off) and (i_off, t_own), only the first third of the pairs draws, so that a step
@@ -180,7 +179,7 @@ class Sampler:
         return replace(draw, groups=groups, listed_scores=np.stack([of_images, of_captions]))
 
 
-def _choose(own: Positives, rows: _Rows, choice: Float64[np.ndarray, " batch"]) -> _Rows:
+def _choose(own: Positives, rows: BatchRows, choice: Float64[np.ndarray, " batch"]) -> BatchRows:
     """Choose one of each row's positives, at a place in [0, 1) among them."""
     first = own.offsets[rows]
     return own.ids[first + (choice * (own.offsets[rows + 1] - first)).astype(np.int64)]

@@ -27,7 +27,7 @@ from aoq.pipeline.training.batches import (
     matched,
     offline_draws,
     read_batch,
-    read_pairs,
+    read_items,
     score_all,
     score_batch,
 )
@@ -117,7 +117,7 @@ class Trainer(Loop):
         if self.teachers:
             scores = torch.stack([score_all(one, anchors) for one in self.teachers])
             batch = replace(batch, teacher_scores=scores)
-        seen = [read_pairs(pairs, anchors) for _, pairs in self.models_that_teach]
+        seen = [read_items(pairs, anchors) for _, pairs in self.models_that_teach]
         if self.run.device.type == "cuda":  # pinned, so that no step waits for the copy
             batch, seen = batch.pin_memory(), [(one.pin_memory(), other.pin_memory()) for one, other in seen]
         return batch, seen, rng, figures

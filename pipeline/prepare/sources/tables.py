@@ -62,8 +62,8 @@ def list_table(path: Path, source: Source) -> Records | None:
 
 def _flickr_captions(lines: Sequence[str]) -> Columns | None:
     """Read `*.token.txt`, unless a line is of another kind."""
-    found = pc.extract_regex(pa.array(lines), FLICKR_LINE)
-    return None if found.null_count else {name: (found.field(name),) for name in ("image", "caption")}
+    matches = pc.extract_regex(pa.array(lines), FLICKR_LINE)
+    return None if matches.null_count else {name: (matches.field(name),) for name in ("image", "caption")}
 
 
 def list_parquet_folder(folder: Path, source: Source) -> Records | None:
@@ -105,7 +105,7 @@ def _read_csv(path: Path) -> dict[str, list[str]]:
     """Read all columns as texts: an id 007 is not 7."""
     text = read_file(path).decode("utf-8-sig")
     first = re.split(r"[\r\n]", text, maxsplit=1)[0]
-    header, *rows = _rows(text, find_separator(first))
+    header, *rows = _csv_rows(text, find_separator(first))
     header = [name.strip() for name in header]  # Flickr30K's results.csv has spaces behind its bars
     _require_own_names(header)
     if wrong := next((number for number, row in enumerate(rows, start=1) if len(row) != len(header)), None):
@@ -113,7 +113,7 @@ def _read_csv(path: Path) -> dict[str, list[str]]:
     return {name: [row[place] for row in rows] for place, name in enumerate(header)}
 
 
-def _rows(text: str, separator: str) -> list[list[str]]:
+def _csv_rows(text: str, separator: str) -> list[list[str]]:
     """Read quoted rows, or unquoted ones.
 
     Quotation marks belong to the text if each line is a whole row without them and quoting would join lines.
