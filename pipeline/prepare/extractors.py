@@ -25,6 +25,7 @@ from aoq.models.towers.libraries import (
     tokeniser_of_transformers,
 )
 from aoq.models.towers.preprocessing import Preprocessing, Whole
+from aoq.pipeline.engine import products_in
 from aoq.pipeline.extras import import_extra, loading
 from aoq.pipeline.prepare.extractor import Detector, Extractor, GridExtractor, Tokens, hash_weights
 from aoq.pipeline.reading import reading
@@ -195,6 +196,7 @@ LIBRARIES: dict[str, Callable[[str, Tokens], Extractor]] = {
 """Functions that open LIBRARY:NAME, by LIBRARY."""
 
 
+@products_in("float32")
 def open_extractor(name: str, tokens: Tokens = "patches") -> Extractor:
     """Open the extractor of that name, on the CPU."""
     if name == EFFICIENTNET:
@@ -215,13 +217,14 @@ class Encoder:
     texts: Callable[[Sequence[str], torch.device], Float[Tensor, "texts dims"]]
 
 
+@products_in("float32")
 def open_encoder(name: str) -> Encoder:
     """Open the encoder of that name, on the CPU."""
     encoder = find_entry(name, ENCODERS, "encoder of images and texts")(name)
     with torch.inference_mode():
         images, texts = encoder.images.dims, encoder.texts(["a"], torch.device("cpu")).shape[1]
     if images != texts:
-        raise ValueError(f"{name} gives images {images} numbers and texts {texts}; they share no space.")
+        raise ValueError(f"{name} gives images {images} numbers and texts {texts}: they share no space.")
     return encoder
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int32, Int64, Integer
 
 from aoq.pipeline.config.section import check_registered
 from aoq.pipeline.config.tables import check_windows
-from aoq.pipeline.losses import Offline
 from aoq.pipeline.search.positives import Positives, pairs_of, positive_pairs_of, with_itself
 from aoq.pipeline.search.problem import DIRECTIONS, READ_ROWS, Direction, blocks
 from aoq.pipeline.tables.pairs import SIDES, is_among, listed_keys, pair_keys, positives_of
 from aoq.pipeline.training.drawable import BatchRows, Drawable
 
+Offline = Literal["none", "anchors", "quintuplet", "triples"]
+"""Draws of a step: nothing, the anchors' negatives, their companions as well, or triples of true pairs."""
 WHOLE_LISTS = ((0.0, 1.0),)
 MOST_REDRAWS = 100
 """After this many redraws, a pair whose offline negatives still correspond has no derived pairs."""
@@ -30,15 +32,14 @@ class Draw:
 
     groups: Int32[np.ndarray, "groups batch 2"]
     corresponding: Bool[np.ndarray, " batch"] | None = None
-    """True where a derived pair, (i_off, t_off) or (i_own, t_own), is a true pair; if every caption has one image, then
-    both are."""
+    """True where a derived pair, (i_off, t_off) or (i_own, t_own), is true; both are if each caption has one image."""
     collision_rate: float = 0.0
     """Fraction of first draws with such a derived pair."""
     match_probability: Float32[np.ndarray, "2 batch"] | None = None
     """Probability that each image matches its offline caption (row 0), each caption its image; for soft margins."""
     listed_scores: Float32[np.ndarray, "2 batch candidates"] | None = None
     """Scores of each anchor's own pair and of its negatives in the last groups: row 0 for images, row 1 for captions.
-    -inf for a negative that a short list gives twice."""
+    -inf for a negative that a short list repeats."""
 
 
 RelativeRanks = Float64[np.ndarray, "2 batch"]
@@ -80,9 +81,8 @@ STRATEGIES: dict[str, Callable[[np.random.Generator, int], RelativeRanks]] = {
 class Sampler:
     """Draws from lists of negatives: `i2t` holds captions of each image, `t2i` images of each caption.
 
-    `windows` limit draws to a part of the lists, as [start, stop) in fractions of their length (of their weight,
-    if they have weights): one for each epoch, the last for all that follow. Images of one `identity` are the same
-    photograph.
+    `windows` limit draws to a part of the lists, as [start, stop) in fractions of their length (or weight): one per
+    epoch, the last for all that follow. Images of one `identity` are the same photograph.
 
     `positives` are the image of each caption, or rows (image, caption), of which either side may have several. Anchors
     are rows of `pairs`, by caption and then by image; if every caption has one image, these are rows of captions.
@@ -159,8 +159,7 @@ class Sampler:
     def draw_for(self, offline: Offline, rows: BatchRows, rng: np.random.Generator, epoch: int) -> Draw:
         """Draw the anchors with the groups that a loss needs.
 
-        For triples, (i, t), (i_own, t_off) and (i_off, t_own), only the first third of the pairs draws, so that a step
-        has as many pairs as any other.
+        For triples, (i, t), (i_own, t_off) and (i_off, t_own), a third of the pairs draws, so steps have equal sizes.
         """
         if offline == "none":
             return Draw(self.pairs[rows][None])

@@ -213,8 +213,8 @@ WEIGHTS[4] = 0
         ({"companions": "anchor"}, "companions is 'anchor'"),
         ({"batches": "hard"}, 'it is "mined" or None'),
         ({"batch_ranks": (0, 3)}, "belong to batches"),
-        ({"offline": False}, "leaves mined batches alone"),
-        ({"offline": False, "batches": "mined", "companions": "omit"}, "leaves mined batches alone"),
+        ({"offline": False}, "draws only mined batches"),
+        ({"offline": False, "batches": "mined", "companions": "omit"}, "draws only mined batches"),
         ({"image_of": IMAGE_OF.astype(np.int64) + 2**32}, "caption 0 is paired with image 4294967296, .* 0 to 15"),
     ],
 )
