@@ -18,8 +18,8 @@ Focal = Literal["equal", "prob"]
 class BFAN(FragmentModel):
     """Attention in two steps: drop irrelevant fragments, then weight the others anew.
 
-    The similarity is the sum of both directions' mean cosines. The paper's BFAN averages the scores of an "equal" and
-    a "prob" model.
+    The similarity is the sum of both directions' mean cosines. The paper averages the scores of an "equal" and a "prob"
+    model.
 
     Args:
         focal: A fragment is relevant where its weight is above the mean (`equal`), or above the mean weighted by
@@ -44,7 +44,7 @@ def focus(
     """Renormalise the weights of relevant fragments to sum 1; 0 for the others. The choice has no gradient.
 
     A weight is relevant above the mean of all ("equal"), or above their mean weighted by confidence, the square root
-    of each weight ("prob"). Where all are equal, and so none is above, all are kept (the official code divides 0 by 0).
+    of each weight ("prob"). Where all are equal, none is above, and all are kept (the official code divides 0 by 0).
 
     >>> focus(torch.tensor([0.5, 0.3, 0.2]), None, 0, "equal")
     tensor([1., 0., 0.])

@@ -184,5 +184,5 @@ def _weight_size(weights: StateDict, key: str, axis: int) -> int:
         raise ValueError(f"The weight {key} (our name) is missing.")
     shape = tuple(weights[key].shape)
     if len(shape) <= axis:
-        raise ValueError(f"The weight {key} (our name) is of shape {shape}, and should have {axis + 1} axes.")
+        raise ValueError(f"The weight {key} (our name) has shape {shape}, and should have {axis + 1} axes.")
     return shape[axis]

@@ -26,8 +26,7 @@ class PFAN(SCAN):
     Args:
         position_size: Length of a region's position vector.
         grid: Blocks per side that an image is cut into.
-        mask_padding: Leave out the unused places of a region's list of blocks; as published they take part in both
-            softmaxes.
+        mask_padding: Leave the unused places of a region's list of blocks out of both softmaxes, unlike the paper.
     """
 
     needs_boxes = True
@@ -44,7 +43,7 @@ class PFAN(SCAN):
     ) -> None:
         if options.get("image_tower") is not None:
             raise ValueError(
-                "PFAN needs the box of every region, and patches come without; leave `image_tower` out, or choose scan."
+                "PFAN needs the box of every region, and patches have none; leave `image_tower` out, or choose scan."
             )
         super().__init__(feature_size=feature_size + position_size, aggregation=aggregation, **options)
         self.grid, self.mask_padding = grid, mask_padding
@@ -71,7 +70,7 @@ class PFAN(SCAN):
         else:
             packed, shares = boxes.chunk(2, dim=2)
             indices = packed.long()
-        # Queries meet all blocks at once: the table is smaller than the blocks of a batch.
+        # Queries are multiplied by all blocks at once: the table is smaller than the blocks of a batch.
         relevance = (self.position_query(features) @ self.block_embedding.weight.T).gather(2, indices).tanh()
         left_out, lowest = (indices == self.grid**2) & self.mask_padding, torch.finfo(relevance.dtype).min
         weights = shares * relevance.masked_fill(left_out, lowest).softmax(-1)
@@ -93,8 +92,7 @@ def grid_blocks(
     """Find the grid blocks that each box overlaps most, and their fractions of the overlap, largest first.
 
     `boxes` are x1, y1, x2, y2 as fractions of the image. Block (column x, row y) has index x * grid + y; unused places
-    have index grid * grid and share 0. The rule is recovered from the official sample, whose ties are arbitrary; here
-    the lower index wins.
+    have index grid * grid and share 0. The rule is inferred from the official sample; in ties the lower index wins.
 
     >>> indices, shares = grid_blocks(torch.tensor([0.0, 0.0, 0.5, 0.75]), grid=2, most=3)
     >>> indices, shares

@@ -21,7 +21,7 @@ MASKED, REPLACED = 0.5, 0.6
 class VSEInfinity(EmbeddingModel):
     """image = l2(GPO_r(W v_r + MLP(v_r))), caption = l2(GPO_w(state of a bidirectional GRU at w)), each its own GPO.
 
-    With `text_tower`, as the paper's BERT, the first and last ids of a caption are the tokeniser's and never left out.
+    With `text_tower`, such as the paper's BERT, a caption's first and last ids are the tokeniser's and never left out.
 
     What the paper leaves open is as in the code: the MLP is Linear, BatchNorm, ReLU, Linear, half as wide inside as
     the embedding. Its statistics are those of real regions; in the code zero padding counts too.
@@ -120,11 +120,10 @@ class GPO(nn.Module):
         pooled_d = sum_k theta_k max_k(x_1d, ..., x_Nd)        theta = softmax_k(MLP(BiGRU(p_1, ..., p_N)_k))
 
     max_k is the k-th largest value of an item's N real fragments, and p_k the code of position k. The weights follow
-    from N alone, so mean, maximum and all between can be learnt, and items of one length share them.
+    from N alone, so mean, maximum and everything between can be learnt, and items of one length share them.
 
     What the paper leaves open is as in the released code: both directions are averaged, the MLP is one layer without
-    bias, and the softmax has temperature 0.1. As there, and unlike eq. (3), positions count from 0: the published
-    weights depend on it.
+    bias, and the softmax has temperature 0.1. As there, unlike eq. (3), positions start at 0: the weights need it.
     """
 
     def __init__(self, position_size: int = 32, hidden_size: int = 32) -> None:
@@ -140,14 +139,14 @@ class GPO(nn.Module):
             weights = self.weights(torch.tensor([longest])).expand(len(fragments), -1)
             values = fragments.sort(dim=1, descending=True).values
         else:
-            # For every number that could occur: which of them do is known on the device alone.
+            # Weights for every possible number of fragments: only the device knows which numbers occur.
             weights = self.weights(torch.arange(1, longest + 1))[count(mask) - 1]
             values = fragments.masked_fill(~mask.unsqueeze(2), -torch.inf).sort(dim=1, descending=True).values
             values = zero_masked(values, ranks(longest, mask.sum(1)))
         return torch.bmm(weights.unsqueeze(1), values).squeeze(1)
 
     def weights(self, sizes: Int[Tensor, " sizes"]) -> Float[Tensor, "sizes fragments"]:
-        """Compute theta for each of these numbers of fragments, which are on the CPU; 0 beyond it."""
+        """Compute theta for each of these numbers of fragments, which are on the CPU; 0 beyond the number."""
         longest = int(sizes.max())
         codes = sent(position_codes(longest, self.position_size).to(self.score.weight.dtype), self.score.weight.device)
         states, _ = run_over(self.recurrence, codes.expand(len(sizes), -1, -1), sizes)

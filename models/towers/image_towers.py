@@ -77,7 +77,7 @@ class ImageTower(Tower):
 
 
 class TimmImage(ImageTower):
-    """`timm:NAME`, or `timm:PATH` of a folder with its `config.json`; its own vector is its head's input."""
+    """`timm:NAME`, or `timm:PATH` of a folder with its `config.json`; its own vector is the input of its head."""
 
     def __init__(self, name: str, *, native: bool = False) -> None:
         super().__init__()

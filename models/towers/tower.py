@@ -46,7 +46,7 @@ class Tower(nn.Module, ABC):
         raise NotImplementedError
 
     def pair_numbers(self) -> dict[str, float]:
-        """Return the `temperature`, and any `bias`, of the pair that this tower is half of."""
+        """Return the `temperature`, and any `bias`, of the pair to which this tower belongs."""
         raise ValueError(f"a {type(self).__name__} by itself has no temperature; give [loss] temperature a number.")
 
     def train(self, mode: bool = True) -> Tower:

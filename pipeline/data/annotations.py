@@ -1,7 +1,6 @@
 """Annotations of a split beyond its pairs: optional files for evaluations (docs/formats/dataset.md), and COCO's.
 
-Queries that a relevance file does not name are left out. A generated world provides the right
-pairs and the classes itself.
+Queries missing from a relevance file are left out. A generated world has its own right pairs and classes.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Annotations(NamedTuple):
 
 
 def annotation_files(folder: Path, split: str) -> dict[str, Path]:
-    """Existing annotation files by kind: "relevance", "relevance_eccv", "classes", "judgements"."""
+    """Return the existing annotation files by kind: "relevance", "relevance_eccv", "classes", "judgements"."""
     tables: dict[str, Path] = {}
     for path in sorted(folder.glob(f"{split}_*"), reverse=True):
         name = path.stem.removeprefix(f"{split}_")
@@ -73,7 +72,7 @@ def annotation_files(folder: Path, split: str) -> dict[str, Path]:
 
 
 def read_annotations(folder: Path, split: Split) -> Annotations:
-    """Read the annotation files, or, in a generated world without them, its truths and its objects."""
+    """Read the annotation files, or, in a generated world without them, derive its true pairs and classes."""
     files = {name: read_annotation(path, split) for name, path in annotation_files(folder, split.name).items()}
     relevance, judgements = (
         {name: files[name] for name in files if name.split("_")[0] == kind} for kind in ANNOTATION_COLUMNS
@@ -160,7 +159,7 @@ class Instances(TypedDict):
 def write_coco_relevance(folder: Path, split: Split) -> list[Path]:
     """Write `{split}_relevance_eccv.parquet` and `_cxc.parquet`: the right answers by ECCV Caption and CxC.
 
-    An image's captions go by position: COCO's five come in its order. Two of ECCV Caption's 22,550 answers to
+    An image's captions are matched by position: COCO's five are in its order. Two of ECCV Caption's 22,550 answers to
     images are captions beyond those five, which no split has.
     """
     known, image_rows = _eccv_caption(), {image: row for row, image in enumerate(coco_image_ids(split))}
@@ -210,7 +209,7 @@ def coco_image_ids(split: Split) -> list[int]:
     if all(image.isdecimal() for image in split.ids) and set(map(int, split.ids)) <= set(test):
         return [int(image) for image in split.ids]
     if split.image_count == len(test):
-        logger.info("%s: its ids are not COCO's; its images are taken to be in COCO's order", split.name)
+        logger.info("%s: its ids are not COCO's; its images are assumed to be in COCO's order", split.name)
         return test
     raise ValueError(
         f"split {split.name!r} has {split.image_count} images with ids like {split.ids[0]!r}: neither COCO's ids of "

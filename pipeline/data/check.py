@@ -212,9 +212,9 @@ class _Examination:
             message = "says that all images are one, so no pair has a negative; number them by photograph"
             self._note("identity.npy", message)
         elif self._is_constant:
-            self._note("ims.npy", "holds the same features for every image, so none can be found; extract them again")
+            self._note("ims.npy", "holds the same features for every image, so no model can learn; extract them again")
         if len(captions) > 1 and len({*map(comparable_words, captions)}) == 1:
-            self._note("caps.txt", "holds the same caption for every image, so none can be found; give each its own")
+            self._note("caps.txt", "holds the same caption for every image, so no model can learn; give each its own")
 
     def _examine_geometry(self, rows: int, regions: int) -> None:
         boxes = self._attempt("boxes.npy", lambda path: files.open_boxes(path, rows, regions))
@@ -251,7 +251,7 @@ def _has_bad_box(boxes: Float[np.ndarray, "rows regions coordinates"]) -> Bool[n
 
 
 def _repeated(items: Sequence[_Value]) -> Iterator[tuple[int, int]]:
-    """Positions of items that occurred before, each with the first position."""
+    """Yield the positions of items that occurred before, each with the first position."""
     first: dict[_Value, int] = {}
     for position, item in enumerate(items):
         if first.setdefault(item, position) != position:

@@ -110,9 +110,9 @@ def read_scenes(folder: Path, split: str) -> world.Scenes:
     labels = np.array(read_labels(folder, split)["regions"])
     low, high = np.split(open_array(folder / f"{split}_boxes.npy"), 2, axis=2)
     cells = np.minimum((low + high) / 2 * world.SIDE, world.SIDE - 1).astype(np.int64)
-    is_of = labels[:, :, 3:4] == np.arange(world.GROUPS)
-    images, first = np.arange(len(labels))[:, None], is_of.argmax(axis=1)
-    groups = np.concatenate([labels[images, first, :3], is_of.sum(axis=1)[..., None]], axis=2)
+    belongs = labels[:, :, 3:4] == np.arange(world.GROUPS)
+    images, first = np.arange(len(labels))[:, None], belongs.argmax(axis=1)
+    groups = np.concatenate([labels[images, first, :3], belongs.sum(axis=1)[..., None]], axis=2)
     return world.Scenes(groups, cells[images, first], labels[:, :, 4].max(axis=1))
 
 

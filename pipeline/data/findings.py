@@ -81,7 +81,7 @@ class Facts:
     """Captions of the image that has the fewest."""
     most: int
     paired_by: str
-    """The file that pairs them; empty if they stand in the images' order."""
+    """The file that pairs them; empty if they are in the images' order."""
     rows_an_image: int
     photographs: int
 
@@ -101,7 +101,7 @@ class Facts:
 
 
 def median_norm(features: files.Features) -> float | None:
-    """Median norm of the regions of up to SAMPLED_ROWS evenly spaced rows; zeros and broken regions are left out.
+    """Return the median norm of the regions of up to SAMPLED_ROWS evenly spaced rows, without zeros and broken ones.
 
     >>> median_norm(np.array([[[3.0, 4.0], [0.0, 0.0]]], dtype=np.float16))
     5.0

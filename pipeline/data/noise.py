@@ -1,4 +1,4 @@
-"""Noisy correspondence: wrong pairs, and a Parquet file that holds how probably each pair is right.
+"""Noisy correspondence: wrong pairs, and a Parquet file with the probability that each pair is right.
 
 Captions of a training split are paired with other images, drawn at random or read from a file. Every image keeps
 captions: captions are permuted among images, never removed.

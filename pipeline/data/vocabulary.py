@@ -121,7 +121,7 @@ class Vocabulary:
         return len(self.words)
 
     def encode(self, tokens: Sequence[str]) -> list[int]:
-        """Ids between `<start>` and `<end>`; an unknown word becomes `<unk>`.
+        """Return ids between `<start>` and `<end>`; an unknown word becomes `<unk>`.
 
         >>> Vocabulary((*SPECIAL_WORDS, "dog")).encode(["a", "dog"])
         [1, 3, 4, 2]

@@ -91,7 +91,7 @@ def source_fingerprint(source: Source) -> str:
     if not listing.images.files:
         total.update(listing.images.identity().encode())
     for path in listing.images.files:
-        with suppress(OSError, ValueError):  # a missing file counts as missing
+        with suppress(OSError, ValueError):  # a missing file has no size
             total.update(f"{os.stat(path).st_size}\0".encode())
             if not isinstance(listing.images, ImageFiles):
                 for block in sample(Path(path)):

@@ -87,7 +87,7 @@ def prepare_folder(
     counts = {each.split: _write_split(folder, each, pack=source.pack) for each in extractions}
     if outside := sum(thumbs is not None and not has_thumbnail(thumbs, name) for name in listing.ids.to_pylist()):
         logger.warning(
-            "%d images have no thumbnail: their paths are absolute or lead up; give paths relative to --images", outside
+            "%d images have no thumbnail: their paths are absolute or contain ..; give paths below --images", outside
         )
     about = {
         "source": source.path,

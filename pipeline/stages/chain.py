@@ -19,7 +19,7 @@ from aoq.pipeline.files import digest, file_sha256, known_sha256
 Depths = Mapping[str, int]
 """Lengths of lists by option: `h_captions` of each image's list, `h_images` of each caption's."""
 MARKS = r"""[A-Za-z0-9_.=,\-\s"'{}\[\]@:]+"""
-"""Characters of an override that a folder's name keeps or can do without."""
+"""Characters of an override that a folder's name keeps, or drops without loss."""
 LONGEST_NAME = 200
 """Characters in a folder's name; file systems allow 255 bytes."""
 
@@ -42,8 +42,7 @@ class Chain:
     teacher: Chain | None = None
     """Chain with the table that the student trains on, unless it is the experiment's own."""
     members: tuple[Member, ...] = ()
-    """Experiments that an ensemble, or a table that is not mined, is made of. `experiment` is then that of one member
-    under another name."""
+    """Experiments in an ensemble or a table that is not mined; `experiment` is one member's under another name."""
     table: Rerank | Fusion | Refresh | None = None
     """Recipe of the table from the members, instead of [mining]."""
     distilled: MutableMapping[str, tuple[Member, ...]] = field(default_factory=dict)
@@ -90,7 +89,7 @@ class Chain:
         return (self, *(self.teacher.lineage if self.teacher else ()))
 
     def owner(self, stage: str) -> Chain:
-        """Return the chain that has the stage: this one or, for what the table comes from, a teacher's."""
+        """Return the chain that has the stage: this one or, for the table and its origins, a teacher's."""
         if owner := next((chain for chain in self.lineage if stage in chain.stages), None):
             return owner
         known, kind = self._reached, "ensemble" if self.is_ensemble else "experiment"
@@ -148,7 +147,7 @@ class Member:
     """The experiment by name, with an optional override after `@`: "f30k_vsrn@seed=1"."""
     chain: Chain
     stage: str
-    """The stage that is needed of it."""
+    """The stage that is needed."""
 
     @property
     def artifact(self) -> Artifact:
@@ -204,13 +203,13 @@ def find_teacher(chain: Chain) -> Member | None:
 
 
 def check_same_data(name: str, one: Chain, other: Chain, stage: str = "hard_negatives") -> None:
-    """Refuse a table, or embeddings, of other training data: the rows belong to one training split."""
+    """Refuse a table, or embeddings, of other training data: rows belong to one training split."""
     if _training_ingredients(one) != _training_ingredients(owner := other.owner(stage)):
         both = (each.experiment.dataset.model_dump(mode="json", exclude_unset=True) for each in (one, owner))
         theirs = ({key: value for key, value in data.items() if key in TRAINING_DATA} for data in both)
         overrides = "; ".join(override_text({"dataset": data}) for data in theirs)
         raise ValueError(
-            f"{name!r}: {one.experiment.name!r} and {other.experiment.name!r} are of different training data "
+            f"{name!r}: {one.experiment.name!r} and {other.experiment.name!r} have different training data "
             f'({overrides}); give both the same, in an override if need be: "NAME@dataset.train_images=2000".'
         )
 

@@ -1,4 +1,4 @@
-"""What draws a student's batches from its table, and sentences about how hard its draws are."""
+"""Draw a student's batches from its table, open its teachers, and describe how hard the draws are."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def open_student_table(chain: Chain) -> TableAndView:
 
 
 def table_draws(chain: Chain, split: Split, training: Training) -> dict[str, Any]:
-    """Make what draws from the table, as a trainer names it: offline negatives, mined batches, the teacher as guide."""
+    """Return a trainer's arguments that draw from the table: offline negatives, mined batches, the teacher as guide."""
     (table, view), sampling = open_student_table(chain), chain.experiment.sampling
     draws: dict[str, Any] = {}
     if sampling.batches is not None:
@@ -65,7 +65,7 @@ def table_draws(chain: Chain, split: Split, training: Training) -> dict[str, Any
 
 
 def make_teachers(chain: Chain, stage: str, training: Training, split: Split, run: Run) -> dict[str, Any]:
-    """Open the teachers of a training's batches, as a trainer names them: embeddings, and models that attend."""
+    """Return a trainer's arguments with the teachers of its batches: embeddings, and models that attend."""
     distillation, folder = training.distillation, run.work / UNITS
     if distillation is None or not distillation.scores_batch:
         return {}
@@ -101,7 +101,7 @@ def make_teachers(chain: Chain, stage: str, training: Training, split: Split, ru
 
 
 def _open_teacher_files(files: TeacherVectors, root: Path, split: Split, copies: Path) -> EmbeddingStore:
-    """Open files' vectors of the split's images, which may have ids, and captions."""
+    """Open the vectors in files of the split's images, which may have ids, and captions."""
     images, captions = (
         open_vectors(str(root / file), copies.with_name(f"{copies.name}_{side}.npy"), normalise=True).rows
         for side, file in (("images", files.images), ("captions", files.captions))
@@ -118,7 +118,7 @@ def _open_teacher_files(files: TeacherVectors, root: Path, split: Split, copies:
             raise ValueError(f"{getattr(files, side)} has {len(vectors)} vectors, and the split has {count} {side}.")
     if images.shape[1] != captions.shape[1]:
         both = f"images have {images.shape[1]} dimensions and captions {captions.shape[1]}"
-        raise ValueError(f"{both}; give one model's.")
+        raise ValueError(f"{both}; give vectors of one model.")
     return EmbeddingStore(images, captions)
 
 
@@ -188,7 +188,7 @@ def _describe_draws(
 
 
 def _describe_doubts(lists: NegativeLists, judged: Judged | None, ranks: DrawnRanks, screen: Screen | None) -> str:
-    """Say how many of the drawn negatives the screen doubts, or without a screen the teacher."""
+    """Say how many of the drawn negatives the screen doubts or, without a screen, the teacher."""
     drawn = slice(ranks.start, ranks.stop)
     listed = lists.negative_ids[:, drawn] >= 0
     doubtful = lists.scores >= lists.positive_score[:, None] if judged is None else judged.flags != 0

@@ -28,7 +28,7 @@ def plan_evaluation(chain: Chain, **mean: Any) -> None:
     if data.demo is not None:
         ingredients["truth"] = 1
     if data.folder is not None:  # else it need not exist yet
-        if evaluation.split not in (data.train, data.dev):  # else the dataset's key knows the split
+        if evaluation.split not in (data.train, data.dev):  # else the dataset's key covers the split
             ingredients["content"] = split_fingerprint(chain.folder, evaluation.split)
             if chain.image_tower is not None:
                 ingredients["photographs"] = photographs_fingerprint(chain.folder, evaluation.split)
@@ -46,7 +46,7 @@ def _evaluated(chain: Chain) -> list[Chain]:
 
 
 def _annotations(chain: Chain) -> dict[str, Path]:
-    """Return the files that annotate the split; that of phrases if there is one model and it attends."""
+    """Return the files that annotate the split; phrases only for a single model that attends."""
     split, files = chain.experiment.evaluation.split, annotation_files(chain.folder, chain.experiment.evaluation.split)
     phrases = annotation_path(chain.folder, split) if not chain.members and chain.experiment.model.attends else None
     return files if phrases is None else {**files, "phrases": phrases}

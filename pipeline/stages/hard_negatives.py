@@ -41,7 +41,7 @@ def plan_mined_table(chain: Chain, mining: Mining) -> None:
 
 
 def plan_screen(chain: Chain, screen: Screen) -> None:
-    """Plan the view of the table; the treatment of suspects is the student's."""
+    """Plan the view of the table; the treatment of suspects belongs to the student."""
     hashes = {option: chain.sha256(f"[screen] {option}", file) for option, file in screen.files.items()}
     reads = [chain["dataset"], *([chain["embeddings"]] if screen.needs_vectors else [])]
     chain.add("screen", screen.recipe | hashes, chain["hard_negatives"], reads=reads)

@@ -36,7 +36,7 @@ MAKERS: dict[str, Callable[[Chain, Build, Engine], None]] = {
     "evaluation": evaluation.make_evaluation,
     "student_embeddings": partial(hard_negatives.make_embeddings, "second_round"),
 }
-"""What makes each stage of an experiment."""
+"""The function that makes each stage of an experiment."""
 
 
 def plan(name: str, *, data_root: Path, artifact_root: Path, override: str = "") -> Chain:
@@ -142,7 +142,7 @@ class _Planner:
         return self.member("teacher", experiment.teacher, "hard_negatives").chain
 
     def refreshed(self, experiment: Experiment, refresh: Refresh) -> Chain:
-        """Plan the table that the student of one refresh less searches or, if it compares fragments, reorders."""
+        """Plan the table that the student with one refresh fewer searches or, if it compares fragments, reorders."""
         name, override = split_member(self.references[-1])
         change = merged(parse_override(override), {"refresh": {"rounds": refresh.rounds - 1}})
         before, title = f"{name}@{override_text(change)}", f"{experiment.name} refresh {refresh.rounds}"
@@ -194,13 +194,13 @@ class _Planner:
         return chain
 
     def ensemble(self, config: Ensemble) -> Chain:
-        """Plan the evaluation of several experiments together; they must be of the same data."""
+        """Plan the evaluation of several experiments together, on the same data."""
         members = [self.member("member", member, "second_round") for member in config.ensemble.members]
         first, *others = (member.chain for member in members)
         for other in others:
             if (mine := _data(first)) != (theirs := _data(other)):
-                both = f"{first.experiment.name!r} and {other.experiment.name!r} are of different data"
-                raise ValueError(f"ensemble {config.name!r}: {both} ({mine} and {theirs}); give members of the same.")
+                both = f"{first.experiment.name!r} and {other.experiment.name!r} have different data"
+                raise ValueError(f"ensemble {config.name!r}: {both} ({mine} and {theirs}); give members with the same.")
         chain = self.derive_chain(first, members, name=config.name, evaluation=config.evaluation)
         evaluation.plan_evaluation(chain, **config.ensemble.model_dump(mode="json", include={"weights"}))
         return chain

@@ -30,7 +30,7 @@ from aoq.pipeline.on_ray import check_nodes, connected, node_name, room_for
 from aoq.pipeline.training.processes import Processes
 
 Work = Callable[[Processes, Engine], Any]
-"""What each process does; several are started with a function that can be pickled."""
+"""The work of each process; to start several it must be picklable."""
 TIMEOUT = timedelta(minutes=15)
 """Longest wait for another process: the leader's own work, such as writing a checkpoint, takes less."""
 PLACING, LINGER, OTHERS_FAIL = 300.0, 60.0, 2.0

@@ -36,7 +36,7 @@ def plan_report(runs: str, *, data_root: Path, artifact_root: Path) -> PlannedRe
     if not names:
         raise ValueError('a report is about runs; name some: "demo; demo@seed=1"')
     if len(set(names)) < len(names):
-        raise ValueError(f"a run stands twice among {list(names)}; name each once.")
+        raise ValueError(f"a run is listed twice in {list(names)}; name each once.")
     roots = {"data_root": data_root, "artifact_root": artifact_root}
     members = [_plan_run(name, **roots) for name in names]
     for member in tuple(members):

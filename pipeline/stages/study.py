@@ -105,7 +105,7 @@ def _with_numbers(change: Change, base: Experiment) -> Change:
 
 
 def _check_arms(study: Study, cells: tuple[Cell, ...]) -> None:
-    """Refuse arms with other queries, as they are compared query by query; name those that are one training."""
+    """Refuse arms with other queries, as they are compared query by query; warn of those that are the same training."""
     first: dict[str, Cell] = {}
     trained: dict[tuple[str, int, str], str] = {}
     for cell in cells:

@@ -99,7 +99,7 @@ class BatchScores:
         self._all_captions = self._processes.gather_code(_join_chunks(self._captions[0]), size)
 
     def matrix(self, is_sparse: Callable[[], bool]) -> Float[Tensor, "batch batch"]:
-        """Score every anchor's image and caption; for a sparse loss, again the few scores that have a gradient."""
+        """Score all pairs of the anchors; for a sparse loss, score those few that have a gradient again."""
         parts, captions = [bare(images) for images in self._images[0]], self._all_captions
         if self._is_whole and self._model.scores_alone and captions.vectors.device.type in SYNCHRONOUS:
             tensors = _tensors(*parts, captions)
@@ -173,7 +173,7 @@ class BatchScores:
         return [[code[chunk] for chunk in group] for group in rows]
 
     def _run(self, function: Callable[..., Any], *inputs: Any) -> Any:
-        """Compute now, and in chunks again in the backward pass."""
+        """Compute now and, in chunks, again in the backward pass."""
         if not (self._replays and torch.is_grad_enabled()):
             return function(*inputs)
         # `checkpoint` keeps the random state of the device of the first tensor that it is passed.

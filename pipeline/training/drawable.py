@@ -1,4 +1,4 @@
-"""Negatives of a table that may be drawn: their ranks, which may follow from a batch's own, and their weights."""
+"""Negatives of a table that may be drawn: their ranks, which may depend on the batch size, and their weights."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Drawable:
     ) -> tuple[Int32[np.ndarray, "count batch"], Float32[np.ndarray, "batch candidates"]]:
         """Return the negatives of each anchor at rising ranks, and the scores of its own pair and of these negatives.
 
-        The score is -inf where a short list gives the negative before again.
+        The score is -inf where a short list repeats the negative before.
         """
         assert self.scores is not None  # set for all lists of a table, as is the next
         assert self.positive_score is not None
@@ -155,7 +155,7 @@ def drawable_lists(
 def _gap_logarithms(lists: NegativeLists, gap: float, sharpness: float) -> Float64[np.ndarray, "anchors h"]:
     """Return logarithms of weights exp(-sharpness (g - gap)^2), where g is a negative's gap to the lowest positive.
 
-    SimANS (Zhou et al. 2022) draws negatives about as similar as the positive most: more similar ones may be matches.
+    SimANS (Zhou et al. 2022) prefers negatives about as similar as the positive: more similar ones may be matches.
     """
     if len(unknown := np.flatnonzero(~np.isfinite(lists.positive_score))):
         raise ValueError(
@@ -191,8 +191,8 @@ def _spare(
     bare = np.flatnonzero(~left.any(axis=1))
     if len(without := bare[~allowed[bare].any(axis=1)]):
         raise ValueError(
-            f"[screen] leaves {len(without)} anchors of {direction} no negative to draw, the first is {without[0]}; "
-            "widen range_*, *_score or max_uses, or raise [sampling] h_*."
+            f"the screen leaves {len(without)} anchors of {direction} no negative to draw, the first is {without[0]}; "
+            "widen range_*, *_score or max_uses, or raise h_*."
         )
     if len(bare):
         least = np.where(allowed[bare], suspicion[bare], np.inf)
@@ -240,8 +240,8 @@ def drawn_ranks(
 ) -> DrawnRanks:
     """Return the ranks that [sampling] draws from lists of `depth`.
 
-    `hardness = "auto"` takes the first C / (10 B), at least 4; where a screen leaves some negatives only (`left`), as
-    many of those, on average over the lists.
+    `hardness = "auto"` takes the first C / (10 B), at least 4; where a screen leaves only some (`left`), as many of
+    those, on average over the lists.
     """
     start, stop = 0, (sampling.h_captions if direction == "i2t" else sampling.h_images) or depth
     if sampling.hardness == "auto":

@@ -165,7 +165,7 @@ class Loop(ABC):
         `make` prepares a step's batch, ahead of time, and `take` trains on it.
         """
         state, window = self.state, Window()
-        if state.step == 0:  # a model hears of every epoch once, also if the training is resumed within it
+        if state.step == 0:  # called once per epoch, even if the training is resumed within it
             self.models[number].begin_epoch(state.epoch, self.schedule.epochs)
         with closing(read_ahead(make, range(state.step, steps), self.run.workers)) as batches:
             for batch in batches:
@@ -181,7 +181,7 @@ class Loop(ABC):
                     yield window
                     if state.taken % self.run.checkpoint_steps < LOG_STEPS and state.step < steps:
                         self.checkpoint()
-                    window = Window()  # whose clock starts here
+                    window = Window()  # its clock starts here
 
     def _report(self, number: int, doing: str = "steps") -> None:
         models, epochs, epoch = len(self.models), self.schedule.epochs, self.state.epoch
@@ -247,7 +247,7 @@ class Loop(ABC):
         return {"models": self.models, "optimizers": self.optimizers, "averages": self.averages, "learnt": learnt}
 
     def _start(self) -> None:
-        """Start from the last intact checkpoint, or from fresh weights: in all processes where the leader does."""
+        """Start from the last intact checkpoint, or from fresh weights: all processes as the leader."""
         processes, device = self.run.processes, self.run.device
         content = self._checkpoints.load() if processes.leads else None
         if content is not None and not {*self._parts} <= {*content}:
@@ -272,7 +272,7 @@ class Loop(ABC):
             self._log.rewind(self.state.metrics_position)
 
     def notes(self) -> dict[str, Any]:
-        """Publish the best epoch's files, and return what the manifest says of the training.
+        """Publish the best epoch's files, and return the training's notes for the manifest.
 
         The state stays until the artefact is published: a run that is killed before then repeats no step.
         """

@@ -28,7 +28,7 @@ from aoq.pipeline.training.batches import Batch
 from aoq.pipeline.training.chunks import UNCUT, AlignedLoss, BatchScores, Cut
 
 Figure = float | Float[Tensor, ""]
-"""A number, or one on the device that computes it."""
+"""A number, or a tensor on the device that computed it."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Objective:
     is_sparse: Callable[[], bool] = lambda: False
     """Returns whether few entries of the matrix have a gradient from this loss in this step."""
     distillation: Distillation | None = None
-    """Learning from the teachers' scores that a batch has."""
+    """How to learn from the teachers' scores in a batch."""
 
 
 def make_objective(

@@ -67,7 +67,7 @@ def test_embed_gives_the_models_own_unit_vectors(clip, photos, data, tmp_path):
 
 
 def test_what_the_caller_has_set_reaches_no_vector(clip, photos, prepared, tmp_path, monkeypatch):
-    """The same bytes, and the encoder at work in float32; extractors and encoders make weights of float32."""
+    """The same bytes, fingerprints of weights included, and the encoder at work in float32."""
     encode, seen = GridExtractor.encoded, []
     monkeypatch.setattr(GridExtractor, "encoded", lambda *given: seen.append(arithmetic()) or encode(*given))
 
@@ -75,7 +75,7 @@ def test_what_the_caller_has_set_reaches_no_vector(clip, photos, prepared, tmp_p
         prepared(photos, f"{name} means", thumbnails=False)
         made = prepared(photos, f"{name} clip", extractor=f"transformers:{clip[2]}", thumbnails=False)
         run("embed", made, tmp_path / name, "--encoder", f"transformers:{clip[2]}", "--threads", 1)
-        return [path.read_bytes() for path in sorted(tmp_path.glob(f"{name}*/*.npy"))]
+        return [path.read_bytes() for path in sorted(tmp_path.glob(f"{name}*/*.[nj]*"))]
 
     expected = vectors("plain")
     for name, change in STATES.items():

@@ -276,7 +276,7 @@ def test_what_draws_it_is_missed_before_anything_is_trained(root, names, tmp_pat
     ("runs", "message"),
     [
         (" ; ", "a report is about runs"),
-        ("demo; demo", "stands twice"),
+        ("demo; demo", "is listed twice"),
         ("demmo", "unknown experiment 'demmo'"),
         ("FUSED", "makes a table and trains nothing"),
     ],

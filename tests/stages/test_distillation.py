@@ -156,7 +156,7 @@ def test_teachers_that_cannot_teach_are_refused(make, file_of, data_root, tmp_pa
     np.save(data_root / "few.npy", np.ones((3, 2), np.float32))
     monkeypatch.setattr(draws, "CONSTANT", 3.0)
     for distillation, message in (
-        (f'teachers = ["{file_of("two")}"]', "are of different training data"),
+        (f'teachers = ["{file_of("two")}"]', "have different training data"),
         (f'teachers = ["{file_of("fused")}"]', "has neither embeddings nor a model, so it scores no batch"),
         (f'teachers = ["{file_of("student")}"]', "teachers in a circle"),
         (f'teachers = ["{file_of("two")}", "{file_of("two")}"]', "a teacher appears twice"),

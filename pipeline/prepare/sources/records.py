@@ -38,7 +38,7 @@ SPLIT = "split"
 TEXT_FIELDS = ("raw", "caption", "text", "sentence")
 SPLIT_NAME = re.compile(r"(train|training|val|valid|validation|dev|test)(?=[^A-Za-z]|$)")
 WHITE = r"[\s\x{0b}\x{1c}-\x{1f}\x{85}\x{2028}\x{2029}]+"
-"""White space and anything that some programs take for the end of a line: the captions file has one caption a line."""
+"""White space and all that some programs take for the end of a line: the captions file has one caption per line."""
 LIST_BEGINS = re.compile(r"\s*\[\s*(?:['\"\]]|(?:None|null|nan)\b)")
 LIST_ITEM = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|None|null|nan""")
 EMPTY: tuple[object, ...] = (None, "", [])
@@ -109,7 +109,7 @@ def read_records(source: Source, kind: str, columns: Columns, images: EncodedIma
             )
         shown = f"images in {image_field}, {shown}"
         paths = _paths(columns, image_field)
-        # An image stands at the place of its first record; it may occur in every split.
+        # An image takes the place of its first record; it may occur in every split.
         key = paths if splits is None else pc.binary_join_element_wise(paths, splits.fill_null(""), "\0")
         image_of = key.dictionary_encode().indices.to_numpy()
         first = np.unique(image_of, return_index=True)[1]

@@ -77,7 +77,7 @@ def _tar_samples(archive: tarfile.TarFile, ignored: Counter[str]) -> dict[str, d
         folder, _, file = member.name.rpartition("/")
         stem, _, suffix = file.partition(".")
         if file.startswith("._"):
-            ignored["files (._*) hold macOS's notes about others"] += 1
+            ignored["files (._*) hold macOS's notes about other files"] += 1
         elif member.isfile():
             sample = samples.setdefault(f"{folder}/{stem}".lstrip("/"), {})
             sample.setdefault(suffix.lower(), []).append(member)
@@ -88,14 +88,14 @@ def _tar_samples(archive: tarfile.TarFile, ignored: Counter[str]) -> dict[str, d
 
 def _one(files: list[tarfile.TarInfo]) -> tarfile.TarInfo:
     if len(files) > 1:
-        raise ValueError(f"{files[0].name} stands there {len(files)} times")
+        raise ValueError(f"{files[0].name} occurs {len(files)} times")
     if files[0].issparse():
         raise ValueError(f"{files[0].name} is a sparse file")
     return files[0]
 
 
 def _record(archive: tarfile.TarFile, files: dict[str, list[tarfile.TarInfo]], source: Source) -> dict[str, Any]:
-    """Read what a sample says: the text of `.txt` is its caption, else the record of `.json` has it."""
+    """Read a sample's record: the text of `.txt` is its caption, else the record of `.json` has it."""
     chosen = (*source.caption_columns, source.id_column or "", source.split_column or "")
     named = {name.partition(".")[0] for name in (*CAPTION_FIELDS, SPLIT, *chosen)}
     record = {}

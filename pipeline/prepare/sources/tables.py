@@ -106,7 +106,7 @@ def _read_csv(path: Path) -> dict[str, list[str]]:
     text = read_file(path).decode("utf-8-sig")
     first = re.split(r"[\r\n]", text, maxsplit=1)[0]
     header, *rows = _csv_rows(text, find_separator(first))
-    header = [name.strip() for name in header]  # Flickr30K's results.csv has spaces behind its bars
+    header = [name.strip() for name in header]  # Flickr30K's results.csv has spaces after its bars
     _require_own_names(header)
     if wrong := next((number for number, row in enumerate(rows, start=1) if len(row) != len(header)), None):
         raise ValueError(f"row {wrong} has {len(rows[wrong - 1])} values, and the header names {len(header)} columns")
@@ -211,7 +211,7 @@ def _list_coco(paths: list[Path], root: Path) -> Records:
 
 
 def list_sidecars(folder: Path, source: Source) -> Records | None:
-    """List images that have a text of the same name beside them, with a caption a line."""
+    """List images that have a text of the same name beside them, with a caption per line."""
     if not folder.is_dir() or not any(path.with_suffix(".txt").is_file() for path in _images_in(folder)):
         return None
     rows: dict[str, list[Any]] = {"image": [], "caption": []}
@@ -239,7 +239,7 @@ def list_id_files(folder: Path, source: Source) -> Records | None:
         times, rest = divmod(len(captions), len(ids))
         if rest or not times:
             raise ValueError(
-                f"{path}: {len(ids)} ids for {len(captions)} captions; give each id equally many, or an id a caption."
+                f"{path}: {len(ids)} ids for {len(captions)} captions; give each equally many, or one id per caption."
             )
         if mapping is not None and (missing := [name for name in ids if name not in mapping]):
             raise ValueError(f"{path}: {MAPPING} does not have id {missing[0]!r}; add it.")
