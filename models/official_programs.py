@@ -26,7 +26,7 @@ SIGNS: list[tuple[int, str, str, str]] = [
     (_IMAGE, "position_embedding", "pfan", "the image encoder has a position_embedding"),
     (THIRD, "SGR_module", "sgr", "the similarity encoder has an SGR_module"),
     (THIRD, "SAF_module", "saf", "the similarity encoder has an SAF_module"),
-    (THIRD, "", "", "Its third part has neither an SGR_module nor a SAF_module (AVE is no model of the paper)"),
+    (THIRD, "", "", "Its third part has neither an SGR_module nor a SAF_module (AVE is not in the paper)"),
     (TEXT, r"embed\.glove", "naaf", "the text encoder has GloVe's embed.glove"),
     (_IMAGE, r"fc\.weight_v$", "scan bfan naaf", "the image encoder is one linear layer, weight-normalised"),
     (_IMAGE, r"fc\.", "vsepp scan bfan naaf", "the image encoder is one linear layer, and there is no third part"),
@@ -103,19 +103,15 @@ def _fitting(parts: Sequence[StateDict]) -> tuple[list[str], str]:
 
 
 def _recognise_by_options(fits: Sequence[str], options: Options) -> tuple[str, str]:
-    """Return the model that has such options.
-
-    Where a program has the options of several models, their values decide: NAAF has learnt a threshold, and the
-    temperature is 20 in BFAN, at most 9 in SCAN.
-    """
+    """Return the model that has such options; where several have them, their values decide."""
     candidates = [name for name in fits if all(key in options for key in TELLING[name])]
     if len(candidates) == 1:
         return candidates[0], f"the options have its {' and '.join(TELLING[candidates[0]])}"
     several = f"the options of {', '.join(candidates)} are there (--model chooses)"
-    if "naaf" in candidates and options["thres_safe"]:
+    if "naaf" in candidates and options["thres_safe"]:  # it has learnt a threshold
         return "naaf", f"{several}, and thres_safe = {options['thres_safe']} is naaf's"
     if "scan" in candidates and "vsepp" not in candidates:
-        temperature = options.get("lambda_softmax")
+        temperature = options.get("lambda_softmax")  # 20 in BFAN, at most 9 in SCAN
         name = "bfan" if "bfan" in candidates and temperature == BFAN_TEMPERATURE else "scan"
         return name, f"{several}, and lambda_softmax = {temperature} is {name}'s"
     telling = ", ".join(f"{' and '.join(TELLING[name])} ({name})" for name in fits)

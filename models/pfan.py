@@ -26,7 +26,7 @@ class PFAN(SCAN):
     Args:
         position_size: Length of a region's position vector.
         grid: Blocks per side that an image is cut into.
-        mask_padding: Leave the unused places of a region's list of blocks out of both softmaxes, unlike the paper.
+        mask_padding: Leave a region's unused block places out of both softmaxes; as published they take part.
     """
 
     needs_boxes = True

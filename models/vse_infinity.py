@@ -167,14 +167,12 @@ def position_codes(positions: int, size: int) -> Float[Tensor, "positions size"]
 
 
 class SizeAugmentation(nn.Dropout):
-    """Leave out each fragment with probability p in training, so that GPO sees many lengths (section 3.3).
-
-    An item that would lose all its fragments keeps them.
-    """
+    """Leave out each fragment with probability p in training, so that GPO sees many lengths (section 3.3)."""
 
     def forward(self, input: Bool[Tensor, "items fragments"]) -> Bool[Tensor, "items fragments"]:  # noqa: A002
         """Return the mask of the fragments that stay."""
         if not self.training or self.p == 0:
             return input
         remaining = input & (torch.rand(input.shape, device=input.device) >= self.p)
+        # An item that would lose all its fragments keeps them.
         return torch.where(remaining.any(1, keepdim=True), remaining, input)

@@ -107,7 +107,7 @@ class TransformerImage(ImageTower):
         self.source = source = TransformersSource.open(name, "Vision", native=native)
         config = source.config
         if getattr(config, "num_channels", None) is None:
-            raise ValueError(f"{name} is no image encoder; choose a ViT, a Swin or a CLIP.")
+            raise ValueError(f"{name} is not an image encoder; choose a ViT, a Swin or a CLIP.")
         self.preprocessing = preprocessing_of_transformers(name)
         self.network = source.build()
         self.size = getattr(config, "hidden_size", None) or config.hidden_sizes[-1]

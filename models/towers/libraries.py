@@ -157,8 +157,7 @@ class OpenClipSource:
     @classmethod
     def open(cls, name: str, *, is_file_allowed: bool = False) -> OpenClipSource:
         """Open NAME/TAG, such as ViT-B-32/laion2b_s34b_b79k; NAME/FILE if allowed; hf-hub:OWNER/NAME; or a folder with
-        `open_clip_config.json`, as PATH or local-dir:PATH. Load nothing.
-        """
+        `open_clip_config.json`, as PATH or local-dir:PATH. Load nothing."""
         model = name.partition(":")[2]
         if (folder := Path(model.removeprefix("local-dir:"))).is_dir():
             return cls(name, f"local-dir:{folder.absolute()}", None)

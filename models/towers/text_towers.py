@@ -68,7 +68,7 @@ class TransformerText(TextTower):
         self.source = source = TransformersSource.open(name, "Text", native=native)
         config = source.config
         if getattr(config, "vocab_size", None) is None or getattr(config, "is_encoder_decoder", False):
-            raise ValueError(f"{name} is no text encoder; choose one, such as transformers:bert-base-uncased.")
+            raise ValueError(f"{name} is not a text encoder; choose one, such as transformers:bert-base-uncased.")
         self.network = source.build()
         self.longest: int | None = getattr(config, "max_position_embeddings", None)
         self.sees_padding = source.is_half and config.model_type.startswith("siglip")

@@ -187,7 +187,7 @@ class _Examination:
         if self._is_constant:
             return
         self._note("ims.npy", "holds zeros alone; extract the image again", "warning", empty)
-        useless = {digests[row] for (row,) in empty + broken}  # their copies are no images
+        useless = {digests[row] for (row,) in empty + broken}  # their copies are not images
         self.digests = [b"" if digest in useless else digest for digest in self.digests]
         copies = ((row, first) for row, first in _repeated(self.digests) if self.digests[row])
         identity = range(len(self.digests)) if self.identity is None else self.identity

@@ -142,18 +142,16 @@ _CAPTION_PIECE = re.compile(
 
 
 def is_true(caption: str, scenes: world.Scenes) -> Bool[np.ndarray, " images"]:
-    """Return whether a caption of the generated world is true of each scene; unmentioned properties may be anything.
-
-    The objects of a scene differ, so an object identifies its group.
-    """
+    """Return whether a caption of the generated world is true of each scene; unmentioned properties may be anything."""
     true, cells, relation = np.ones(len(scenes), dtype=np.bool_), [], None
     for piece in _CAPTION_PIECE.finditer(caption.lower()):
         if piece["other"]:
-            raise ValueError(f"{caption!r} is no caption of the generated world, from {piece['other']!r} on.")
+            raise ValueError(f"{caption!r} is not a caption of the generated world, from {piece['other']!r} on.")
         if piece["noun"]:
             properties = [_NUMBERS[name].get(piece[name], _ANY) for name in ("noun", "colour", "size", "count")]
             fits = ((scenes.groups == properties) | (np.array(properties) == _ANY)).all(axis=2)
             true &= fits.any(axis=1)
+            # The objects of a scene differ, so an object identifies its group.
             cells.append(scenes.cells[np.arange(len(scenes)), fits.argmax(axis=1)])
         elif piece["relation"]:
             # "Left of a dog is a cat" names the cat, the object to the left, last.
@@ -162,6 +160,6 @@ def is_true(caption: str, scenes: world.Scenes) -> Bool[np.ndarray, " images"]:
             true &= scenes.ground == _NUMBERS["ground"][piece["ground"]]
     if relation is not None:
         if len(cells) < 2:
-            raise ValueError(f"{caption!r} is no caption of the generated world: its relation is not between two.")
+            raise ValueError(f"{caption!r} is not a caption of the generated world: its relation is not between two.")
         true &= np.sign(cells[0] - cells[1]) @ relation == sign
     return true

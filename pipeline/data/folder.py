@@ -78,7 +78,7 @@ class Split:
         """The captions of each image itself, without those of its copies."""
         return Positives.of_pairs(self.image_of, np.arange(self.caption_count), self.image_count)
 
-    def answers_of(self, direction: Direction, query: int) -> Int32[np.ndarray, " right"]:
+    def find_answers(self, direction: Direction, query: int) -> Int32[np.ndarray, " right"]:
         """Return the right captions of an image (i2t), or the right images of a caption (t2i), rising."""
         photograph = np.arange(self.image_count) if self.identity is None else self.identity
         shown = photograph[self.image_of]

@@ -134,7 +134,7 @@ def _grid(name: str, blank: Tensor, preprocessing: Seen) -> tuple[int, int]:
     side = int(blank.shape[1] ** 0.5)
     height, width = preprocessing.blank().shape[1:3]
     if blank.ndim != 3 or height != width or blank.shape[1] - side**2 > 16:
-        raise ValueError(f"{name} gives {tuple(blank.shape[1:])} numbers per image, which is no square grid of tokens.")
+        raise ValueError(f"{name} gives {tuple(blank.shape[1:])} numbers per image, not a square grid of tokens.")
     return side, side
 
 

@@ -167,13 +167,13 @@ def open_torchvision(name: str, tokens: Tokens) -> Detector:
         models = import_extra("torchvision", "torchvision", name).models
         known = [one for one in models.list_models(models.detection) if "rcnn" in one]
         if architecture not in known:
-            raise ValueError(f"it is no detector with a box head; those are {', '.join(known)}")
+            raise ValueError(f"it is not a detector with a box head; those are {', '.join(known)}")
         own: Any = {"weights": "DEFAULT"}
         if file:
             with reading(Path(file), "a file of weights"):
                 state = torch.load(file, map_location="cpu", weights_only=True)
             if not isinstance(state, dict) or CLASS_BIAS not in state:
-                raise ValueError(f"{file} has no {CLASS_BIAS}, so it is no state_dict of a detector")
+                raise ValueError(f"{file} has no {CLASS_BIAS}, so it is not the state_dict of a detector")
             own = {"weights": None, "weights_backbone": None, "num_classes": len(state[CLASS_BIAS])}
         network = models.get_model(architecture, **own)
         if file:

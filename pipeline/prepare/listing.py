@@ -1,7 +1,5 @@
-"""A source as a list of images with captions, and its splits: its own, or drawn with a seed.
-
-Imports nothing heavy: keys are made of the fingerprint.
-"""
+"""A source as a list of images with captions, and its splits: its own, or drawn with a seed. Keys are made of its
+fingerprint, so this imports nothing heavy."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ class Answer(NamedTuple):
 def ranked_answers(similarity: np.ndarray, split: Split, direction: Direction, query: int) -> list[Answer]:
     """List all candidates, best first; among ties the right ones come last, as recalls count them."""
     scores = np.asarray(similarity[query] if direction == "i2t" else similarity[:, query])
-    is_right = np.isin(np.arange(len(scores)), split.answers_of(direction, query))
+    is_right = np.isin(np.arange(len(scores)), split.find_answers(direction, query))
     order = np.lexsort((is_right, -scores))
     ranked = zip(order.tolist(), scores[order].tolist(), is_right[order].tolist(), strict=True)
     return [Answer(rank, *candidate) for rank, candidate in enumerate(ranked, start=1)]

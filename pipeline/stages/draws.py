@@ -101,7 +101,7 @@ def make_teachers(chain: Chain, stage: str, training: Training, split: Split, ru
 
 
 def _open_teacher_files(files: TeacherVectors, root: Path, split: Split, copies: Path) -> EmbeddingStore:
-    """Open the vectors in files of the split's images, which may have ids, and captions."""
+    """Open vectors of the split's images, which may have ids, and captions from files."""
     images, captions = (
         open_vectors(str(root / file), copies.with_name(f"{copies.name}_{side}.npy"), normalise=True).rows
         for side, file in (("images", files.images), ("captions", files.captions))

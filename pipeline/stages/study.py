@@ -157,6 +157,5 @@ def _intervals(ranks: Sequence[tuple[Cell, Ranks]], baseline: str) -> dict[str, 
 
 def _write(path: Path, tables: Sequence[pa.Table]) -> None:
     """Write the tables below each other, with the columns of all of them."""
-    pq.write_table(
-        pa.concat_tables(tables, promote_options="permissive"), path, compression="zstd", write_page_checksum=True
-    )
+    table = pa.concat_tables(tables, promote_options="permissive")
+    pq.write_table(table, path, compression="zstd", write_page_checksum=True)

@@ -34,7 +34,7 @@ class BatchSampler:
 
     With `companions="anchors"` B = batch_size // 3 and N = 3 B, all of them matched pairs for the same losses with
     companions as anchors: (i, t), (i_own, t_off), (i_off, t_own). An epoch then draws a third of the pairs. With
-    `companions="omit"` N = 2 B: anchors and offline negatives alone, for losses without derived pairs. Otherwise each
+    `companions="omit"` N = 2 B: anchors and offline negatives alone, for losses without derived pairs. By default each
     pair is an anchor once per epoch.
 
     A `DataLoader(dataset, batch_sampler=sampler)` reads `dataset[row]` for each (image, caption) of a batch;
@@ -104,13 +104,7 @@ class BatchSampler:
         t2i = drawable_lists(table, "t2i", h=h_images, weights=t2i_weights)
         self._offline: Offline = _OFFLINE[companions] if offline else "none"
         self._sampler = Sampler(
-            i2t,
-            t2i,
-            positives,
-            strategy=strategy,
-            resample=resample,
-            windows=windows,
-            one_set=bare.is_one_set,
+            i2t, t2i, positives, strategy=strategy, resample=resample, windows=windows, one_set=bare.is_one_set
         )
         self._has_companions = self._offline in ("quintuplet", "triples")
         if self._has_companions:

@@ -63,7 +63,7 @@ def load_model(path: Path | str) -> MatchingModel:
         with torch.device("meta"):  # shapes cost no memory, whatever sizes the file claims
             expected = build_model(name, **options).state_dict()
         if names := sorted(expected.keys() ^ weights.keys()):
-            raise ValueError(f"{names[0]} is missing, or is no weight of this model")
+            raise ValueError(f"{names[0]} is missing, or is not a weight of this model")
         for key, value in weights.items():
             if value.shape != expected[key].shape:
                 raise ValueError(f"{key} is {tuple(value.shape)}, not {tuple(expected[key].shape)}")

@@ -4,7 +4,7 @@ In bfloat16, models encode under autocast, and compare so if they attend to frag
 Dot products of vectors are computed in float32: rounded to bfloat16, 18 % of anchors had another hardest negative.
 
 A chunked forward pass keeps only codes and scores; the backward pass computes each chunk again with its random numbers
-(GradCache, Gao et al. 2021, arXiv 2101.06983). Losses, and so all pairs' negatives, are of the whole batch.
+(GradCache, Gao et al. 2021, arXiv 2101.06983). Losses, and so all pairs' negatives, use the whole batch.
 """
 
 from __future__ import annotations

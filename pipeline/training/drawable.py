@@ -187,7 +187,7 @@ def _spare(
     allowed: Bool[np.ndarray, "anchors drawn"],
     suspicion: Float32[np.ndarray, "anchors drawn"],
 ) -> None:
-    """Give the least suspected negatives of an anchor that has nothing left a weight again, in place."""
+    """Restore, in place, the weight of the least suspected negatives of anchors that have nothing left."""
     bare = np.flatnonzero(~left.any(axis=1))
     if len(without := bare[~allowed[bare].any(axis=1)]):
         raise ValueError(

@@ -81,7 +81,7 @@ class Rotation(Dataset[dict[str, Any]]):
         rows = np.asarray(anchors)
         if len(outside := np.flatnonzero((rows < 0) | (rows >= len(self._lists.ids)))):
             raise ValueError(
-                f"{ANCHOR} {rows[outside[0]]} is none of the table's {SIDES[self.direction][0]}, 0 to "
+                f"{ANCHOR} {rows[outside[0]]} is not one of the table's {SIDES[self.direction][0]}, 0 to "
                 f"{len(self._lists.ids) - 1}; these are other data."
             )
         now = int(self._epoch) if epoch is None else epoch

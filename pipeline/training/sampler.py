@@ -60,11 +60,8 @@ def _coupled_ranks(rng: np.random.Generator, batch: int) -> RelativeRanks:
 
 
 def _normal_ranks(rng: np.random.Generator, batch: int) -> RelativeRanks:
-    """Draw two ranks from N(1/2, 1/4) within [0, 1): fewer of the first ranks, which hold most false negatives.
-
-    The AOQ supplement describes this without numbers.
-    """
-    ranks = rng.normal(0.5, 0.25, (2, batch))
+    """Draw two ranks from N(1/2, 1/4) within [0, 1): fewer of the first ranks, which hold most false negatives."""
+    ranks = rng.normal(0.5, 0.25, (2, batch))  # the AOQ supplement gives no numbers
     while (outside := (ranks < 0) | (ranks >= 1)).any():
         ranks[outside] = rng.normal(0.5, 0.25, int(outside.sum()))
     return ranks
@@ -120,7 +117,7 @@ class Sampler:
         self._strategy, self._resample, self._windows = STRATEGIES[strategy], resample, windows
 
     def are_pairs(self, images: np.ndarray, captions: np.ndarray) -> Bool[np.ndarray, "*batch"]:
-        """Mark images and captions that are true pairs, or in one set the same row, and so are no negatives."""
+        """Mark images and captions that are true pairs, or in one set the same row, and so are not negatives."""
         return is_among(pair_keys(images, captions, len(self._t2i.ids)), self._true)
 
     def draw(self, rows: BatchRows, rng: np.random.Generator, epoch: int = 0, *, companions: bool = True) -> Draw:

@@ -22,15 +22,7 @@ from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.losses import collapsed_cost
 from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.losses.similarities import guided_matches
-from aoq.pipeline.training.batches import (
-    Batch,
-    matched,
-    offline_draws,
-    read_batch,
-    read_items,
-    score_all,
-    score_batch,
-)
+from aoq.pipeline.training.batches import Batch, matched, offline_draws, read_batch, read_items, score_all, score_batch
 from aoq.pipeline.training.loop import Loop
 from aoq.pipeline.training.metrics import CollapseDetector, means_by_epoch, read_metrics
 from aoq.pipeline.training.sampler import Offline, Sampler

@@ -112,7 +112,7 @@ def test_other_tables_and_rows_are_refused(table):
     with pytest.raises(ValueError, match="no lists of t2i; mine both directions"):
         Rotation(hard_negatives(np.eye(4), np.eye(4), np.arange(4), h=(2, 0)), "t2i", k=1)
     rotation = Rotation(table, "i2t", k=1)
-    with pytest.raises(ValueError, match="anchor_id 12 is none of the table's images, 0 to 11"):
+    with pytest.raises(ValueError, match="anchor_id 12 is not one of the table's images, 0 to 11"):
         rotation.negatives([3, 12])
     with pytest.raises(ValueError, match="rows have the columns image, and a rotation finds"):
         rotation({"image": ["a"]})

@@ -114,10 +114,7 @@ def _read_csv(path: Path) -> dict[str, list[str]]:
 
 
 def _csv_rows(text: str, separator: str) -> list[list[str]]:
-    """Read quoted rows, or unquoted ones.
-
-    Quotation marks belong to the text if each line is a whole row without them and quoting would join lines.
-    """
+    """Read quoted rows, or unquoted ones."""
     plain = _parse_csv(text, delimiter=separator, quoting=csv.QUOTE_NONE)
     are_lines_rows = len({*map(len, plain)}) == 1
     try:
@@ -126,6 +123,7 @@ def _csv_rows(text: str, separator: str) -> list[list[str]]:
         if are_lines_rows and '\\"' not in text:
             return plain
         raise ValueError(f"{error}; a quotation mark inside a quoted value is written twice") from None
+    # Quotation marks belong to the text if each line is a whole row without them and quoting would join lines.
     joins = any("\n" in value or "\r" in value for row in quoted for value in row)
     return plain if joins and are_lines_rows and '"' not in "".join(plain[0]) else quoted
 
