@@ -88,8 +88,9 @@ def make_teachers(chain: Chain, stage: str, training: Training, split: Split, ru
             raise ValueError(f"[{stage}.distillation] teacher {number + 1} of files: {error}") from None
     rng = np.random.default_rng(0)
     probed = rng.integers(0, (split.image_count, split.caption_count), (PROBED, 2))
-    parts = ((model, *(part.to(run.device) for part in read_items(pairs, probed))) for model, pairs in models)
-    tried = chain_of((score_all(store, probed) for store in stores), (score_batch(*each) for each in parts))
+    device, read = run.device, ((model, read_items(pairs, probed)) for model, pairs in models)
+    scored = (score_batch(model, images.to(device), captions.to(device)) for model, (images, captions) in read)
+    tried = chain_of((score_all(store, probed) for store in stores), scored)
     for number, scores in enumerate(tried):
         if float(scores.max() - scores.min()) < CONSTANT:
             which = f"[{stage}.distillation] teacher {number + 1} of {len(stores) + len(models)}"

@@ -113,7 +113,7 @@ class Processes:
         for rank, other in enumerate(of_each):
             if others := sorted({name for name, _ in other.items() ^ of_each[0].items()}):
                 raise ValueError(
-                    f"process {rank} of this training has a different {others[0]} from the first; give all the same "
+                    f"process {rank} of this training differs from the first in its {others[0]}; give all the same "
                     "code, data and settings."
                 )
 

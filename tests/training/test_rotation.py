@@ -96,7 +96,7 @@ def test_rows_of_a_data_set_get_columns(table):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"direction": "both"}, r'it is "i2t" \(of images\) or "t2i"'),
+        ({"direction": "both"}, r'it must be "i2t" \(of images\) or "t2i"'),
         ({"k": 0}, "leaves no negatives; give at least 1"),
         ({"h": 11}, "h = 11, but the table keeps 10 per anchor in i2t"),
         ({"anchors": ["a"]}, "1 images are given for a table of 12"),
