@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if __name__ == "models":
-    raise ImportError("import aoq.models, not models: a second copy of each class would be no instance of the first.")
+    raise ImportError("import aoq.models, not models: a second copy would define every class twice.")
 
 if TYPE_CHECKING:
     from aoq.models.base import MatchingModel

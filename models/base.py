@@ -33,7 +33,7 @@ Aggregation = Literal["LogSumExp", "Mean", "Max", "Sum"]
 class Images:
     """A batch of images as region features; `mask` is True where a region is real (None: all are).
 
-    For models whose tower reads photographs, `features` are their 8-bit pixels, as the tower is to see them.
+    For models whose tower reads photographs, `features` are their 8-bit pixels, as the tower sees them.
 
     In training mode BatchNorm normalises each of `groups` equal parts of the batch separately, as if they were encoded
     in turn. A selection of images is one group. `mask_here` is the mask on the CPU, once the images are elsewhere.
@@ -99,7 +99,7 @@ class Code:
 
     `vectors` is (N, D) for embedding models and (N, fragments, D) for models that compare fragments, where
     `mask` (N, fragments) is True at real fragments, and `pooled` (N, P) may hold one more vector per item.
-    `context` (N, ...) is what the auxiliary loss needs, and `context_mask` is True at its real fragments.
+    `context` (N, ...) is for the auxiliary loss, and `context_mask` is True at its real fragments.
     `lengths`, on the CPU, counts the real fragments of each item or of its context, which then come first.
     """
 
@@ -176,8 +176,7 @@ class FragmentAttention:
 class MatchingModel(nn.Module, ABC):
     """Similarities between images and captions: higher is closer, always.
 
-    In eval mode `pair_similarity` equals the matching entries of `similarity`, whatever the padding, the batch
-    mates or the order of lengths.
+    In eval mode `pair_similarity` equals the matching entries of `similarity`, whatever the padding, batch or order.
 
     Constructors take keywords only, which are the keys of [model]. Several models share these:
 
@@ -192,7 +191,7 @@ class MatchingModel(nn.Module, ABC):
     """
 
     needs_boxes: bool = False
-    """True if `Images.boxes` must be there."""
+    """True if the model needs `Images.boxes`."""
     takes_masks: bool = True
     """False if every image must have all its regions."""
     attends: bool = False
@@ -215,15 +214,14 @@ class MatchingModel(nn.Module, ABC):
         """Score image b against caption b, for aligned codes."""
 
     def fragment_attention(self, images: Code, captions: Code) -> tuple[FragmentAttention, ...]:
-        """Attention between image b and caption b of aligned codes, in each direction the model attends in."""
+        """Return the attention between image b and caption b of aligned codes, in each of the model's directions."""
         raise ValueError(
             f"{type(self).__name__} compares whole images and captions and has no attention; choose a model whose "
             "words and regions attend to each other."
         )
 
     def auxiliary_loss(self, images: Code, captions: Captions) -> Float[Tensor, ""] | None:
-        """Compute a further loss on matched pairs (VSRN's captioner), a mean, already weighted; None for models
-        without one."""
+        """Compute a model's further loss on matched pairs (VSRN's captioner), a weighted mean; None if it has none."""
         return None
 
     @property
@@ -237,7 +235,7 @@ class MatchingModel(nn.Module, ABC):
             tower.load_pretrained()
 
     def pair_numbers(self) -> dict[str, float]:
-        """The `temperature`, and SigLIP's `bias`, which both towers were trained with as one pair."""
+        """Return the `temperature`, and SigLIP's `bias`, of the pretrained pair of both towers."""
         return self.towers["image"].pair_numbers()
 
     @property
@@ -246,7 +244,7 @@ class MatchingModel(nn.Module, ABC):
         return getattr(self.towers.get("image"), "preprocessing", None)
 
     def pretrained_parameters(self) -> list[nn.Parameter]:
-        """Parameters trained at their own rate: the networks of the towers."""
+        """Return the parameters that are trained at their own rate: the networks of the towers."""
         return [one for tower in self.towers.values() for one in tower.network.parameters()]
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:

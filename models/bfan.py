@@ -16,10 +16,9 @@ Focal = Literal["equal", "prob"]
 
 
 class BFAN(FragmentModel):
-    """Attention in two steps: drop irrelevant fragments, then weight the others anew.
+    """Attention in two steps: drop irrelevant fragments, then renormalise the others.
 
-    The similarity is the sum of both directions' mean cosines. The paper's BFAN averages the scores of an "equal" and
-    a "prob" model.
+    The similarity is the sum of both directions' mean cosines; the paper averages an "equal" and a "prob" model.
 
     Args:
         focal: A fragment is relevant where its weight is above the mean (`equal`), or above the mean weighted by
@@ -44,7 +43,7 @@ def focus(
     """Renormalise the weights of relevant fragments to sum 1; 0 for the others. The choice has no gradient.
 
     A weight is relevant above the mean of all ("equal"), or above their mean weighted by confidence, the square root
-    of each weight ("prob"). Where all are equal, and so none is above, all are kept (the official code divides 0 by 0).
+    of each weight ("prob"). Where all are equal, none is above, and all are kept (the official code divides 0 by 0).
 
     >>> focus(torch.tensor([0.5, 0.3, 0.2]), None, 0, "equal")
     tensor([1., 0., 0.])
@@ -56,6 +55,6 @@ def focus(
     else:
         confidence = fixed.sqrt()
         relevant = fixed * confidence.sum(dim, keepdim=True) > (fixed * confidence).sum(dim, keepdim=True)
-    kept = torch.where(relevant | ~relevant.any(dim, keepdim=True), weights, 0)
-    total = kept.sum(dim, keepdim=True)
-    return kept / total.masked_fill(total == 0, 1)  # 0: no fragment is real
+    focused = torch.where(relevant | ~relevant.any(dim, keepdim=True), weights, 0)
+    total = focused.sum(dim, keepdim=True)
+    return focused / total.masked_fill(total == 0, 1)  # 0: no fragment is real

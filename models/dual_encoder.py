@@ -26,8 +26,8 @@ class DualEncoder(EmbeddingModel):
         image_pooling: `mean`, the class token (`cls`), VSE∞'s learnt pooling (`gpo`), or the one that the tower was
             pretrained with (`native`).
         text_pooling: Likewise; `native` for the GRU is its last state.
-        project: A linear layer into the common space; `false` compares pooled vectors as they are, as those of a
-            pretrained pair. They must have `embedding_size` numbers.
+        project: A linear layer into the common space; `false` compares pooled vectors as they are, for a pretrained
+            pair. They must have `embedding_size` numbers.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class DualEncoder(EmbeddingModel):
         else:
             text = open_text_tower(text_tower, vocabulary_size=vocabulary_size, native=text_pooling == "native")
         self.image = PooledEncoder("image", image_tower, image, image_pooling, embedding_size if project else None)
-        # The GRU's states have the size already.
+        # The GRU's states already have this size.
         self.text = PooledEncoder(
             "text", text_tower, text, text_pooling, embedding_size if project and text_tower else None
         )

@@ -87,10 +87,10 @@ class IMRAM(FragmentModel):
 
 
 class GatedMemory(nn.Module):
-    """q <- g q + (1 - g) tanh(W [q; c]) with g = sigmoid(W' [q; c]), for a query q and what it attends to, c.
+    """q <- g q + (1 - g) tanh(W [q; c]) with g = sigmoid(W' [q; c]), for a query q and its attended vector c.
 
-    W and W' are applied to q (`own`) and to the fragments of c (`seen`) separately: both are linear, and there are far
-    fewer fragments than pairs.
+    W and W' are applied to q (`own`) and to the fragments of c (`seen`) separately: both are linear, and fragments
+    are far fewer than pairs.
     """
 
     def __init__(self, size: int) -> None:

@@ -55,7 +55,7 @@ def group_by_group(function: Callable[..., Tensor], groups: int, *tensors: Tenso
 
 
 def count(mask: Bool[Tensor, "images regions"]) -> Int[Tensor, " images"]:
-    """Number of real regions of each image, at least 1."""
+    """Return the number of real regions of each image, at least 1."""
     return mask.sum(1).clamp_min(1)
 
 
@@ -78,7 +78,7 @@ def compact(images: Images) -> tuple[Images, Int[Tensor, " images"] | None]:
 class TextEncoder(nn.Module):
     """Word embeddings, then a GRU over each caption's own length; two directions are averaged.
 
-    Captions come in any order of lengths, and padding never enters the GRU. `dropout` is that of word embeddings.
+    Captions come in any order of lengths, and padding never enters the GRU. `dropout` applies to word embeddings.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ from aoq.models.fragments import FragmentModel
 FEWEST_WORDS = 200
 PROPAGATION = 5.0
 LARGEST_EXPONENT = 50.0  # of a finite alpha*
-_SAME = 1e-4
+_TOLERANCE = 1e-4
 TIED = 1e-6  # the caption's own image may be in the batch twice, and score otherwise by rounding
 
 
@@ -75,11 +75,10 @@ class NAAF(FragmentModel):
 
     @torch.no_grad()
     def observe(self, images: Code, captions: Code, similarity: Float[Tensor, "pairs pairs"]) -> None:
-        """Estimate the thresholds anew from the captions whose own image ranks first in the batch, or ties for it.
+        """Re-estimate the thresholds from the captions whose own image ranks first in the batch, or ties for it.
 
         Their words against their own image are the matched sample, against the least similar image the mismatched one.
-        Below 200 words both thresholds are 0; else they move 0.7 of the way to the estimate, or to 0 where it lies
-        outside [0, 1].
+        Below 200 words both thresholds are 0; else they move 0.7 of the way to the estimate, to 0 if outside [0, 1].
         """
         first = (similarity.diagonal() >= similarity.amax(0) - TIED).nonzero().squeeze(1)
         if int(real_fragments(captions)[first].sum()) <= FEWEST_WORDS:
@@ -136,18 +135,18 @@ class Mismatch(NamedTuple):
         if discriminant <= 0:
             return None
         root = math.sqrt(discriminant)
-        # Of the two forms of the root, the one that does not subtract like numbers: a may be 0, or nearly.
+        # The form of the root that does not subtract nearly equal numbers: a may be 0, or nearly.
         numerator, denominator = (-2 * c, root + b) if b > 0 else (root - b, 2 * a)
         return max(0.0, numerator / denominator) if denominator else None
 
     @property
     def best_alpha(self) -> float | None:
-        """alpha*: the penalty for which `boundary` is `safe` (the supplement's formula, its misprints put right).
+        """alpha*: the penalty for which `boundary` is `safe` (the supplement's formula, its misprints corrected).
 
-        None if there is none: `safe` is below 0, or where the densities balance for the other time.
+        None if there is none: `safe` is below 0, or is the other crossing of the densities.
         """
         distance = self.mu - self.mu_other - 3 * self.sigma
         exponent = (distance**2 - 9 * self.sigma_other**2) / (2 * self.sigma_other**2)
         alpha = self.sigma_other / self.sigma * math.exp(min(exponent, LARGEST_EXPONENT))
         boundary = self.boundary(alpha)
-        return alpha if boundary is not None and self.safe >= 0 and abs(boundary - self.safe) < _SAME else None
+        return alpha if boundary is not None and self.safe >= 0 and abs(boundary - self.safe) < _TOLERANCE else None

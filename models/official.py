@@ -108,14 +108,12 @@ def from_official(parts: Sequence[StateDict], options: Options, name: str | None
 
 
 def our_weights(part: StateDict, kind: str) -> dict[str, Tensor]:
-    """Rename one official state dict (a key of `RENAMES`) to our names.
-
-    1x1 convolutions become matrices; BatchNorm's batch counter, which torch < 0.4.1 did not save, becomes 0.
-    """
+    """Rename one official state dict (a key of `RENAMES`) to our names; 1x1 convolutions become matrices."""
     names = {key: _our_name(key, kind) for key in part if not UNUSED.match(key)}
     if placeless := [key for key, name in names.items() if name == key]:
         raise ValueError(f"These official {kind} weights have no place in our models: {_listed(placeless)}.")
     ours = {name: part[key].squeeze(-1) if part[key].ndim == 3 else part[key] for key, name in names.items()}
+    # torch < 0.4.1 did not save BatchNorm's batch counter.
     means = [name for name in ours if name.endswith("running_mean")]
     return {name.replace("running_mean", "num_batches_tracked"): torch.tensor(0) for name in means} | ours
 

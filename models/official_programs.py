@@ -26,7 +26,7 @@ SIGNS: list[tuple[int, str, str, str]] = [
     (_IMAGE, "position_embedding", "pfan", "the image encoder has a position_embedding"),
     (THIRD, "SGR_module", "sgr", "the similarity encoder has an SGR_module"),
     (THIRD, "SAF_module", "saf", "the similarity encoder has an SAF_module"),
-    (THIRD, "", "", "Its third part has neither an SGR_module nor a SAF_module (AVE is no model of the paper)"),
+    (THIRD, "", "", "Its third part has neither an SGR_module nor a SAF_module (AVE is not in the paper)"),
     (TEXT, r"embed\.glove", "naaf", "the text encoder has GloVe's embed.glove"),
     (_IMAGE, r"fc\.weight_v$", "scan bfan naaf", "the image encoder is one linear layer, weight-normalised"),
     (_IMAGE, r"fc\.", "vsepp scan bfan naaf", "the image encoder is one linear layer, and there is no third part"),
@@ -49,7 +49,7 @@ _SCAN: dict[str, tuple[Any, ...]] = {
     "temperature": ("lambda_softmax", 9.0),
     "temperature_lse": ("lambda_lse", 6.0),
 }
-TOLD: dict[str, dict[str, tuple[Any, ...]]] = {
+MAPPED_OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
     "scan": _SCAN,
     "pfan": _SCAN,
     "bfan": {"focal": ("focal_type", "equal", Focal), "temperature": ("lambda_softmax", BFAN_TEMPERATURE)},
@@ -57,16 +57,16 @@ TOLD: dict[str, dict[str, tuple[Any, ...]]] = {
     "vsrn": {"absolute": ("use_abs", False)},
     "captioner": {"caption_max_length": ("max_len", 60), "caption_dropout": ("input_dropout_p", 0.2)},
 }
-"""Our options that an official one tells: its name, its default, and the values that ours takes."""
+"""Our options that map to an official one: its name, its default, and the values that ours takes."""
 NEGATED = {"normalise_images": "no_imgnorm", "normalise_captions": "no_txtnorm"}
 """Our options that are the opposite of an official one, false by default."""
 PROJECT, NORMED = "project.weight", "project.parametrizations.weight.original1"
 """Our names of a projection, plain or weight-normalised."""
-_SGRAF = {"regions": ("pool_image.local_norm.weight", 0), "similarity_size": ("score.weight", 1)}
+_SGRAF_SIZES = {"regions": ("pool_image.local_norm.weight", 0), "similarity_size": ("score.weight", 1)}
 SIZES: dict[str, dict[str, tuple[str, int]]] = {
     "pfan": {"feature_size": ("position_query.weight", 1), "position_size": ("block_embedding.weight", 1)},
-    "sgr": _SGRAF,
-    "saf": _SGRAF,
+    "sgr": _SGRAF_SIZES,
+    "saf": _SGRAF_SIZES,
     "captioner": {
         "caption_hidden_size": ("captioner.project.weight", 0),
         "caption_word_size": ("captioner.embedding.weight", 1),
@@ -103,19 +103,15 @@ def _fitting(parts: Sequence[StateDict]) -> tuple[list[str], str]:
 
 
 def _recognise_by_options(fits: Sequence[str], options: Options) -> tuple[str, str]:
-    """Return the model that has such options.
-
-    Where a program has the options of several models, their values decide: NAAF has learnt a threshold, and the
-    temperature is 20 in BFAN, at most 9 in SCAN.
-    """
+    """Return the model that has such options; where several have them, their values decide."""
     candidates = [name for name in fits if all(key in options for key in TELLING[name])]
     if len(candidates) == 1:
         return candidates[0], f"the options have its {' and '.join(TELLING[candidates[0]])}"
     several = f"the options of {', '.join(candidates)} are there (--model chooses)"
-    if "naaf" in candidates and options["thres_safe"]:
+    if "naaf" in candidates and options["thres_safe"]:  # it has learnt a threshold
         return "naaf", f"{several}, and thres_safe = {options['thres_safe']} is naaf's"
     if "scan" in candidates and "vsepp" not in candidates:
-        temperature = options.get("lambda_softmax")
+        temperature = options.get("lambda_softmax")  # 20 in BFAN, at most 9 in SCAN
         name = "bfan" if "bfan" in candidates and temperature == BFAN_TEMPERATURE else "scan"
         return name, f"{several}, and lambda_softmax = {temperature} is {name}'s"
     telling = ", ".join(f"{' and '.join(TELLING[name])} ({name})" for name in fits)
@@ -165,24 +161,24 @@ def our_options(name: str, weights: StateDict, take: OfficialOptions) -> dict[st
             options |= {ours: not take(theirs, False) for ours, theirs in NEGATED.items()}
             options["weight_norm"] = NORMED in weights
     for part in (name, "captioner") if has_captioner else (name,):
-        options |= {ours: take(*told) for ours, told in TOLD.get(part, {}).items()}
+        options |= {ours: take(*theirs) for ours, theirs in MAPPED_OPTIONS.get(part, {}).items()}
         sizes |= SIZES.get(part, {})
-    options = {ours: _size(weights, *place) for ours, place in sizes.items()} | options
+    options = {ours: _weight_size(weights, *place) for ours, place in sizes.items()} | options
     if has_captioner:
         options["caption_bidirectional"] = "captioner.recurrence.weight_ih_l0_reverse" in weights
     if name == "pfan":
-        options["grid"] = math.isqrt(_size(weights, "block_embedding.weight", 0) - 1)
+        options["grid"] = math.isqrt(_weight_size(weights, "block_embedding.weight", 0) - 1)
     elif name == "sgr":
         options["steps"] = len({key.split(".")[1] for key in weights if key.startswith("reasoning.")})
     elif name == "vse_infinity":  # the last word of its vocabulary is <mask>
-        options |= {"vocabulary_size": _size(weights, words, 0) - 1, "augment_words": "mask"}
+        options |= {"vocabulary_size": _weight_size(weights, words, 0) - 1, "augment_words": "mask"}
     return options
 
 
-def _size(weights: StateDict, key: str, axis: int) -> int:
+def _weight_size(weights: StateDict, key: str, axis: int) -> int:
     if key not in weights:
         raise ValueError(f"The weight {key} (our name) is missing.")
     shape = tuple(weights[key].shape)
     if len(shape) <= axis:
-        raise ValueError(f"The weight {key} (our name) is of shape {shape}, and should have {axis + 1} axes.")
+        raise ValueError(f"The weight {key} (our name) has shape {shape}, and should have {axis + 1} axes.")
     return shape[axis]

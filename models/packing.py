@@ -1,4 +1,4 @@
-"""Sequences of many lengths as a GRU reads them. Lengths are on the CPU, so that no step waits for a device."""
+"""Sequences of different lengths as a GRU reads them. Lengths are on the CPU, so that no step waits for a device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copy to a device that need not be waited for: from pinned memory, in the order of its work."""
+    """Copy to a device without waiting for it: from pinned memory, in the order of its work."""
     if device.type == "cpu" or tensor.device.type != "cpu":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
@@ -35,7 +35,7 @@ class Packing:
         return cls(sent(packed.data, device), packed.batch_sizes, sent(order.argsort(), device))
 
     def run(self, recurrence: nn.GRU, read: Float[Tensor, "N size"]) -> tuple[Tensor, Tensor]:
-        """Run a GRU over these fragments: their states, and the last of each sequence (directions, items, state)."""
+        """Run a GRU over these fragments; return their states, and each sequence's last (directions, items, state)."""
         states, last = recurrence(PackedSequence(read, self.sizes))
         return states.data, last[:, self.unsorted]
 
@@ -71,5 +71,5 @@ def ranks(longest: int, lengths: Int[Tensor, " items"]) -> Tensor:
 
 
 def true_places(mask: Tensor) -> Int[Tensor, " N"]:
-    """Where a mask on the CPU is True, in the flattened order."""
+    """Return the places where a mask on the CPU is True, in flattened order."""
     return mask.flatten().nonzero().squeeze(1)

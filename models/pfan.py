@@ -26,8 +26,7 @@ class PFAN(SCAN):
     Args:
         position_size: Length of a region's position vector.
         grid: Blocks per side that an image is cut into.
-        mask_padding: Leave out the unused places of a region's list of blocks; as published they take part in both
-            softmaxes.
+        mask_padding: Leave a region's unused block places out of both softmaxes; as published they take part.
     """
 
     needs_boxes = True
@@ -44,7 +43,7 @@ class PFAN(SCAN):
     ) -> None:
         if options.get("image_tower") is not None:
             raise ValueError(
-                "PFAN needs the box of every region, and patches come without; leave `image_tower` out, or choose scan."
+                "PFAN needs the box of every region, and patches have none; leave `image_tower` out, or choose scan."
             )
         super().__init__(feature_size=feature_size + position_size, aggregation=aggregation, **options)
         self.grid, self.mask_padding = grid, mask_padding
@@ -71,7 +70,7 @@ class PFAN(SCAN):
         else:
             packed, shares = boxes.chunk(2, dim=2)
             indices = packed.long()
-        # Queries meet all blocks at once: the table is smaller than the blocks of a batch.
+        # Queries are multiplied by all blocks at once: the table is smaller than the blocks of a batch.
         relevance = (self.position_query(features) @ self.block_embedding.weight.T).gather(2, indices).tanh()
         left_out, lowest = (indices == self.grid**2) & self.mask_padding, torch.finfo(relevance.dtype).min
         weights = shares * relevance.masked_fill(left_out, lowest).softmax(-1)
@@ -93,8 +92,7 @@ def grid_blocks(
     """Find the grid blocks that each box overlaps most, and their fractions of the overlap, largest first.
 
     `boxes` are x1, y1, x2, y2 as fractions of the image. Block (column x, row y) has index x * grid + y; unused places
-    have index grid * grid and share 0. The rule is recovered from the official sample, whose ties are arbitrary; here
-    the lower index wins.
+    have index grid * grid and share 0. The rule is inferred from the official sample; in ties the lower index wins.
 
     >>> indices, shares = grid_blocks(torch.tensor([0.0, 0.0, 0.5, 0.75]), grid=2, most=3)
     >>> indices, shares
@@ -108,6 +106,6 @@ def grid_blocks(
     key = (area.double() * (1000 * grid**2)).round().maximum((area > 0).double())
     key = key - torch.arange(grid**2, device=boxes.device) / (2 * grid**2)
     indices = key.topk(most, dim=-1).indices
-    kept = area.gather(-1, indices)
-    shares = kept / kept.sum(-1, keepdim=True).clamp_min(torch.finfo(area.dtype).tiny)
-    return indices.masked_fill(kept == 0, grid**2), shares
+    largest = area.gather(-1, indices)
+    shares = largest / largest.sum(-1, keepdim=True).clamp_min(torch.finfo(area.dtype).tiny)
+    return indices.masked_fill(largest == 0, grid**2), shares

@@ -7,7 +7,7 @@ from typing import Any
 from aoq.models.base import Aggregation, AttentionDirection, Normalisation, PositiveNumber
 from aoq.models.fragments import FragmentModel
 
-_TEMPERATURE = {"t2i": 9.0, "i2t": 4.0}
+_SCAN_TEMPERATURES = {"t2i": 9.0, "i2t": 4.0}
 
 
 class SCAN(FragmentModel):
@@ -33,5 +33,5 @@ class SCAN(FragmentModel):
     ) -> None:
         super().__init__(**encoders)
         self.directions, self.normalisation = (direction,), normalisation
-        self.temperature = _TEMPERATURE[direction] if temperature is None else temperature
+        self.temperature = _SCAN_TEMPERATURES[direction] if temperature is None else temperature
         self.aggregation, self.temperature_lse = aggregation, temperature_lse

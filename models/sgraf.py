@@ -81,7 +81,7 @@ class _SGRAF(FragmentModel):
     def local(self, block: Block) -> Float[Tensor, "I C W S"]:
         """Compute the similarity vectors of words, before normalisation."""
         weights = self.attend(block, "t2i")
-        weights = weights * block.inverse_norm(weights, 3).unsqueeze(3)  # what is attended to has norm 1 now
+        weights = weights * block.inverse_norm(weights, 3).unsqueeze(3)  # the attended vector has norm 1 now
         regions = block.regions.vectors
         if block.is_aligned:
             return self._differences(weights.squeeze(2), regions.squeeze(1), block.words).unsqueeze(0)
@@ -152,7 +152,7 @@ class SAF(_SGRAF):
 
     def summary(self, block: Block, mask: Bool[Tensor, "C nodes"] | None) -> Float[Tensor, "I C S"]:
         local, whole = self.local(block), l2_normalise(self.whole(block))
-        scale = 1 / (safe_norm(local) + EPSILON)  # by this the nodes are normalised, without being formed
+        scale = 1 / (safe_norm(local) + EPSILON)  # normalises the nodes without forming them
         logits = torch.cat([whole @ self.gate.weight.T, (local @ self.gate.weight.T * scale).squeeze(3)], dim=2)
         gates = self._normalised(logits + self.gate.bias, block).sigmoid()
         gates = l1_normalise(gates if mask is None else gates.masked_fill(~mask, 0))
@@ -182,9 +182,9 @@ class SAF(_SGRAF):
 
 
 class Moments(nn.Module):
-    """Mean and variance of each channel of (items, channels, ...), and how many values each has.
+    """Mean and variance of each channel of (items, channels, ...), and the number of values in each.
 
-    A module, so that several processes that share a batch can put those of all in its place.
+    A module, so that processes that share a batch can replace it by the moments over all of them.
     """
 
     def forward(
@@ -228,7 +228,7 @@ class Reasoning(nn.Module):
         nodes: Float[Tensor, "I C nodes S"],
         mask: Bool[Tensor, "C nodes"] | None,
     ) -> Float[Tensor, "I C some S"]:
-        # <Q x + p, K y + q> = <K^T (Q x + p), y> + what is the same for all y, and so nothing to the softmax.
+        # <Q x + p, K y + q> = <K^T (Q x + p), y> + a term equal for all y, which the softmax ignores.
         weight, bias = self.key.weight.T @ self.query.weight, self.query.bias @ self.key.weight
         edges = nn.functional.linear(asking, weight, bias) @ nodes.transpose(2, 3)
         edges = masked_softmax(edges, None if mask is None else mask.unsqueeze(1), 3)

@@ -21,7 +21,7 @@ MASKED, REPLACED = 0.5, 0.6
 class VSEInfinity(EmbeddingModel):
     """image = l2(GPO_r(W v_r + MLP(v_r))), caption = l2(GPO_w(state of a bidirectional GRU at w)), each its own GPO.
 
-    With `text_tower`, as the paper's BERT, the first and last ids of a caption are the tokeniser's and never left out.
+    With `text_tower`, such as the paper's BERT, a caption's first and last ids are the tokeniser's and never left out.
 
     What the paper leaves open is as in the code: the MLP is Linear, BatchNorm, ReLU, Linear, half as wide inside as
     the embedding. Its statistics are those of real regions; in the code zero padding counts too.
@@ -95,21 +95,21 @@ class VSEInfinity(EmbeddingModel):
         """Leave words out of the captions, or replace them. Draws are on the CPU, as lengths are."""
         words, device = captions.words, captions.words.device
         real = ranks(words.shape[1], captions.lengths)
-        kept = self.augment(real)
+        remaining = self.augment(real)
         if isinstance(self.text, TextTower) and self.text.has_ends:  # the first and last ids are the tokeniser's own
-            kept |= real & ~ranks(words.shape[1], captions.lengths - 1)
-            kept[:, 0] = True
+            remaining |= real & ~ranks(words.shape[1], captions.lengths - 1)
+            remaining[:, 0] = True
         if self.mask_word is not None:
-            chosen, draws = real & ~kept, torch.rand(real.shape)
+            chosen, draws = real & ~remaining, torch.rand(real.shape)
             others = torch.randint(self.mask_word, real.shape).masked_fill(draws < MASKED, self.mask_word)
             replaced = chosen & (draws < REPLACED)
             words = torch.where(sent(replaced, device), sent(others.to(words.dtype), device), words)
-            kept |= replaced
-        order = (~kept).to(torch.uint8).argsort(dim=1, stable=True)
-        return Captions(words.gather(1, sent(order, device)), kept.sum(1))
+            remaining |= replaced
+        order = (~remaining).to(torch.uint8).argsort(dim=1, stable=True)
+        return Captions(words.gather(1, sent(order, device)), remaining.sum(1))
 
 
-_TEMPERATURE = 0.1
+_GPO_TEMPERATURE = 0.1
 WAVELENGTH = 10000.0
 """Wavelength of the slowest position code, divided by 2 pi."""
 
@@ -120,11 +120,10 @@ class GPO(nn.Module):
         pooled_d = sum_k theta_k max_k(x_1d, ..., x_Nd)        theta = softmax_k(MLP(BiGRU(p_1, ..., p_N)_k))
 
     max_k is the k-th largest value of an item's N real fragments, and p_k the code of position k. The weights follow
-    from N alone, so mean, maximum and all between can be learnt, and items of one length share them.
+    from N alone, so mean, maximum and everything between can be learnt, and items of one length share them.
 
     What the paper leaves open is as in the released code: both directions are averaged, the MLP is one layer without
-    bias, and the softmax has temperature 0.1. As there, and unlike eq. (3), positions count from 0: the published
-    weights depend on it.
+    bias, and the softmax has temperature 0.1. As there, unlike eq. (3), positions start at 0: the weights need it.
     """
 
     def __init__(self, position_size: int = 32, hidden_size: int = 32) -> None:
@@ -140,18 +139,18 @@ class GPO(nn.Module):
             weights = self.weights(torch.tensor([longest])).expand(len(fragments), -1)
             values = fragments.sort(dim=1, descending=True).values
         else:
-            # For every number that could occur: which of them do is known on the device alone.
+            # Weights for every possible number of fragments: only the device knows which numbers occur.
             weights = self.weights(torch.arange(1, longest + 1))[count(mask) - 1]
             values = fragments.masked_fill(~mask.unsqueeze(2), -torch.inf).sort(dim=1, descending=True).values
             values = zero_masked(values, ranks(longest, mask.sum(1)))
         return torch.bmm(weights.unsqueeze(1), values).squeeze(1)
 
     def weights(self, sizes: Int[Tensor, " sizes"]) -> Float[Tensor, "sizes fragments"]:
-        """Compute theta for each of these numbers of fragments, which are on the CPU; 0 beyond it."""
+        """Compute theta for each of these numbers of fragments, which are on the CPU; 0 beyond the number."""
         longest = int(sizes.max())
         codes = sent(position_codes(longest, self.position_size).to(self.score.weight.dtype), self.score.weight.device)
         states, _ = run_over(self.recurrence, codes.expand(len(sizes), -1, -1), sizes)
-        scores = self.score(states.unflatten(2, (2, -1)).mean(2)).squeeze(2) / _TEMPERATURE
+        scores = self.score(states.unflatten(2, (2, -1)).mean(2)).squeeze(2) / _GPO_TEMPERATURE
         return scores.masked_fill(sent(~ranks(longest, sizes), scores.device), -torch.inf).softmax(1)
 
 
@@ -168,14 +167,12 @@ def position_codes(positions: int, size: int) -> Float[Tensor, "positions size"]
 
 
 class SizeAugmentation(nn.Dropout):
-    """Leave out each fragment with probability p in training, so that GPO sees many lengths (section 3.3).
-
-    An item that would lose all its fragments keeps them.
-    """
+    """Leave out each fragment with probability p in training, so that GPO sees many lengths (section 3.3)."""
 
     def forward(self, input: Bool[Tensor, "items fragments"]) -> Bool[Tensor, "items fragments"]:  # noqa: A002
         """Return the mask of the fragments that stay."""
         if not self.training or self.p == 0:
             return input
-        kept = input & (torch.rand(input.shape, device=input.device) >= self.p)
-        return torch.where(kept.any(1, keepdim=True), kept, input)
+        remaining = input & (torch.rand(input.shape, device=input.device) >= self.p)
+        # An item that would lose all its fragments keeps them.
+        return torch.where(remaining.any(1, keepdim=True), remaining, input)

@@ -86,7 +86,7 @@ class VSRN(EmbeddingModel):
     Args:
         variant: Published variant: `coco` normalises projected regions; `f30k` ends in a BatchNorm instead.
         normalise_axis: `regions`: each channel over the regions, as the official code does. `features`: each region, as
-            was meant.
+            intended.
         absolute: Compare absolute values.
         caption_weight: Weight of the captioning loss; 0 leaves the captioner out.
         caption_hidden_size: Length of the captioner's state.
@@ -249,8 +249,8 @@ def caption_labels(
 ) -> tuple[Int[Tensor, "captions labels"], Bool[Tensor, "captions labels-1"]]:
     """Return the words to feed and predict, and a mask of predictions that count: each word, one padding after <end>.
 
-    A caption longer than `max_length` is cut, and its last word becomes <end>. Steps are only as many as the longest
-    caption needs. The mask is on the CPU.
+    A caption longer than `max_length` is cut, and its last word becomes <end>. The longest caption sets the number of
+    steps. The mask is on the CPU.
 
     >>> words = torch.tensor([[1, 7, 8, 2], [1, 2, 0, 0]])
     >>> caption_labels(Captions(words, torch.tensor([4, 2])), 60)

@@ -49,7 +49,7 @@ class Ablation(MakingTask):
     @cached_property
     def source(self) -> PlannedStudy:
         planned = plan_study(self.study, **self.roots)
-        ArtifactTask.cells |= {split_member(cell.asked): cell for cell in planned.cells}
+        ArtifactTask.cells |= {split_member(cell.reference): cell for cell in planned.cells}
         return planned
 
     @property
@@ -69,4 +69,4 @@ def _run_tasks(task: MakingTask, members: Sequence[Member]) -> Iterator[luigi.Ta
     for member in reversed(members):  # Luigi looks at the last one first
         for needed in (SecondRound, Evaluation):
             if needed.stage in member.chain.stages:
-                yield task.with_stage(needed, member.asked)
+                yield task.with_stage(needed, member.reference)

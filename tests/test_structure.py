@@ -144,7 +144,15 @@ def test_scheduling_imports_neither_torch_nor_faiss_and_lets_threads_sleep(start
     assert shown.stdout == "passive\n"
 
 
+def loaded(code):
+    command = [sys.executable, "-c", f"import sys; {code}; print(*sys.modules)"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+
+
 def test_only_a_named_models_file_is_imported():
-    code = "import sys; from aoq.models import MODELS; MODELS['vsepp']; print(*sys.modules)"
-    shown = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert {name for name in MODELS if MODELS.place(name)[0] in shown.split()} == {"vsepp"}
+    modules = loaded("from aoq.models import MODELS; MODELS['vsepp']")
+    assert {name for name in MODELS if MODELS.place(name)[0] in modules} == {"vsepp"}
+
+
+def test_drawing_a_batch_loads_no_losses():
+    assert "aoq.pipeline.losses" not in loaded("from aoq import BatchSampler")

@@ -15,7 +15,7 @@ from aoq.models.layers import group_by_group
 from aoq.models.towers.libraries import (
     OpenClipSource,
     TransformersSource,
-    library_of,
+    find_entry,
     load_timm,
     preprocessing_of_transformers,
 )
@@ -77,7 +77,7 @@ class ImageTower(Tower):
 
 
 class TimmImage(ImageTower):
-    """`timm:NAME`, or `timm:PATH` of a folder with its `config.json`; its own vector is its head's input."""
+    """`timm:NAME`, or `timm:PATH` of a folder with its `config.json`; its own vector is the input of its head."""
 
     def __init__(self, name: str, *, native: bool = False) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class TransformerImage(ImageTower):
         self.source = source = TransformersSource.open(name, "Vision", native=native)
         config = source.config
         if getattr(config, "num_channels", None) is None:
-            raise ValueError(f"{name} is no image encoder; choose a ViT, a Swin or a CLIP.")
+            raise ValueError(f"{name} is not an image encoder; choose a ViT, a Swin or a CLIP.")
         self.preprocessing = preprocessing_of_transformers(name)
         self.network = source.build()
         self.size = getattr(config, "hidden_size", None) or config.hidden_sizes[-1]
@@ -176,4 +176,4 @@ IMAGE_TOWERS: dict[str, Callable[..., ImageTower]] = {
 
 def open_image_tower(name: str, *, native: bool = False) -> ImageTower:
     """Open an encoder of photographs with random weights; `native` adds the layers that make its own vector."""
-    return library_of(name, IMAGE_TOWERS, "image tower")(name, native=native)
+    return find_entry(name, IMAGE_TOWERS, "image tower")(name, native=native)

@@ -1,6 +1,6 @@
-"""Pretrained encoders of timm, transformers, open_clip and sentence-transformers, and static vectors: opened here.
+"""Open pretrained encoders of timm, transformers, open_clip and sentence-transformers, and static vectors.
 
-Extractors, towers, encoders and tokenisers all load them by these functions. A name is LIBRARY:NAME_OR_PATH.
+Extractors, towers, encoders and tokenisers all use these functions. A name is LIBRARY:NAME_OR_PATH.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ VECTORS = ("embeddings", "embedding.weight")
 _Known = TypeVar("_Known")
 
 
-def library_of(name: str, known: Mapping[str, _Known], what: str) -> _Known:
+def find_entry(name: str, known: Mapping[str, _Known], what: str) -> _Known:
     """Return the entry of LIBRARY among those known; `name` is LIBRARY:NAME_OR_PATH of, for example, an image tower."""
     library, _, model = name.partition(":")
     if library not in known or not model:
@@ -42,7 +42,7 @@ def _library(module: str, name: str) -> Iterator[tuple[Any, str]]:
     """Import a library for the encoder `name`; a failure inside becomes one sentence."""
     model = name.partition(":")[2]
     with loading(name, model):
-        extra = module.partition(".")[0].replace("_", "-")  # extras are called as their libraries
+        extra = module.partition(".")[0].replace("_", "-")  # extras are named after their libraries
         yield import_extra(module, extra, name), model
 
 
@@ -114,7 +114,7 @@ class TransformersSource:
                 loaded, about = self.architecture.from_pretrained(model, **options)
             missing = sorted(set(about["missing_keys"]) & network.state_dict().keys())
             if missing:
-                raise ValueError(f"its weights lack {missing[0]} and {len(missing) - 1} more: another model's")
+                raise ValueError(f"it lacks {missing[0]} and {len(missing) - 1} more weights, so it is another model")
             network.load_state_dict(self._without_pooler(loaded).state_dict())
 
     def numbers(self) -> dict[str, float]:
@@ -157,8 +157,7 @@ class OpenClipSource:
     @classmethod
     def open(cls, name: str, *, is_file_allowed: bool = False) -> OpenClipSource:
         """Open NAME/TAG, such as ViT-B-32/laion2b_s34b_b79k; NAME/FILE if allowed; hf-hub:OWNER/NAME; or a folder with
-        `open_clip_config.json`, as PATH or local-dir:PATH. Load nothing.
-        """
+        `open_clip_config.json`, as PATH or local-dir:PATH. Load nothing."""
         model = name.partition(":")[2]
         if (folder := Path(model.removeprefix("local-dir:"))).is_dir():
             return cls(name, f"local-dir:{folder.absolute()}", None)
@@ -168,7 +167,7 @@ class OpenClipSource:
         with _library("open_clip", name) as (library, _):
             tags = library.list_pretrained_tags_by_model(architecture)
             if tag not in tags and not (is_file_allowed and tag):
-                if Path(tag).is_file():  # keys are made of folders' contents, and not of files'
+                if Path(tag).is_file():  # keys hash the contents of folders, not of files
                     raise ValueError("put the file of weights into a folder with its open_clip_config.json")
                 known = ", ".join(tags) or "none"
                 raise ValueError(f"give the weights' tag after a slash; tags of {architecture}: {known}")
@@ -242,7 +241,7 @@ class StaticVectors:
             files = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".npy"))
             if len(files) != 1 or not (folder / TOKENISER).is_file():
                 there = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
-                raise ValueError(f"one .safetensors or .npy file and {TOKENISER} are needed, and there is {there}")
+                raise ValueError(f"one .safetensors or .npy file and {TOKENISER} are needed; the folder has {there}")
             return cls(name, files[0])
 
     def shape(self) -> tuple[int, int]:

@@ -44,7 +44,7 @@ class Preprocessing:
         high, wide = (self.resize,) * 2 if isinstance(self.resize, int) else self.resize
         if high < self.height or wide < self.width:
             raise ValueError(
-                f"images are resized to {self.resize} and then cropped to {self.height} × {self.width}, which is more; "
+                f"images are resized to {self.resize}, then cropped to {self.height} × {self.width}, which is larger; "
                 "padding is not supported: choose another encoder."
             )
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from aoq.models.base import Captions
 from aoq.models.layers import zero_masked
-from aoq.models.towers.libraries import OpenClipSource, StaticVectors, TransformersSource, library_of
+from aoq.models.towers.libraries import OpenClipSource, StaticVectors, TransformersSource, find_entry
 from aoq.models.towers.tower import Tower, offered
 
 States = Float[Tensor, "captions words size"]
@@ -68,7 +68,7 @@ class TransformerText(TextTower):
         self.source = source = TransformersSource.open(name, "Text", native=native)
         config = source.config
         if getattr(config, "vocab_size", None) is None or getattr(config, "is_encoder_decoder", False):
-            raise ValueError(f"{name} is no text encoder; choose one, such as transformers:bert-base-uncased.")
+            raise ValueError(f"{name} is not a text encoder; choose one, such as transformers:bert-base-uncased.")
         self.network = source.build()
         self.longest: int | None = getattr(config, "max_position_embeddings", None)
         self.sees_padding = source.is_half and config.model_type.startswith("siglip")
@@ -183,5 +183,5 @@ def open_text_tower(
     name: str, *, vocabulary_size: int, embedding_size: int | None = None, native: bool = False
 ) -> TextTower:
     """Open an encoder of captions with random weights; `native` adds the layers that make its own vector."""
-    tower = library_of(name, TEXT_TOWERS, "text tower")
+    tower = find_entry(name, TEXT_TOWERS, "text tower")
     return tower(name, vocabulary_size=vocabulary_size, embedding_size=embedding_size, native=native)

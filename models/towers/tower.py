@@ -46,7 +46,7 @@ class Tower(nn.Module, ABC):
         raise NotImplementedError
 
     def pair_numbers(self) -> dict[str, float]:
-        """Return the `temperature`, and any `bias`, of the pair that this tower is half of."""
+        """Return the `temperature`, and any `bias`, of the pair to which this tower belongs."""
         raise ValueError(f"a {type(self).__name__} by itself has no temperature; give [loss] temperature a number.")
 
     def train(self, mode: bool = True) -> Tower:
@@ -76,7 +76,7 @@ class Tower(nn.Module, ABC):
 
         Parameters between two blocks, such as at the end of a stage, belong to the lower one.
         """
-        blocks = [[*block.parameters()] for block in _blocks(self.network)]
+        blocks = [[*block.parameters()] for block in _stacked_blocks(self.network)]
         depth_of = {id(one): depth for depth, block in enumerate(blocks, start=1) for one in block}
         depths: list[list[nn.Parameter]] = [[] for _ in range(len(blocks) + 2)]
         # Those of open_clip precede the other parameters.
@@ -104,7 +104,7 @@ def offered(*, first: bool, native: bool) -> frozenset[PoolingName]:
     return frozenset(pooling for pooling, is_offered in poolings.items() if is_offered)
 
 
-def _blocks(network: nn.Module) -> list[nn.Module]:
+def _stacked_blocks(network: nn.Module) -> list[nn.Module]:
     """Find the stacked blocks, in one stack or stage by stage: those of the most frequent kind."""
     kinds: dict[type, list[nn.Module]] = {}
     for module in network.modules():

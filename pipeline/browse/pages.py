@@ -114,7 +114,7 @@ def add_anchor_pages(app: Flask, train: Album, tables: Sequence[OpenTable], mark
     @app.post("/mark")
     def mark() -> Redirect:
         image, caption = (_parse_row(train, side, request.form.get(side, "")) for side in LISTS_OF)
-        if image in train.split.answers_of("t2i", caption):
+        if image in train.split.find_answers("t2i", caption):
             abort(400, f"caption {caption} belongs to image {image}, so there is nothing to mark.")
         back = request.form.get("back", "/")
         if not back.startswith("/") or back.startswith(("//", "/\\")) or not (back.isascii() and back.isprintable()):

@@ -56,7 +56,7 @@ def _with_artefacts(plan: Callable[[str], Chain]) -> Iterator[Chain]:
 def _name_others(chains: Sequence[Chain], root: str) -> None:
     """Name the runs that are left out: those of other files, or with an override."""
     there = {path.parent.name for path in runs_root(root).glob("*/dataset")}
-    if others := sorted(there - {run_name(chain.asked) for chain in chains}):
+    if others := sorted(there - {run_name(chain.reference) for chain in chains}):
         more = f" and {len(others) - 5} more" if len(others) > 5 else ""
         echo(f"left out: {', '.join(others[:5])}{more}; name each as EXPERIMENT, with its override after @", err=True)
 
@@ -77,17 +77,17 @@ def status_command(chains: Sequence[Chain], as_json: bool) -> None:
     EXPERIMENT --round STAGE` makes a stage.
     """
     states = {
-        chain.asked: [{"stage": name, **_state(one)} for name, one in all_stages(chain).items()] for chain in chains
+        chain.reference: [{"stage": name, **_state(one)} for name, one in all_stages(chain).items()] for chain in chains
     }
     if as_json:
-        echo_json(states if _is_for_all() else states[chains[0].asked])
+        echo_json(states if _is_for_all() else states[chains[0].reference])
         return
     for chain in chains:
-        _show_stages(chain, states[chain.asked])
+        _show_stages(chain, states[chain.reference])
 
 
 def _show_stages(chain: Chain, stages: Sequence[Mapping[str, Any]]) -> None:
-    rows, own = [], chain.asked if _is_for_all() else ""
+    rows, own = [], chain.reference if _is_for_all() else ""
     for about in stages:
         style, figures = {"begun": "yellow"}.get(about["state"], "dim"), ("", "", "")
         if about["state"] == "done":
@@ -196,7 +196,7 @@ def _integrity(name: str, artifact: Artifact) -> dict[str, Any]:
 
 def all_stages(chain: Chain) -> dict[str, Artifact]:
     """Return the artefacts of the chain by name, after those of its members and of its teacher."""
-    stages = {f"{member.asked} {member.stage}": member.artifact for member in chain.members}
+    stages = {f"{member.reference} {member.stage}": member.artifact for member in chain.members}
     if chain.teacher is not None:
         name, students = chain.teacher.experiment.name, ("screen", "control", "second_round", "evaluation")
         teachers = chain.lineage[-1].stages

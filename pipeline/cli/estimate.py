@@ -124,7 +124,7 @@ def _estimate_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int],
     for teacher in chain.distilled.get("second_round", ()):
         other = teacher.chain.experiment
         section = other.first_round if teacher.stage == "embeddings" else other.second_round
-        trained[f"teacher {teacher.run}"] = section if teacher.asked else None
+        trained[f"teacher {teacher.run}"] = section if teacher.reference else None
     steps = {name: one.epochs * steps_per_epoch(captions, one.batch_size) for name, one in trained.items() if one}
     if source is None:
         note = "co-taught networks draw from no table; after the warm-up they train on the pairs selected as clean"
@@ -142,7 +142,7 @@ def _estimate_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int],
 
 
 def _makers(chain: Chain) -> str:
-    return " and ".join(member.asked for member in chain.members)
+    return " and ".join(member.reference for member in chain.members)
 
 
 def _training_pairs(chain: Chain) -> tuple[int, int, Integer[np.ndarray, "*shape"]]:

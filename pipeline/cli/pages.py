@@ -40,7 +40,7 @@ def report_command(runs: tuple[str, ...], output: Path, **folders: Path) -> None
     if missing := [member for member in planned.members if not member.artifact.exists()]:
         echo(f"not evaluated yet: {', '.join(member.run for member in missing)}", err=True)
         for member in missing:
-            echo_next(evaluating(member.asked))
+            echo_next(evaluating(member.reference))
 
 
 @click.command("browse")

@@ -19,9 +19,9 @@ from aoq.pipeline.evaluation.retrieval import K
 from aoq.pipeline.evaluation.significance import FEWEST_SEEDS
 from aoq.pipeline.report.study import model_table, read_cell, summarise_study
 from aoq.pipeline.report.verdict import evaluated_gain, gain_on_control, gains_apart
-from aoq.pipeline.stages.chain import Chain, Member, teacher_of
+from aoq.pipeline.stages.chain import Chain, Member, find_teacher
 from aoq.pipeline.stages.plan import plan, plan_parts
-from aoq.pipeline.stages.report import control_of
+from aoq.pipeline.stages.report import find_control
 from aoq.pipeline.stages.study import PlannedStudy, plan_study
 
 RECALL_COLUMNS = {f"{way}_r{k}": f"{way}@{k}" for way in ("i2t", "t2i") for k in K} | {"rsum": "rsum"}
@@ -68,9 +68,9 @@ def results_command(
         return
     name, override = with_override(str(experiment), override)
     chain = plan(name, override=override, **folders)
-    artifact, run = chain.stages.get("evaluation"), Member(chain.asked, chain, "evaluation")
+    artifact, run = chain.stages.get("evaluation"), Member(chain.reference, chain, "evaluation")
     evaluation = artifact.manifest() if artifact and artifact.exists() else {}
-    control = control_of(run, **folders) if (beside := _split_beside_dev(chain, evaluation)) else None
+    control = find_control(run, **folders) if (beside := _split_beside_dev(chain, evaluation)) else None
     elsewhere = evaluated_gain(chain, control.chain) if control else None
     parts = plan_parts(chain)
     apart = gains_apart(chain, parts)
@@ -87,7 +87,7 @@ def results_command(
     show_rows(("", *figures, "model", "loss"), _recalls(chain, evaluation, beside, control), right=figures)
     if verdicts := "\n".join(filter(None, (gain_on_control(chain), elsewhere))):
         say(f"\n{verdicts}")
-    teacher = teacher_of(chain)
+    teacher = find_teacher(chain)
     if teacher is not None and "control" in chain.stages and teacher.artifact.key == chain["control"].key:
         say("the control and the teacher are one training")
     for part, (own, _) in parts.items():
@@ -99,13 +99,13 @@ def results_command(
     if missing := [stage for stage in wanted if stage in chain.stages and not chain[stage].exists()]:
         echo_next(to_make(missing[0]))
     elif control and not control.artifact.exists():
-        name, override = split_member(control.asked)
+        name, override = split_member(control.reference)
         echo_next(command_line("aoq", "evaluate", name, "--override", override))
 
 
 def _trainings(chain: Chain) -> Iterator[tuple[str, str, Member]]:
     """Yield stage, title and training: teacher (or the student one refresh earlier), control, round two."""
-    if (teacher := teacher_of(chain)) is not None:
+    if (teacher := find_teacher(chain)) is not None:
         yield "first_round" if teacher.stage == "first_round" else "teacher", "teacher", teacher
     experiment = chain.experiment
     student = "imported" if experiment.weights else "co-taught" if experiment.co_teaching else "round two"
@@ -199,7 +199,7 @@ def _show_study(planned: PlannedStudy, models: Sequence[str], arms: Sequence[str
 def _what_is_missing(planned: PlannedStudy) -> str:
     """Count the trainings of an unfinished study, and name the command that makes the rest in the same folders."""
     count, there = len(planned.cells), sum(cell.is_there for cell in planned.cells)
-    command = command_line("aoq", "study", planned.asked)
+    command = command_line("aoq", "study", planned.reference)
     if there == count:
         return f"all {count} trainings exist, but not the study; run: {command}"
     return f"{there} of {count} trainings exist, so without intervals; the rest: {command}"

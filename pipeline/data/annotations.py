@@ -1,7 +1,6 @@
 """Annotations of a split beyond its pairs: optional files for evaluations (docs/formats/dataset.md), and COCO's.
 
-Queries that a relevance file does not name are left out. A generated world provides the right
-pairs and the classes itself.
+Queries missing from a relevance file are left out. A generated world has its own right pairs and classes.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Annotations(NamedTuple):
 
 
 def annotation_files(folder: Path, split: str) -> dict[str, Path]:
-    """Existing annotation files by kind: "relevance", "relevance_eccv", "classes", "judgements"."""
+    """Return the existing annotation files by kind: "relevance", "relevance_eccv", "classes", "judgements"."""
     tables: dict[str, Path] = {}
     for path in sorted(folder.glob(f"{split}_*"), reverse=True):
         name = path.stem.removeprefix(f"{split}_")
@@ -73,7 +72,7 @@ def annotation_files(folder: Path, split: str) -> dict[str, Path]:
 
 
 def read_annotations(folder: Path, split: Split) -> Annotations:
-    """Read the annotation files, or, in a generated world without them, its truths and its objects."""
+    """Read the annotation files, or, in a generated world without them, derive its true pairs and classes."""
     files = {name: read_annotation(path, split) for name, path in annotation_files(folder, split.name).items()}
     relevance, judgements = (
         {name: files[name] for name in files if name.split("_")[0] == kind} for kind in ANNOTATION_COLUMNS
@@ -93,10 +92,10 @@ def read_annotations(folder: Path, split: Split) -> Annotations:
 def read_annotation(path: Path, split: Split) -> Any:
     """Read one of `annotation_files`; refuse anything that does not fit the split."""
     kind = path.stem.removeprefix(f"{split.name}_").split("_")[0]
-    return {"relevance": _directions, "classes": _classes, "judgements": _judgements}[kind](path, split)
+    return {"relevance": _read_relevance, "classes": _read_classes, "judgements": _read_scores}[kind](path, split)
 
 
-def _directions(path: Path, split: Split) -> dict[str, RightPairs]:
+def _read_relevance(path: Path, split: Split) -> dict[str, RightPairs]:
     rows = _read_rows(path, split, "relevance")
     if not len(rows["image_id"]):
         raise ValueError(f"{path} holds no pair; fill it, or remove it.")
@@ -108,7 +107,7 @@ def _directions(path: Path, split: Split) -> dict[str, RightPairs]:
     return {name: own for name, own in pairs.items() if len(own[0])}
 
 
-def _classes(path: Path, split: Split) -> Bool[np.ndarray, "images classes"]:
+def _read_classes(path: Path, split: Split) -> Bool[np.ndarray, "images classes"]:
     classes = open_array(path)
     if classes.ndim != 2 or len(classes) != split.image_count or not is_binary(classes):
         needs = f"needs a row of 0 and 1 (or booleans) per image, shape ({split.image_count}, classes)"
@@ -118,7 +117,7 @@ def _classes(path: Path, split: Split) -> Bool[np.ndarray, "images classes"]:
     return np.asarray(classes, dtype=np.bool_)
 
 
-def _judgements(path: Path, split: Split) -> ScoredPairs:
+def _read_scores(path: Path, split: Split) -> ScoredPairs:
     rows = _read_rows(path, split, "judgements")
     if len(bad := np.flatnonzero(~np.isfinite(rows["score"]))):
         raise ValueError(f"{path}: row {bad[0]} (from 0) has no finite score.")
@@ -160,10 +159,10 @@ class Instances(TypedDict):
 def write_coco_relevance(folder: Path, split: Split) -> list[Path]:
     """Write `{split}_relevance_eccv.parquet` and `_cxc.parquet`: the right answers by ECCV Caption and CxC.
 
-    An image's captions go by position: COCO's five come in its order. Two of ECCV Caption's 22,550 answers to
+    An image's captions are matched by position: COCO's five are in its order. Two of ECCV Caption's 22,550 answers to
     images are captions beyond those five, which no split has.
     """
-    known, image_rows = _known(), {image: row for row, image in enumerate(coco_image_ids(split))}
+    known, image_rows = _eccv_caption(), {image: row for row, image in enumerate(coco_image_ids(split))}
     places = product(_test_images(), range(COCO_CAPTIONS))
     caption_rows = {
         caption: int(split.captions_of[image_rows[image]][place])
@@ -210,7 +209,7 @@ def coco_image_ids(split: Split) -> list[int]:
     if all(image.isdecimal() for image in split.ids) and set(map(int, split.ids)) <= set(test):
         return [int(image) for image in split.ids]
     if split.image_count == len(test):
-        logger.info("%s: its ids are not COCO's; its images are taken to be in COCO's order", split.name)
+        logger.info("%s: its ids are not COCO's; its images are assumed to be in COCO's order", split.name)
         return test
     raise ValueError(
         f"split {split.name!r} has {split.image_count} images with ids like {split.ids[0]!r}: neither COCO's ids of "
@@ -219,12 +218,12 @@ def coco_image_ids(split: Split) -> list[int]:
 
 
 def _test_images() -> list[int]:
-    known = _known()
+    known = _eccv_caption()
     return [int(known.coco_gts["t2i"][caption][0]) for caption in known.coco_ids[::COCO_CAPTIONS].tolist()]
 
 
 @cache
-def _known() -> Any:
+def _eccv_caption() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it recommends ujson
         return import_extra("eccv_caption", "eccv", "COCO's test set").Metrics()

@@ -28,7 +28,7 @@ _SMALL_NORM = 0.01
 # 0.003, 66.7 at 0.001; 181.7 at 9, the detector's own.
 CHECKED_BYTES = 32 * 2**20
 _WHOLE_FILE = ((None,),)
-_T = TypeVar("_T")
+_Value = TypeVar("_Value")
 
 
 class Examined(NamedTuple):
@@ -107,7 +107,7 @@ class _Examination:
     def _path(self, suffix: str) -> Path:
         return self.folder / f"{self.split}_{suffix}"
 
-    def _attempt(self, suffix: str, read: Callable[[Path], _T]) -> _T | None:
+    def _attempt(self, suffix: str, read: Callable[[Path], _Value]) -> _Value | None:
         """Read a file; None with a flaw if that fails, None without one if there is no such file."""
         path = self._path(suffix)
         try:
@@ -170,7 +170,7 @@ class _Examination:
     def _examine_features(self, features: files.Features, repeat: int) -> None:
         """Find, in one pass, rows that are not finite, rows that repeat earlier ones, and copies that differ."""
         broken, empty, digests = [], [], []
-        for start, block in _blocks(features):
+        for start, block in _chunks(features):
             broken += (start + np.argwhere(~np.isfinite(block).all(axis=(1, 2)))).tolist()
             is_zero = ~block.any(axis=(1, 2))
             empty += (start + np.argwhere(is_zero)).tolist()
@@ -187,7 +187,7 @@ class _Examination:
         if self._is_constant:
             return
         self._note("ims.npy", "holds zeros alone; extract the image again", "warning", empty)
-        useless = {digests[row] for (row,) in empty + broken}  # their copies are no images
+        useless = {digests[row] for (row,) in empty + broken}  # their copies are not images
         self.digests = [b"" if digest in useless else digest for digest in self.digests]
         copies = ((row, first) for row, first in _repeated(self.digests) if self.digests[row])
         identity = range(len(self.digests)) if self.identity is None else self.identity
@@ -212,9 +212,9 @@ class _Examination:
             message = "says that all images are one, so no pair has a negative; number them by photograph"
             self._note("identity.npy", message)
         elif self._is_constant:
-            self._note("ims.npy", "holds the same features for every image, so none can be found; extract them again")
+            self._note("ims.npy", "holds the same features for every image, so no model can learn; extract them again")
         if len(captions) > 1 and len({*map(comparable_words, captions)}) == 1:
-            self._note("caps.txt", "holds the same caption for every image, so none can be found; give each its own")
+            self._note("caps.txt", "holds the same caption for every image, so no model can learn; give each its own")
 
     def _examine_geometry(self, rows: int, regions: int) -> None:
         boxes = self._attempt("boxes.npy", lambda path: files.open_boxes(path, rows, regions))
@@ -222,7 +222,7 @@ class _Examination:
             message = "has a box outside [0, 1] or with x2 < x1 or y2 < y1; divide by the image's width and height"
             if (blocks := boxes.shape[2] // 2) > 2:
                 message = f"holds no grid blocks: {blocks} whole numbers from 0, then as many shares in [0, 1]"
-            bad = ((start + at).tolist() for start, block in _blocks(boxes) for at in np.argwhere(_has_bad_box(block)))
+            bad = ((start + at).tolist() for start, block in _chunks(boxes) for at in np.argwhere(_has_bad_box(block)))
             self._note("boxes.npy", message, places=bad)
         mask = self._attempt("mask.npy", lambda path: files.read_mask(path, rows, regions))
         if mask is not None:
@@ -250,15 +250,15 @@ def _has_bad_box(boxes: Float[np.ndarray, "rows regions coordinates"]) -> Bool[n
     return np.logical_not((is_share & is_low).all(axis=(1, 2)))
 
 
-def _repeated(items: Sequence[_T]) -> Iterator[tuple[int, int]]:
-    """Positions of items that occurred before, each with the first position."""
-    first: dict[_T, int] = {}
+def _repeated(items: Sequence[_Value]) -> Iterator[tuple[int, int]]:
+    """Yield the positions of items that occurred before, each with the first position."""
+    first: dict[_Value, int] = {}
     for position, item in enumerate(items):
         if first.setdefault(item, position) != position:
             yield position, first[item]
 
 
-def _blocks(array: Shaped[np.ndarray, "rows ..."]) -> Iterator[tuple[int, Shaped[np.ndarray, "block ..."]]]:
+def _chunks(array: Shaped[np.ndarray, "rows ..."]) -> Iterator[tuple[int, Shaped[np.ndarray, "block ..."]]]:
     """Iterate over blocks of rows, copied into memory, with the number of the first row."""
     size = max(1, CHECKED_BYTES // max(1, array[:1].nbytes))
     for start in range(0, len(array), size):

@@ -110,9 +110,9 @@ def read_scenes(folder: Path, split: str) -> world.Scenes:
     labels = np.array(read_labels(folder, split)["regions"])
     low, high = np.split(open_array(folder / f"{split}_boxes.npy"), 2, axis=2)
     cells = np.minimum((low + high) / 2 * world.SIDE, world.SIDE - 1).astype(np.int64)
-    is_of = labels[:, :, 3:4] == np.arange(world.GROUPS)
-    images, first = np.arange(len(labels))[:, None], is_of.argmax(axis=1)
-    groups = np.concatenate([labels[images, first, :3], is_of.sum(axis=1)[..., None]], axis=2)
+    belongs = labels[:, :, 3:4] == np.arange(world.GROUPS)
+    images, first = np.arange(len(labels))[:, None], belongs.argmax(axis=1)
+    groups = np.concatenate([labels[images, first, :3], belongs.sum(axis=1)[..., None]], axis=2)
     return world.Scenes(groups, cells[images, first], labels[:, :, 4].max(axis=1))
 
 
@@ -135,25 +135,23 @@ _COUNT, _SIZE, _COLOUR, _NOUN, _GROUND, _RELATION = (
     f"(?P<{name}>{'|'.join(sorted(words, key=len, reverse=True))})" for name, words in _WORDS.items()
 )
 _ANY = -2
-_PIECE = re.compile(
+_CAPTION_PIECE = re.compile(
     rf"(?:{_COUNT} (?:{_SIZE} )?(?:{_COLOUR} )?{_NOUN}\b|{_RELATION}|{_GROUND}|there|is|are|and|[.,])\s*|(?P<other>.+)",
     re.DOTALL,
 )
 
 
 def is_true(caption: str, scenes: world.Scenes) -> Bool[np.ndarray, " images"]:
-    """Return whether a caption of the generated world is true of each scene; unmentioned properties may be anything.
-
-    The objects of a scene differ, so an object identifies its group.
-    """
+    """Return whether a caption of the generated world is true of each scene; unmentioned properties may be anything."""
     true, cells, relation = np.ones(len(scenes), dtype=np.bool_), [], None
-    for piece in _PIECE.finditer(caption.lower()):
+    for piece in _CAPTION_PIECE.finditer(caption.lower()):
         if piece["other"]:
-            raise ValueError(f"{caption!r} is no caption of the generated world, from {piece['other']!r} on.")
+            raise ValueError(f"{caption!r} is not a caption of the generated world, from {piece['other']!r} on.")
         if piece["noun"]:
-            told = [_NUMBERS[name].get(piece[name], _ANY) for name in ("noun", "colour", "size", "count")]
-            fits = ((scenes.groups == told) | (np.array(told) == _ANY)).all(axis=2)
+            properties = [_NUMBERS[name].get(piece[name], _ANY) for name in ("noun", "colour", "size", "count")]
+            fits = ((scenes.groups == properties) | (np.array(properties) == _ANY)).all(axis=2)
             true &= fits.any(axis=1)
+            # The objects of a scene differ, so an object identifies its group.
             cells.append(scenes.cells[np.arange(len(scenes)), fits.argmax(axis=1)])
         elif piece["relation"]:
             # "Left of a dog is a cat" names the cat, the object to the left, last.
@@ -162,6 +160,6 @@ def is_true(caption: str, scenes: world.Scenes) -> Bool[np.ndarray, " images"]:
             true &= scenes.ground == _NUMBERS["ground"][piece["ground"]]
     if relation is not None:
         if len(cells) < 2:
-            raise ValueError(f"{caption!r} is no caption of the generated world: its relation is not between two.")
+            raise ValueError(f"{caption!r} is not a caption of the generated world: its relation is not between two.")
         true &= np.sign(cells[0] - cells[1]) @ relation == sign
     return true

@@ -228,7 +228,7 @@ class Teller:
         """Relate two groups by one of the relations that hold: by column or by row, where their cells differ."""
         column, row = np.sign(np.subtract(self.cells[first], self.cells[second])).tolist()
         sides = [side for side in ((column, 0), (0, row)) if any(side)]
-        relation = (self._one_of(RELATIONS[sides[int(self.rng.integers(len(sides)))]]), None)
+        relation = (self._choose_word(RELATIONS[sides[int(self.rng.integers(len(sides)))]]), None)
         if self._often(0.15):
             return [relation, self._group(second), self._verb(first), self._group(first)]
         return [*self._opening(first), relation, self._group(second)]
@@ -240,17 +240,17 @@ class Teller:
 
     def _group(self, group: int) -> Chunk:
         thing, colour, size, count = self.groups[group]
-        words = [self._one_of(COUNT_WORDS[count])]
+        words = [self._choose_word(COUNT_WORDS[count])]
         for table, number, share in ((SIZE_WORDS, size, 0.8), (COLOUR_WORDS, colour, 0.9)):
             if self._often(share) or self.detail == "full":
-                words.append(self._one_of(table[number]))
-        noun = self._one_of(NOUNS[thing])
+                words.append(self._choose_word(table[number]))
+        noun = self._choose_word(NOUNS[thing])
         return " ".join([*words, noun if count == 1 else PLURALS[noun]]), group
 
     def _verb(self, group: int) -> Chunk:
         return "is" if self.groups[group][COUNT] == 1 else "are", None
 
-    def _one_of(self, words: Sequence[str]) -> str:
+    def _choose_word(self, words: Sequence[str]) -> str:
         # Always two draws, so that captions of one style stay in step after a word with more or fewer synonyms.
         other, which = self.rng.random(2)
         return words[0] if other < FIRST_WORD or len(words) == 1 else words[1 + int(which * (len(words) - 1))]

@@ -18,7 +18,7 @@ from aoq.pipeline.reading import open_array, read_file, reading
 Features = Float[np.ndarray, "rows regions features"]
 Pairing = Int32[np.ndarray, " captions"]
 """The image of every caption."""
-_MOST_ROWS = 2**31
+_MOST_IMAGE_ROWS = 2**31
 
 
 def misfit(path: Path, array: np.ndarray, needs: str, remedy: str) -> ValueError:
@@ -71,10 +71,10 @@ def read_pairing(path: Path, captions: int) -> Pairing:
     pairs = open_array(path)
     if pairs.shape != (captions,) or pairs.dtype.kind not in "iu":
         needs = f"needs one integer image row per caption, shape ({captions},)"
-        raise misfit(path, pairs, needs, "Write it again, or remove it if captions stand in image order.")
-    if len(wrong := np.flatnonzero((pairs < 0) | (pairs >= _MOST_ROWS))):
+        raise misfit(path, pairs, needs, "Write it again, or remove it if captions are in image order.")
+    if len(wrong := np.flatnonzero((pairs < 0) | (pairs >= _MOST_IMAGE_ROWS))):
         entry = f"entry {wrong[0]} is {pairs[wrong[0]]}"
-        raise ValueError(f"{path}: {entry}; image rows start at 0 and end below {_MOST_ROWS:,}.")
+        raise ValueError(f"{path}: {entry}; image rows start at 0 and end below {_MOST_IMAGE_ROWS:,}.")
     return np.array(pairs, dtype=np.int32)
 
 
@@ -103,7 +103,7 @@ def read_text(path: Path) -> bytes:
 
 
 def line_problems(content: bytes) -> Iterator[tuple[int, str]]:
-    """Line number (from 1) and problem of every bad line."""
+    """Yield the line number (from 1) and the problem of every bad line."""
     if not content.strip():
         yield 1, "the file is empty; write one line per caption (or id)"
         return
@@ -159,7 +159,7 @@ def pair_captions(path: Path, images: int, captions: int, pairs: Pairing | None)
     if pairs.max() >= images:
         raise ValueError(
             f"{path}: caption {int(np.argmax(pairs)) + 1} is paired with image {pairs.max()}, but there "
-            f"are {images} images (0 to {images - 1}); the pairs or the features are of another data set."
+            f"are {images} images (0 to {images - 1}); the pairs or the features belong to another data set."
         )
     if len(without := np.flatnonzero(np.bincount(pairs, minlength=images) == 0)):
         raise ValueError(
@@ -170,7 +170,7 @@ def pair_captions(path: Path, images: int, captions: int, pairs: Pairing | None)
 
 
 def fit_ids(path: Path, ids: list[str], images: int, captions: int) -> list[str]:
-    """One id per image, from one line per image or one line per caption with the image's id repeated."""
+    """Return one id per image, from one line per image or one line per caption with the image's id repeated."""
     if len(ids) == images:
         return ids
     times = captions // images

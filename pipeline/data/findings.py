@@ -19,7 +19,7 @@ _CONFUSED = 0.05
 """Fraction of captions with the token ids of another text from which a warning says so."""
 _FEWEST = 0.05
 """Fraction of the texts that must stay different; below it there is nothing to learn."""
-_REMEDY = (
+_CAPTION_REMEDY = (
     "Cut captions that are written without spaces into words, lower `dataset.min_count`, or choose a "
     "`dataset.vocabulary` or `dataset.tokeniser` that has their words."
 )
@@ -81,7 +81,7 @@ class Facts:
     """Captions of the image that has the fewest."""
     most: int
     paired_by: str
-    """The file that pairs them; empty if they stand in the images' order."""
+    """The file that pairs them; empty if they are in the images' order."""
     rows_an_image: int
     photographs: int
 
@@ -101,7 +101,7 @@ class Facts:
 
 
 def median_norm(features: files.Features) -> float | None:
-    """Median norm of the regions of up to SAMPLED_ROWS evenly spaced rows; zeros and broken regions are left out.
+    """Return the median norm of the regions of up to SAMPLED_ROWS evenly spaced rows, without zeros and broken ones.
 
     >>> median_norm(np.array([[[3.0, 4.0], [0.0, 0.0]]], dtype=np.float16))
     5.0
@@ -123,10 +123,10 @@ def confusion(file: str, captions: Sequence[str], encoded: Sequence[Hashable]) -
     texts, sequences = len(set().union(*texts_of.values())), len(texts_of)
     if texts > 1 and (sequences == 1 or sequences < _FEWEST * texts):
         became = "one token sequence" if sequences == 1 else f"{sequences:,} token sequences"
-        return Flaw(file, f"{texts:,} different texts become {became}, so no model can tell them apart. {_REMEDY}")
+        return Flaw(file, f"{texts:,} different texts become {became}: no model can tell them apart. {_CAPTION_REMEDY}")
     confused = [row for row, ids in enumerate(encoded) if len(texts_of[ids]) > 1]
     if confused and len(confused) >= _CONFUSED * len(captions):
         first = f"the first in line {confused[0] + 1}: {captions[confused[0]]!r}"
         message = f"{len(confused):,} of {len(captions):,} captions have the token ids of another text"
-        return Flaw(file, f"{message} ({first}). {_REMEDY}", "warning")
+        return Flaw(file, f"{message} ({first}). {_CAPTION_REMEDY}", "warning")
     return None

@@ -57,9 +57,9 @@ class Split:
         return len(self.captions)
 
     def count_regions(self, most: int | None) -> int:
-        """Count the regions that are read of each image: `most`, as boxes lie by falling score; all cells of a grid.
+        """Count the regions to read per image: `most`, as boxes are sorted by falling score; all cells of a grid.
 
-        A grid's boxes lie row by row.
+        A grid's boxes are sorted row by row.
         """
         count = self.features.shape[1]
         if most is None or most >= count or self.boxes is None or self.boxes.shape[2] != 4:
@@ -75,11 +75,11 @@ class Split:
 
     @cached_property
     def captions_of(self) -> Positives:
-        """Captions of each image itself, without those of its copies."""
+        """The captions of each image itself, without those of its copies."""
         return Positives.of_pairs(self.image_of, np.arange(self.caption_count), self.image_count)
 
-    def answers_of(self, direction: Direction, query: int) -> Int32[np.ndarray, " right"]:
-        """Right captions of an image (i2t), or right images of a caption (t2i), rising."""
+    def find_answers(self, direction: Direction, query: int) -> Int32[np.ndarray, " right"]:
+        """Return the right captions of an image (i2t), or the right images of a caption (t2i), rising."""
         photograph = np.arange(self.image_count) if self.identity is None else self.identity
         shown = photograph[self.image_of]
         is_right = shown == photograph[query] if direction == "i2t" else photograph == shown[query]
@@ -109,7 +109,7 @@ def open_split(folder: Path, split: str) -> Split:
 def first_images(split: Split, count: int) -> Split:
     """Take the first images of a split, with their captions in the same order."""
     if count > split.image_count:
-        raise ValueError(f"{count} images of split {split.name!r} are asked for, and it has {split.image_count}.")
+        raise ValueError(f"{count} images of split {split.name!r} are requested, and it has {split.image_count}.")
     rows = np.flatnonzero(split.image_of < count)
     by_image = {name: getattr(split, name) for name in ("features", "ids", "boxes", "mask", "identity")}
     cut = {name: part[:count] for name, part in by_image.items() if part is not None}
@@ -142,7 +142,7 @@ def present_files(folder: Path, split: str) -> dict[str, Path]:
 
 
 def find_splits(folder: Path) -> list[str]:
-    """Names before `_ims.npy` and `_caps.txt`, sorted."""
+    """Return the names before `_ims.npy` and `_caps.txt`, sorted."""
     return sorted({path.name.removesuffix(f"_{end}") for end in REQUIRED for path in folder.glob(f"?*_{end}")})
 
 
@@ -179,7 +179,7 @@ def split_fingerprint(folder: Path, split: str) -> str:
 
 
 def sample(path: Path) -> Iterator[bytes]:
-    """Evenly spaced blocks of a file; the whole of a small one."""
+    """Yield evenly spaced blocks of a file, or all of a small one."""
     last = max(path.stat().st_size - BLOCK, 0)
     is_small = last <= BLOCK * BLOCKS
     starts = range(0, last + BLOCK, BLOCK) if is_small else [i * last // (BLOCKS - 1) for i in range(BLOCKS)]

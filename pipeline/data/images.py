@@ -38,7 +38,7 @@ _ORIENTATION = 0x0112
 """EXIF's tag; from 5 on, width and height are exchanged."""
 WIDTH = 200
 _SMALL = 50_000_000
-"""Bytes, and pixels, that a picture has at most."""
+"""Largest number of bytes, and of pixels, of a picture."""
 _LINKED = "is a link out of thumbs/, which is not followed; copy the picture, or make thumbs itself a link"
 DECODING = threading.Lock()
 SHADES = {"red": "#d33", "blue": "#36c", "green": "#2a2", "yellow": "#ec0", "black": "#222", "white": "#fff"}
@@ -60,8 +60,7 @@ class _UnsupportedError(ValueError):
 def decode(encoded: bytes, least: int = 0, most_pixels: int = _MOST_PIXELS) -> Decoded:
     """Decode the image in a file's bytes.
 
-    A JPEG is decoded at a half, a quarter or an eighth of its size if its sides stay above `least` pixels, which
-    takes a fraction of the time.
+    A JPEG is decoded at 1/2, 1/4 or 1/8 of its size, much faster, if its sides stay above `least` pixels.
     """
     pillow = import_extra("PIL.Image", "prepare", "reading images")
     if not encoded:

@@ -1,4 +1,4 @@
-"""Noisy correspondence: wrong pairs, and a Parquet file that holds how probably each pair is right.
+"""Noisy correspondence: wrong pairs, and a Parquet file with the probability that each pair is right.
 
 Captions of a training split are paired with other images, drawn at random or read from a file. Every image keeps
 captions: captions are permuted among images, never removed.
@@ -29,15 +29,12 @@ CLEAN_PAIR_COLUMNS = pa.schema({"caption_id": pa.int64(), "probability": pa.floa
 
 
 def draw_noise(image_of: Int32[np.ndarray, " captions"], noise: Noise) -> Int64[np.ndarray, " captions"]:
-    """Permute the images of a fraction of the captions, or of the images; return the image of every caption.
-
-    As in NCR's code, int(ratio * n) are drawn; some of them may keep their image.
-    """
+    """Permute the images of a fraction of the captions, or of the images; return the image of every caption."""
     assert noise.ratio is not None
     rng, is_by_image = np.random.default_rng([STREAM, noise.seed]), noise.level == "image"
     values = np.arange(int(image_of.max()) + 1) if is_by_image else image_of.astype(np.int64)
-    chosen = rng.permutation(len(values))[: int(noise.ratio * len(values))]
-    values[chosen] = values[rng.permutation(chosen)]
+    chosen = rng.permutation(len(values))[: int(noise.ratio * len(values))]  # as in NCR's code
+    values[chosen] = values[rng.permutation(chosen)]  # some may keep their image
     return values[image_of] if is_by_image else values
 
 
@@ -47,7 +44,7 @@ def read_noise(path: Path, image_of: Int32[np.ndarray, " captions"]) -> Int64[np
     if rows.ndim != 1 or rows.dtype.kind not in "iu" or len(rows) not in (captions, images):
         shapes = f"shape ({captions},), or one per image, ({images},)"
         needs = f"a noise file has one integer image row per caption, {shapes}"
-        raise misfit(path, rows, needs, "It belongs to another data set, or is no noise file.")
+        raise misfit(path, rows, needs, "It belongs to another data set, or is not a noise file.")
     if len(wrong := np.flatnonzero((rows < 0) | (rows >= images))):
         entry = f"entry {wrong[0]} is {rows[wrong[0]]}"
         raise ValueError(f"{path}: {entry}, and the training images are 0 to {images - 1}.")
@@ -56,8 +53,8 @@ def read_noise(path: Path, image_of: Int32[np.ndarray, " captions"]) -> Int64[np
     if not np.array_equal(np.sort(before), np.sort(after)):
         lost = int(np.argmax(np.abs(after - before)))
         raise ValueError(
-            f"{path} is no permutation: it gives image {lost}, which has {before[lost]} captions, {after[lost]}; noise "
-            "must not change the numbers of captions."
+            f"{path} is not a permutation: it gives image {lost}, which has {before[lost]} captions, {after[lost]}; "
+            "noise must not change the numbers of captions."
         )
     return pairing
 

@@ -26,8 +26,8 @@ from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.vocabulary import tokenise
 from aoq.pipeline.reading import parse_json
 
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-Box = Annotated[list[Fraction], Field(min_length=4, max_length=4)]
+Coordinate = Annotated[float, Field(ge=0.0, le=1.0)]
+Box = Annotated[list[Coordinate], Field(min_length=4, max_length=4)]
 
 
 class AnnotatedPhrase(TypedDict):
@@ -97,8 +97,8 @@ def _read_line(line: str, tokens: list[str]) -> list[Phrase]:
         items = parse_json(line, list[AnnotatedPhrase])
     except ValueError as error:
         raise ValueError(
-            f"{line[:40]!r} is no json list of phrases ({error}); each has `phrase`, `start` and `boxes`, fractions of "
-            "the image's width and height; write [] for none."
+            f"{line[:40]!r} is not a json list of phrases ({error}); each has `phrase`, `start` and `boxes`, "
+            "fractions of the image's width and height; write [] for none."
         ) from None
     phrases = []
     for item in items:

@@ -31,7 +31,7 @@ PLAIN = re.compile(r"(?!.*(?:cannot|gimme|gonna|gotta|lemme|wanna))(?:[a-z0-9 ]|
 """Sentences that NLTK cuts at spaces, commas and the last full stop only, forty times slower than `split`."""
 
 TYPOGRAPHIC = str.maketrans("\u2018\u2019\u201a\u201c\u201d\u201e\u2010\u2012\u2013\u2014", "'''" + '"""' + "----")
-_REMEDY = "take another vocabulary file, or build one from the captions"
+_VOCABULARY_REMEDY = "take another vocabulary file, or build one from the captions"
 
 
 class Official(TypedDict):
@@ -121,7 +121,7 @@ class Vocabulary:
         return len(self.words)
 
     def encode(self, tokens: Sequence[str]) -> list[int]:
-        """Ids between `<start>` and `<end>`; an unknown word becomes `<unk>`.
+        """Return ids between `<start>` and `<end>`; an unknown word becomes `<unk>`.
 
         >>> Vocabulary((*SPECIAL_WORDS, "dog")).encode(["a", "dog"])
         [1, 3, 4, 2]
@@ -142,8 +142,8 @@ class Vocabulary:
         Refuses one that contradicts itself or lacks a special word.
         """
         is_pickled = path.suffix == ".pkl"
-        content = _unpickled(path) if is_pickled else read_json(path, Official, remedy=_REMEDY)
-        with reading(path, "a vocabulary", _REMEDY):
+        content = _unpickled(path) if is_pickled else read_json(path, Official, remedy=_VOCABULARY_REMEDY)
+        with reading(path, "a vocabulary", _VOCABULARY_REMEDY):
             return cls(_words(content))
 
 
@@ -181,7 +181,7 @@ class _Reader(pickle.Unpickler):
 
 def _unpickled(path: Path) -> Official:
     """Turn a pickled vocabulary into the content of SCAN's json."""
-    with reading(path, "a pickled vocabulary", _REMEDY):
+    with reading(path, "a pickled vocabulary", _VOCABULARY_REMEDY):
         pickled = read_file(path)
         for opcode, argument, _ in pickletools.genops(pickled):  # raises on lengths beyond the file's end
             if "PUT" in opcode.name and int(argument or 0) > len(pickled):  # pickle allocates that much

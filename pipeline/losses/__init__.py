@@ -24,16 +24,14 @@ from aoq.pipeline.losses.aoq import (
 from aoq.pipeline.losses.info_nce import adap_info_nce, info_nce, sigmoid_loss
 from aoq.pipeline.losses.similarities import LossFunction, OfflineSimilarities, Similarities
 
-Offline = Literal["none", "anchors", "quintuplet", "triples"]
-"""Draws of a loss: nothing, the anchors' negatives, their companions as well, or triples of true pairs."""
-
 
 @dataclass(frozen=True)
 class LossKind:
     """A loss on similarities, and its draws from the table."""
 
     function: LossFunction
-    offline: Offline
+    offline: Literal["none", "anchors", "quintuplet"]
+    """Nothing, the anchors' negatives, or their companions as well."""
     is_sparse: bool = True
     """Whether few entries of the matrix have a gradient at full hardness: positives, and the hardest negatives."""
 

@@ -25,7 +25,7 @@ from aoq.pipeline.search.units import Folder, Runner, Store, Unit, run_in_order,
 
 READ_BY_NODES = 16
 """Images that every node reads before the run starts."""
-ROOM = 1_000_000_000
+PROCESS_BYTES = 1_000_000_000
 """Approximate bytes of a process besides the weights: libraries, a batch in transit, and a block's results."""
 
 
@@ -112,7 +112,7 @@ def images_job(
     sample = images.take(places)
     sha256s = tuple(map(sample.sha256, range(len(places))))
     opened = partial(_open_in, Path.cwd(), open_there)
-    memory = ROOM + sum(part.nbytes for part in module.state_dict().values())
+    memory = PROCESS_BYTES + sum(part.nbytes for part in module.state_dict().values())
     return Job(store, memory, device, opened, partial(_lacking, opened, sample, sha256s))
 
 

@@ -27,7 +27,7 @@ from typing_extensions import TypedDict
 
 from aoq.models.towers.preprocessing import Seen, stacked
 from aoq.pipeline.data.images import decode, thumbnail
-from aoq.pipeline.engine import die_with_parent
+from aoq.pipeline.engine import die_with_parent, products_in
 from aoq.pipeline.files import write_atomically
 from aoq.pipeline.prepare.extractor import Extractor
 from aoq.pipeline.prepare.sources.images import EncodedImages
@@ -102,7 +102,7 @@ class Extracting:
             collate_fn=_collate,
             pin_memory=self.device.type == "cuda",
             prefetch_factor=4 if self.workers else None,
-            # A worker that outlived a killed run would read on for nobody.
+            # A worker that outlived a killed run would go on reading.
             worker_init_fn=lambda _: die_with_parent(),
         )
         for pixels, batch in loader:
@@ -110,7 +110,8 @@ class Extracting:
             parts, done = [], 0
             for part in pixels:
                 widths, heights = sizes[done : done + len(part)].T
-                parts.append(self.extractor.extract(part, widths, heights, self.device))
+                with products_in("float32"):
+                    parts.append(self.extractor.extract(part, widths, heights, self.device))
                 done += len(part)
             yield {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}, batch
 
@@ -125,7 +126,7 @@ BLOCK_IMAGES = 512
 """Approximate number of images that a kill may lose."""
 HEADER = 128
 NO_FILE_NAME = (None, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
-"""Errors of ids that are no names of files; None is that of an id with a null character."""
+"""Errors of ids that cannot be file names; None is that of an id with a null character."""
 RECORD = np.dtype([("place", "<i8"), ("sha256", "V32"), ("width", "<i4"), ("height", "<i4")])
 
 
@@ -176,12 +177,12 @@ class Extraction:
 
         The files are saved after each block and at the end.
         """
-        kept = self.progress["kept"]
+        count = self.progress["kept"]
         for path, start, kind in self._files.values():
             path.touch()
-            if path.stat().st_size < start + kept * kind.itemsize and kept:
+            if path.stat().st_size < start + count * kind.itemsize and count:
                 raise ValueError(f"{path} was cut short since the last run; remove {self.work.parent} and run again.")
-            os.truncate(path, start + kept * kind.itemsize)
+            os.truncate(path, start + count * kind.itemsize)
         with ExitStack() as stack:
             files = {name: stack.enter_context(path.open("ab")) for name, (path, _, _) in self._files.items()}
             saved = self.progress["done"]
@@ -236,5 +237,5 @@ class Extraction:
 
 
 def has_thumbnail(thumbs: Path, name: str) -> bool:
-    """Return whether an id leads below `thumbs`: no absolute path, and none that leads up."""
+    """Return whether an id is a path below `thumbs`: not absolute, and not out of it by `..`."""
     return thumbs in Path(os.path.normpath(thumbs / name)).parents

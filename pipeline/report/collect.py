@@ -17,7 +17,7 @@ from aoq.pipeline.evaluation.ranks import DEV_RANKS, read_ranks
 from aoq.pipeline.evaluation.retrieval import Ranks, cross_retrieval_ranks, rank_histogram, summarise
 from aoq.pipeline.evaluation.significance import Comparison, Interval, compare_runs, metric_intervals
 from aoq.pipeline.search.problem import Direction
-from aoq.pipeline.stages.chain import Chain, Member, run_name, same_queries, teacher_of, trains_as_control
+from aoq.pipeline.stages.chain import Chain, Member, find_teacher, run_name, same_queries, trains_as_control
 from aoq.pipeline.stages.splits import evaluated_ranks, open_checked, open_evaluated
 
 SEED = 0
@@ -110,7 +110,7 @@ def collect_teachers(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
     """Evaluate the trained teachers of runs that train on a table on their dev splits, each once."""
     teachers: dict[str, tuple[Member, list[str]]] = {}
     for run in runs:
-        teacher = teacher_of(run.chain) if run.chain.trains_on_table else None
+        teacher = find_teacher(run.chain) if run.chain.trains_on_table else None
         if teacher and teacher.artifact.exists() and DEV_RANKS in teacher.artifact.manifest()["files"]:
             teachers.setdefault(teacher.artifact.key, (teacher, []))[1].append(run.label)
     described = []
@@ -174,7 +174,7 @@ class Answer(NamedTuple):
 def ranked_answers(similarity: np.ndarray, split: Split, direction: Direction, query: int) -> list[Answer]:
     """List all candidates, best first; among ties the right ones come last, as recalls count them."""
     scores = np.asarray(similarity[query] if direction == "i2t" else similarity[:, query])
-    is_right = np.isin(np.arange(len(scores)), split.answers_of(direction, query))
+    is_right = np.isin(np.arange(len(scores)), split.find_answers(direction, query))
     order = np.lexsort((is_right, -scores))
     ranked = zip(order.tolist(), scores[order].tolist(), is_right[order].tolist(), strict=True)
     return [Answer(rank, *candidate) for rank, candidate in enumerate(ranked, start=1)]

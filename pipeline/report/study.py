@@ -26,7 +26,7 @@ def read_cell(cell: Cell) -> Row:
     """Read the metrics of a cell, with those of attention, and the speed of its training."""
     training, evaluation = cell.chain["second_round"], cell.chain["evaluation"].manifest()
     manifest, attention = training.manifest(), evaluation.get("attention")
-    experiment, override = split_member(cell.asked)
+    experiment, override = split_member(cell.reference)
     return {
         "model": cell.model,
         "arm": cell.arm,

@@ -19,7 +19,7 @@ from aoq.pipeline.files import digest, file_sha256, known_sha256
 Depths = Mapping[str, int]
 """Lengths of lists by option: `h_captions` of each image's list, `h_images` of each caption's."""
 MARKS = r"""[A-Za-z0-9_.=,\-\s"'{}\[\]@:]+"""
-"""Characters of an override that a folder's name keeps or can do without."""
+"""Characters of an override that a folder's name keeps, or drops without loss."""
 LONGEST_NAME = 200
 """Characters in a folder's name; file systems allow 255 bytes."""
 
@@ -33,7 +33,7 @@ class Chain:
     artefact if the teacher has the same schedule.
     """
 
-    asked: str
+    reference: str
     """The experiment by name, with an override after `@` if it has one; empty for a table between two refreshes."""
     experiment: Experiment
     data_root: Path
@@ -42,8 +42,7 @@ class Chain:
     teacher: Chain | None = None
     """Chain with the table that the student trains on, unless it is the experiment's own."""
     members: tuple[Member, ...] = ()
-    """Experiments that an ensemble, or a table that is not mined, is made of. `experiment` is then that of one member
-    under another name."""
+    """Experiments in an ensemble or a table that is not mined; `experiment` is one member's under another name."""
     table: Rerank | Fusion | Refresh | None = None
     """Recipe of the table from the members, instead of [mining]."""
     distilled: MutableMapping[str, tuple[Member, ...]] = field(default_factory=dict)
@@ -90,7 +89,7 @@ class Chain:
         return (self, *(self.teacher.lineage if self.teacher else ()))
 
     def owner(self, stage: str) -> Chain:
-        """Return the chain that has the stage: this one or, for what the table comes from, a teacher's."""
+        """Return the chain that has the stage: this one or, for the table and its origins, a teacher's."""
         if owner := next((chain for chain in self.lineage if stage in chain.stages), None):
             return owner
         known, kind = self._reached, "ensemble" if self.is_ensemble else "experiment"
@@ -112,10 +111,10 @@ class Chain:
 
     def _uses(self, artifact: Artifact) -> Iterator[tuple[str, str]]:
         members = [member for chain in self.lineage for member in (*chain.members, *sum(chain.distilled.values(), ()))]
-        yield from ((member.asked, member.stage) for member in members if member.artifact.key == artifact.key)
-        others = [*((member.asked, member.chain) for member in members), *((each.asked, each) for each in self.lineage)]
-        for asked, chain in [("", self), *others]:
-            yield from ((asked, stage) for stage in chain._reached if chain[stage].key == artifact.key)
+        yield from ((member.reference, member.stage) for member in members if member.artifact.key == artifact.key)
+        others = [*((one.reference, one.chain) for one in members), *((each.reference, each) for each in self.lineage)]
+        for reference, chain in [("", self), *others]:
+            yield from ((reference, stage) for stage in chain._reached if chain[stage].key == artifact.key)
 
     @property
     def is_ensemble(self) -> bool:
@@ -144,11 +143,11 @@ class Chain:
 class Member:
     """An experiment that another one, a study or a report includes."""
 
-    asked: str
+    reference: str
     """The experiment by name, with an optional override after `@`: "f30k_vsrn@seed=1"."""
     chain: Chain
     stage: str
-    """The stage that is needed of it."""
+    """The stage that is needed."""
 
     @property
     def artifact(self) -> Artifact:
@@ -157,7 +156,7 @@ class Member:
     @property
     def run(self) -> str:
         """Name of its folder below `runs/`."""
-        return run_name(*split_member(self.asked))
+        return run_name(*split_member(self.reference))
 
 
 @dataclass(frozen=True)
@@ -181,10 +180,10 @@ def table_depths(chain: Chain) -> Depths:
     return {"h_captions": recipe.h_captions, "h_images": recipe.h_images}
 
 
-def check_depths(asked: Lengths | Sampling, there: Depths, where: str, keeps: str, remedy: str = "") -> None:
+def check_depths(depths: Lengths | Sampling, there: Depths, where: str, keeps: str, remedy: str = "") -> None:
     """Refuse lists longer than those that are `there`, as kept by `keeps`."""
     for option, most in there.items():
-        if (depth := getattr(asked, option)) is not None and depth > most:
+        if (depth := getattr(depths, option)) is not None and depth > most:
             remedy = remedy or f"lower it, or raise {option} where it is made"
             raise ValueError(f"{where} {option} = {depth}, and {keeps} {most}; {remedy}.")
 
@@ -194,7 +193,7 @@ def table_owner(chain: Chain) -> Chain | None:
     return next((each for each in chain.lineage if "hard_negatives" in each.stages), None)
 
 
-def teacher_of(chain: Chain) -> Member | None:
+def find_teacher(chain: Chain) -> Member | None:
     """Return the training whose model scored the chain's table; None if no training did."""
     if (owner := table_owner(chain)) is None:
         return None
@@ -204,28 +203,28 @@ def teacher_of(chain: Chain) -> Member | None:
 
 
 def check_same_data(name: str, one: Chain, other: Chain, stage: str = "hard_negatives") -> None:
-    """Refuse a table, or embeddings, of other training data: the rows belong to one training split."""
-    if _training_data(one) != _training_data(owner := other.owner(stage)):
+    """Refuse a table, or embeddings, of other training data: rows belong to one training split."""
+    if _training_ingredients(one) != _training_ingredients(owner := other.owner(stage)):
         both = (each.experiment.dataset.model_dump(mode="json", exclude_unset=True) for each in (one, owner))
         theirs = ({key: value for key, value in data.items() if key in TRAINING_DATA} for data in both)
         overrides = "; ".join(override_text({"dataset": data}) for data in theirs)
         raise ValueError(
-            f"{name!r}: {one.experiment.name!r} and {other.experiment.name!r} are of different training data "
+            f"{name!r}: {one.experiment.name!r} and {other.experiment.name!r} have different training data "
             f'({overrides}); give both the same, in an override if need be: "NAME@dataset.train_images=2000".'
         )
 
 
-def _training_data(chain: Chain) -> list[Any]:
+def _training_ingredients(chain: Chain) -> list[Any]:
     world, dataset = chain.data_artifact, chain["dataset"].ingredients
     return [world and world.key, dataset["splits"]["train"], dataset.get("train_images"), dataset.get("noise")]
 
 
 def same_queries(one: Chain, other: Chain) -> bool:
     """Return whether both are evaluated on the same images and captions, in the same folds."""
-    return _queries(one) == _queries(other)
+    return _query_ingredients(one) == _query_ingredients(other)
 
 
-def _queries(chain: Chain) -> list[Any]:
+def _query_ingredients(chain: Chain) -> list[Any]:
     world, evaluation = chain.data_artifact, chain["evaluation"].ingredients
     splits = chain["dataset"].ingredients["splits"]
     return [world and world.key, splits["dev"], *(evaluation[key] for key in ("split", "folds", "content"))]

@@ -104,7 +104,7 @@ def make_dataset(chain: Chain, build: Build, engine: Engine) -> None:
     config, folder = chain.experiment.dataset, chain.folder
     names = sorted({config.train, config.dev})
     folder_sha256 = {file: sha256 for name in names for file, sha256 in take_in_split(chain, name).items()}
-    _check_files(folder, names)
+    _refuse_flaws(folder, names)
     train, dev = open_true_train_split(chain), open_checked(chain, config.dev)
     check_feature_size(chain, dev, train.features.shape[2])
     vocabulary, splits = _open_vocabulary(chain, train, dev), {"train": train, "dev": dev}
@@ -122,7 +122,7 @@ def make_dataset(chain: Chain, build: Build, engine: Engine) -> None:
         trained_on = digest([trained_on, config.train_images])
     if config.noise is not None and config.noise.moves_pairs:
         true, noise, file = train.image_of, config.noise, config.noise.file
-        pairing = draw_noise(true, noise) if file is None else read_noise(_planned(chain, file, "noise"), true)
+        pairing = draw_noise(true, noise) if file is None else read_noise(_planned_file(chain, file, "noise"), true)
         np.save(build.directory / NOISE, pairing)
         trained_on = digest([trained_on, known_sha256(build.directory / NOISE)])
         build.notes["wrong_pairs"] = int((pairing != true).sum())
@@ -135,7 +135,7 @@ def make_dataset(chain: Chain, build: Build, engine: Engine) -> None:
     }
 
 
-def _check_files(folder: Path, splits: Sequence[str]) -> None:
+def _refuse_flaws(folder: Path, splits: Sequence[str]) -> None:
     """Refuse splits with an error, and log a line for each kind of warning."""
     changed = [[Flaw(*each)] for each in changed_files(folder, splits)]
     kinds = [*changed, *examine_folder(folder, splits).kinds]
@@ -164,7 +164,7 @@ def _open_vocabulary(chain: Chain, train: Split, dev: Split) -> Vocabulary | Pie
         check_pretrained(chain)
         return Pieces.open(config.tokeniser)
     if config.vocabulary is not None:
-        return Vocabulary.load(_planned(chain, config.vocabulary, "vocabulary"))
+        return Vocabulary.load(_planned_file(chain, config.vocabulary, "vocabulary"))
     try:
         return Vocabulary.build([*train.captions, *dev.captions], min_count=config.min_count)
     except ValueError as error:
@@ -181,5 +181,5 @@ def check_pretrained(chain: Chain) -> None:
             raise ValueError(f"{name} was changed after the run was planned; run again.")
 
 
-def _planned(chain: Chain, file: str, ingredient: str) -> Path:
+def _planned_file(chain: Chain, file: str, ingredient: str) -> Path:
     return planned_file(chain.data_root, file, chain["dataset"].ingredients[ingredient]["sha256"])

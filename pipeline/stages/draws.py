@@ -1,4 +1,4 @@
-"""What draws a student's batches from its table, and sentences about how hard its draws are."""
+"""Draw a student's batches from its table, open its teachers, and describe how hard the draws are."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from aoq.pipeline.stages.splits import fingerprint, open_pairs
 from aoq.pipeline.tables.pairs import rows_by_id
 from aoq.pipeline.tables.screens.view import Judged, View, read_view
 from aoq.pipeline.tables.table import NegativeTable, read_table
-from aoq.pipeline.training.batches import read_pairs, score_all, score_batch
+from aoq.pipeline.training.batches import read_items, score_all, score_batch
 from aoq.pipeline.training.checkpoint import load_model
 from aoq.pipeline.training.drawable import DrawnRanks, drawable, drawn_ranks
 from aoq.pipeline.training.loop import Run
@@ -48,7 +48,7 @@ def open_student_table(chain: Chain) -> TableAndView:
 
 
 def table_draws(chain: Chain, split: Split, training: Training) -> dict[str, Any]:
-    """Make what draws from the table, as a trainer names it: offline negatives, mined batches, the teacher as guide."""
+    """Return a trainer's arguments that draw from the table: offline negatives, mined batches, the teacher as guide."""
     (table, view), sampling = open_student_table(chain), chain.experiment.sampling
     draws: dict[str, Any] = {}
     if sampling.batches is not None:
@@ -64,7 +64,7 @@ def table_draws(chain: Chain, split: Split, training: Training) -> dict[str, Any
 
 
 def make_teachers(chain: Chain, stage: str, training: Training, split: Split, run: Run) -> dict[str, Any]:
-    """Open the teachers of a training's batches, as a trainer names them: embeddings, and models that attend."""
+    """Return a trainer's arguments with the teachers of its batches: embeddings, and models that attend."""
     distillation, folder = training.distillation, run.work / UNITS
     if distillation is None or not distillation.scores_batch:
         return {}
@@ -82,14 +82,14 @@ def make_teachers(chain: Chain, stage: str, training: Training, split: Split, ru
         for name, (path, _) in files.parts.items():
             planned_file(chain.data_root, path, planned[name][0])
         try:
-            stores.append(_open_store(files, chain.data_root, split, folder / f"teacher{number}"))
+            stores.append(_open_teacher_files(files, chain.data_root, split, folder / f"teacher{number}"))
         except ValueError as error:
             raise ValueError(f"[{stage}.distillation] teacher {number + 1} of files: {error}") from None
     rng = np.random.default_rng(0)
     probed = rng.integers(0, (split.image_count, split.caption_count), (PROBED, 2))
     tried = [score_all(store, probed) for store in stores]
     for model, pairs in models:
-        images, captions = read_pairs(pairs, probed)
+        images, captions = read_items(pairs, probed)
         tried.append(score_batch(model, images.to(run.device), captions.to(run.device)))
     for number, scores in enumerate(tried):
         if float(scores.max() - scores.min()) < CONSTANT:
@@ -101,8 +101,8 @@ def make_teachers(chain: Chain, stage: str, training: Training, split: Split, ru
     return {"teachers": stores, "models_that_teach": models}
 
 
-def _open_store(files: TeacherVectors, root: Path, split: Split, copies: Path) -> EmbeddingStore:
-    """Open files' vectors of the split's images, which may have ids, and captions."""
+def _open_teacher_files(files: TeacherVectors, root: Path, split: Split, copies: Path) -> EmbeddingStore:
+    """Open vectors of the split's images, which may have ids, and captions from files."""
     images, captions = (
         open_vectors(str(root / file), copies.with_name(f"{copies.name}_{side}.npy"), normalise=True).rows
         for side, file in (("images", files.images), ("captions", files.captions))
@@ -119,7 +119,7 @@ def _open_store(files: TeacherVectors, root: Path, split: Split, copies: Path) -
             raise ValueError(f"{getattr(files, side)} has {len(vectors)} vectors, and the split has {count} {side}.")
     if images.shape[1] != captions.shape[1]:
         both = f"images have {images.shape[1]} dimensions and captions {captions.shape[1]}"
-        raise ValueError(f"{both}; give one model's.")
+        raise ValueError(f"{both}; give vectors of one model.")
     return EmbeddingStore(images, captions)
 
 
@@ -135,7 +135,7 @@ def _make_sampler(chain: Chain, split: Split, table: NegativeTable, view: View |
     lists = {}
     for direction in DIRECTIONS:
         judged, listed = view[direction] if view else None, table[direction]
-        ranks, suspected = _ranks(chain, sizes, direction, listed.h, judged), screen.suspected if screen else "drop"
+        ranks, suspected = _range(chain, sizes, direction, listed.h, judged), screen.suspected if screen else "drop"
         drawn = lists[direction] = drawable(
             direction, listed, h=ranks.stop, after=ranks.start, judged=judged, suspected=suspected, gaps=gaps
         )
@@ -154,7 +154,7 @@ def _make_sampler(chain: Chain, split: Split, table: NegativeTable, view: View |
     )
 
 
-def _ranks(chain: Chain, sizes: tuple[int, int], direction: Direction, depth: int, judged: Judged | None) -> DrawnRanks:
+def _range(chain: Chain, sizes: tuple[int, int], direction: Direction, depth: int, judged: Judged | None) -> DrawnRanks:
     """Return the ranks that the student draws from lists of `depth`, after the screen."""
     screen, (images, captions) = chain.experiment.screen, sizes
     return drawn_ranks(
@@ -181,15 +181,15 @@ def _describe_draws(
         yield f"{sizes[0]:,} images are fewer than a batch of {batch}, which holds most of them"
     for direction in DIRECTIONS:
         if opened is None:
-            yield str(_ranks(chain, sizes, direction, depths[direction], None))
+            yield str(_range(chain, sizes, direction, depths[direction], None))
             continue
         lists, judged = opened[0][direction], opened[1][direction] if opened[1] else None
-        ranks = _ranks(chain, sizes, direction, lists.h, judged)
+        ranks = _range(chain, sizes, direction, lists.h, judged)
         yield f"{ranks}; {_state_doubts(lists, judged, ranks, chain.experiment.screen)}"
 
 
 def _state_doubts(lists: NegativeLists, judged: Judged | None, ranks: DrawnRanks, screen: ScreenSection | None) -> str:
-    """Say how many of the drawn negatives the screen doubts, or without a screen the teacher."""
+    """Say how many of the drawn negatives the screen doubts, or, without a screen, the teacher."""
     drawn = slice(ranks.start, ranks.stop)
     listed = lists.negative_ids[:, drawn] >= 0
     doubtful = lists.scores >= lists.positive_score[:, None] if judged is None else judged.flags != 0

@@ -28,7 +28,7 @@ def plan_evaluation(chain: Chain, **mean: Any) -> None:
     if data.demo is not None:
         ingredients["truth"] = 1
     if data.folder is not None:  # else it need not exist yet
-        if evaluation.split not in (data.train, data.dev):  # else the dataset's key knows the split
+        if evaluation.split not in (data.train, data.dev):  # else the dataset's key covers the split
             ingredients["content"] = split_fingerprint(chain.folder, evaluation.split)
             if chain.image_tower is not None:
                 ingredients["photographs"] = photographs_fingerprint(chain.folder, evaluation.split)
@@ -46,7 +46,7 @@ def _evaluated(chain: Chain) -> list[Chain]:
 
 
 def _annotations(chain: Chain) -> dict[str, Path]:
-    """Return the files that annotate the split; that of phrases if there is one model and it attends."""
+    """Return the files that annotate the split; phrases only for a single model that attends."""
     split, files = chain.experiment.evaluation.split, annotation_files(chain.folder, chain.experiment.evaluation.split)
     phrases = annotation_path(chain.folder, split) if not chain.members and chain.experiment.model.attends else None
     return files if phrases is None else {**files, "phrases": phrases}
@@ -69,7 +69,7 @@ def make_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
     build.clear()
     device, folds, parts = engine.torch_device(), chain.experiment.evaluation.folds, build.directory / "parts"
     parts.mkdir()
-    split = _open(chain, build, engine)
+    split = _open_annotated(chain, build, engine)
     truth = split.image_of, split.identity
     scores: list[np.ndarray] = []
     metrics: list[dict[str, float]] = []
@@ -94,7 +94,7 @@ def make_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
     shutil.rmtree(parts)
 
 
-def _open(chain: Chain, build: Build, engine: Engine) -> Split:
+def _open_annotated(chain: Chain, build: Build, engine: Engine) -> Split:
     """Open the evaluation split with its annotations; files that no dataset stage has hashed are hashed here."""
     name, planned = chain.experiment.evaluation.split, chain["evaluation"].ingredients
     if planned.get("content") is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,7 @@ def plan_mined_table(chain: Chain, mining: Mining) -> None:
 
 
 def plan_screen(chain: Chain, screen: ScreenSection) -> None:
-    """Plan the view of the table; the treatment of suspects is the student's."""
+    """Plan the view of the table; the treatment of suspects belongs to the student."""
     hashes = {option: chain.sha256(f"[screen] {option}", file) for option, file in screen.files.items()}
     reads = [chain["dataset"], *([chain["embeddings"]] if screen.needs_vectors else [])]
     chain.add("screen", screen.recipe | hashes, chain["hard_negatives"], reads=reads)
@@ -62,31 +61,31 @@ def make_embeddings(model: str, chain: Chain, build: Build, engine: Engine) -> N
 def make_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
     """Write the table, as its recipe says."""
     recipe = chain.table or chain.experiment.mining
-    ways: dict[Any, Callable[..., None]] = {Mining: _mine, Rerank: _rerank, Fusion: _fuse, Refresh: _refresh}
+    ways: dict[Any, Any] = {Mining: _make_mined, Rerank: _make_reranked, Fusion: _make_fused, Refresh: _make_refreshed}
     ways[type(recipe)](chain, recipe, build, engine)
 
 
-def _mine(chain: Chain, mining: Mining, build: Build, engine: Engine) -> None:
+def _make_mined(chain: Chain, mining: Mining, build: Build, engine: Engine) -> None:
     vectors, weights = chain["embeddings"].opened(), chain["embeddings"].manifest()["weights_sha256"]
     teacher = _teacher(chain, weights)
     if chain.experiment.teacher_encoder is not None:
         teacher["model"] = chain.experiment.teacher_encoder
     how = {"search": mining.search, "recall_floor": mining.recall_floor}
-    _search(chain, vectors, mining, build, engine, provenance=_provenance(chain, teacher), **how)
+    _search_vectors(chain, vectors, mining, build, engine, provenance=_provenance(chain, teacher), **how)
 
 
-def _refresh(chain: Chain, options: Refresh, build: Build, engine: Engine) -> None:
+def _make_refreshed(chain: Chain, options: Refresh, build: Build, engine: Engine) -> None:
     """Search the student's own vectors, which are not kept."""
     from aoq.pipeline.stages.encoding import embed_train_split
 
     (student,), vectors = (member.chain for member in chain.members), build.directory / "vectors"
     vectors.mkdir(exist_ok=True)
     teacher = _teacher(student, embed_train_split(student, "second_round", vectors, engine))
-    _search(chain, vectors, options, build, engine, provenance=_provenance(chain, teacher), search="auto")
+    _search_vectors(chain, vectors, options, build, engine, provenance=_provenance(chain, teacher), search="auto")
     shutil.rmtree(vectors)
 
 
-def _search(chain: Chain, vectors: Path, depths: Lengths, build: Build, engine: Engine, **how: Any) -> None:
+def _search_vectors(chain: Chain, vectors: Path, depths: Lengths, build: Build, engine: Engine, **how: Any) -> None:
     from aoq.pipeline.embedding import EmbeddingStore
     from aoq.pipeline.mining.mine import mine
     from aoq.pipeline.on_ray import choose_runner, ship_problem
@@ -117,7 +116,7 @@ def shortened(split: Split, depths: Lengths) -> dict[Direction, int]:
     return fitting
 
 
-def _rerank(chain: Chain, options: Rerank, build: Build, engine: Engine) -> None:
+def _make_reranked(chain: Chain, options: Rerank, build: Build, engine: Engine) -> None:
     """Order the shortlist by the scores of a teacher, which may compare fragments."""
     from aoq.pipeline.mining.rerank import Rescoring, Shortlist, rerank
     from aoq.pipeline.training.checkpoint import load_model
@@ -144,7 +143,7 @@ def _rerank(chain: Chain, options: Rerank, build: Build, engine: Engine) -> None
         )
 
 
-def _fuse(chain: Chain, options: Fusion, build: Build, engine: Engine) -> None:
+def _make_fused(chain: Chain, options: Fusion, build: Build, engine: Engine) -> None:
     from aoq.pipeline.tables.fusion import fuse_tables
 
     build.clear()
@@ -153,7 +152,7 @@ def _fuse(chain: Chain, options: Fusion, build: Build, engine: Engine) -> None:
     members = []
     for member, folder in zip(chain.members, folders, strict=True):
         manifest = read_manifest(folder, dataset=fingerprint(chain))
-        named = {"experiment": member.asked}  # a table's manifest names the experiment that mined it first
+        named = {"experiment": member.reference}  # a table's manifest names the experiment that mined it first
         members.append({**named, "teacher": manifest["teacher"] | named, "tables": table_hashes(manifest)})
     how = {"method": options.method, "weights": options.weights and list(options.weights), "members": members}
     fuse_tables(

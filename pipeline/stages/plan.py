@@ -36,18 +36,18 @@ MAKERS: dict[str, Callable[[Chain, Build, Engine], None]] = {
     "evaluation": evaluation.make_evaluation,
     "student_embeddings": partial(hard_negatives.make_embeddings, "second_round"),
 }
-"""What makes each stage of an experiment."""
+"""The function that makes each stage of an experiment."""
 
 
 def plan(name: str, *, data_root: Path, artifact_root: Path, override: str = "") -> Chain:
     """Plan the chain of the experiment `name`; only its data must exist."""
-    asked = f"{name}@{override}" if override else name
-    return _Planner(data_root, artifact_root, (asked,)).chain(load_experiment(name, override))
+    reference = f"{name}@{override}" if override else name
+    return _Planner(data_root, artifact_root, (reference,)).chain(load_experiment(name, override))
 
 
 def plan_parts(chain: Chain) -> dict[str, tuple[str, Artifact]]:
     """Plan the students of the table alone and of the teachers' scores alone, if `chain` has both, with overrides."""
-    experiment, (name, override) = chain.experiment, split_member(chain.asked)
+    experiment, (name, override) = chain.experiment, split_member(chain.reference)
     if chain.is_ensemble or not chain.trains_on_table or experiment.student.distillation is None:
         return {}
     loss = control_version(experiment.student.loss).model_dump(mode="json", exclude_unset=True)
@@ -65,7 +65,7 @@ def plan_parts(chain: Chain) -> dict[str, tuple[str, Artifact]]:
 class _Planner:
     data_root: Path
     artifact_root: Path
-    asked: tuple[str, ...]
+    references: tuple[str, ...]
     """The experiment to plan, last, and those that led to it."""
 
     def chain(self, experiment: Experiment | Combination) -> Chain:
@@ -79,20 +79,20 @@ class _Planner:
 
     def member(self, role: str, name: str, stage: str) -> Member:
         """Plan another experiment, with an optional override; refuse teachers in a circle."""
-        asked = (*self.asked, name)
-        if name in self.asked:
-            raise ValueError(f"teachers in a circle: {' -> '.join(asked)}")
+        references = (*self.references, name)
+        if name in self.references:
+            raise ValueError(f"teachers in a circle: {' -> '.join(references)}")
         experiment = load_experiment(*split_member(name))
         if isinstance(experiment, Ensemble):
             raise ValueError(f"{role} {name!r} is an ensemble, which mines no table and trains nothing; name a member.")
         try:
-            return Member(name, replace(self, asked=asked).chain(experiment), stage)
+            return Member(name, replace(self, references=references).chain(experiment), stage)
         except FileNotFoundError as error:
             raise FileNotFoundError(f"{role} {name!r}: {error}") from None
 
     def trained(self, experiment: Experiment) -> Chain:
         """Plan the data, the trainings, and the evaluation of the student."""
-        chain = Chain(self.asked[-1], experiment, self.data_root, self.artifact_root, {}, self.teacher(experiment))
+        chain = Chain(self.references[-1], experiment, self.data_root, self.artifact_root, {}, self.teacher(experiment))
         data.plan_data(chain)
         if experiment.mining is not None and chain.teacher is None:
             if experiment.teacher_encoder is None:
@@ -125,8 +125,8 @@ class _Planner:
         if not members and not distillation.files:
             members = [Member("", chain, "embeddings")]
         for member in members:
-            if not any(member.stage in each.stages for each in member.chain.lineage[: 1 if member.asked else None]):
-                subject = f"teacher {member.asked!r}" if member.asked else "without `teachers`: the table"
+            if not any(member.stage in each.stages for each in member.chain.lineage[: 1 if member.reference else None]):
+                subject = f"teacher {member.reference!r}" if member.reference else "without `teachers`: the table"
                 scores = f"{subject} has neither embeddings nor a model, so it scores no batch"
                 remedy = 'name an experiment that trains a model, or choose kind = "lists".'
                 raise ValueError(f"[{stage}.distillation] {scores}; {remedy}")
@@ -142,17 +142,17 @@ class _Planner:
         return self.member("teacher", experiment.teacher, "hard_negatives").chain
 
     def refreshed(self, experiment: Experiment, refresh: Refresh) -> Chain:
-        """Plan the table that the student of one refresh less searches or, if it compares fragments, reorders."""
-        name, override = split_member(self.asked[-1])
+        """Plan the table that the student with one refresh fewer searches or, if it compares fragments, reorders."""
+        name, override = split_member(self.references[-1])
         change = merged(parse_override(override), {"refresh": {"rounds": refresh.rounds - 1}})
         before, title = f"{name}@{override_text(change)}", f"{experiment.name} refresh {refresh.rounds}"
         if not experiment.model.makes_embeddings:
             depths = {"h_captions": refresh.h_captions, "h_images": refresh.h_images}
             rerank = Rerank(shortlist=str(experiment.teacher), teacher=before, **depths)
-            return replace(self.reranked(title, rerank, "[refresh]"), asked="")
+            return replace(self.reranked(title, rerank, "[refresh]"), reference="")
         student = self.member("student", before, "second_round")
         recipe = refresh.model_dump(mode="json", exclude={"rounds"}, exclude_none=True)
-        return replace(self.combined(title, {"refresh": recipe}, student.chain, [student], refresh), asked="")
+        return replace(self.combined(title, {"refresh": recipe}, student.chain, [student], refresh), reference="")
 
     def reranked(self, name: str, rerank: Rerank, section: str = "[rerank]") -> Chain:
         """Plan the shortlist's candidates in the order of the teacher's scores, as `section` configures them."""
@@ -176,8 +176,8 @@ class _Planner:
         seen: dict[str, str] = {}
         for member in members:
             check_same_data(name, first, member.chain)
-            if (other := seen.setdefault(member.artifact.key, member.asked)) != member.asked:
-                both = f"{other!r} and {member.asked!r}"
+            if (other := seen.setdefault(member.artifact.key, member.reference)) != member.reference:
+                both = f"{other!r} and {member.reference!r}"
                 raise ValueError(f"fusion {name!r}: {both} have the same table; give it a larger weight instead.")
         depths = [table_depths(member.chain) for member in members]
         together = {option: sum(each[option] for each in depths) for option in depths[0]}
@@ -189,29 +189,29 @@ class _Planner:
         self, name: str, recipe: dict[str, Any], source: Chain, members: list[Member], table: Rerank | Fusion | Refresh
     ) -> Chain:
         """Plan a table that is made of others, on the data of `source`."""
-        chain = self.on_data_of(source, members, table, name=name)
+        chain = self.derive_chain(source, members, table, name=name)
         chain.add("hard_negatives", recipe, *(each.artifact for each in members), reads=[source["dataset"]])
         return chain
 
     def ensemble(self, config: Ensemble) -> Chain:
-        """Plan the evaluation of several experiments together; they must be of the same data."""
+        """Plan the evaluation of several experiments together, on the same data."""
         members = [self.member("member", member, "second_round") for member in config.ensemble.members]
         first, *others = (member.chain for member in members)
         for other in others:
             if (mine := _data(first)) != (theirs := _data(other)):
-                both = f"{first.experiment.name!r} and {other.experiment.name!r} are of different data"
-                raise ValueError(f"ensemble {config.name!r}: {both} ({mine} and {theirs}); give members of the same.")
-        chain = self.on_data_of(first, members, name=config.name, evaluation=config.evaluation)
+                both = f"{first.experiment.name!r} and {other.experiment.name!r} have different data"
+                raise ValueError(f"ensemble {config.name!r}: {both} ({mine} and {theirs}); give members with the same.")
+        chain = self.derive_chain(first, members, name=config.name, evaluation=config.evaluation)
         evaluation.plan_evaluation(chain, **config.ensemble.model_dump(mode="json", include={"weights"}))
         return chain
 
-    def on_data_of(
+    def derive_chain(
         self, source: Chain, members: Sequence[Member], table: Rerank | Fusion | Refresh | None = None, **changes: Any
     ) -> Chain:
         """Return a chain of the members with the experiment of `source`, changed, and the stages of its data."""
         experiment = source.experiment.model_copy(update=changes)
         stages = {stage: source.stages[stage] for stage in ("world", "prepared", "dataset") if stage in source.stages}
-        about = self.asked[-1], experiment, self.data_root, self.artifact_root, stages
+        about = self.references[-1], experiment, self.data_root, self.artifact_root, stages
         return Chain(*about, members=tuple(members), table=table)
 
 

@@ -30,7 +30,7 @@ from aoq.pipeline.on_ray import check_nodes, connected, node_name, required_reso
 from aoq.pipeline.training.processes import Processes
 
 Work = Callable[[Processes, Engine], Any]
-"""What each process does; several are started with a function that can be pickled."""
+"""The work of each process; to start several it must be picklable."""
 TIMEOUT = timedelta(minutes=15)
 """Longest wait for another process: the leader's own work, such as writing a checkpoint, takes less."""
 PLACING, LINGER, OTHERS_FAIL = 300.0, 60.0, 2.0
@@ -73,8 +73,8 @@ def follow(engine: Engine, artifact: Artifact, part: Work) -> None:
     store, is_trained = _store(), False
     while not artifact.exists():
         if store.check([f"{artifact.key} failed"]):
-            made = f"{artifact.stage}/{artifact.key}"
-            raise ChildProcessError(f"the first process of this run did not make {made}; its log says why.")
+            name = f"{artifact.stage}/{artifact.key}"
+            raise ChildProcessError(f"the first process of this run did not make {name}; its log says why.")
         if not is_trained and store.check([f"{artifact.key} begins"]):
             with joined(engine, artifact.key) as processes:
                 part(processes, engine)

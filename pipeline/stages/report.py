@@ -36,36 +36,36 @@ def plan_report(runs: str, *, data_root: Path, artifact_root: Path) -> PlannedRe
     if not names:
         raise ValueError('a report is about runs; name some: "demo; demo@seed=1"')
     if len(set(names)) < len(names):
-        raise ValueError(f"a run stands twice among {list(names)}; name each once.")
+        raise ValueError(f"a run is listed twice in {list(names)}; name each once.")
     roots = {"data_root": data_root, "artifact_root": artifact_root}
-    members = [_planned(name, **roots) for name in names]
+    members = [_plan_run(name, **roots) for name in names]
     for member in tuple(members):
-        control = control_of(member, **roots)
+        control = find_control(member, **roots)
         if control is not None and control.artifact.key not in {member.artifact.key for member in members}:
             members.append(control)
     ingredients, evaluations = {"runs": [member.run for member in members]}, [member.artifact for member in members]
     return PlannedReport(tuple(members), Artifact(artifact_root, "report", 1, ingredients, tuple(evaluations)))
 
 
-def _planned(asked: str, **roots: Path) -> Member:
-    name, override = split_member(asked)
+def _plan_run(reference: str, **roots: Path) -> Member:
+    name, override = split_member(reference)
     chain = plan(name, override=override, **roots)
     if "evaluation" not in chain.stages:
-        raise ValueError(f"{asked!r} makes a table and trains nothing, so it has no results; name a student.")
-    return Member(asked, chain, "evaluation")
+        raise ValueError(f"{reference!r} makes a table and trains nothing, so it has no results; name a student.")
+    return Member(reference, chain, "evaluation")
 
 
-def control_of(member: Member, *, data_root: Path, artifact_root: Path) -> Member | None:
+def find_control(member: Member, *, data_root: Path, artifact_root: Path) -> Member | None:
     """Return the run whose training is the member's control; None if it is its own, or if no override makes it."""
     experiment = member.chain.experiment
     if not member.chain.is_taught or experiment.co_teaching is not None:
         return None
-    name, override = split_member(member.asked)
+    name, override = split_member(member.reference)
     change: dict[str, Any] = {} if experiment.student.distillation is None else {"distillation": False}
     change["loss"] = control_training(experiment.student).loss.model_dump(mode="json", exclude_defaults=True)
     changed = merged(parse_override(override), {"second_round": change})
     try:
-        control = _planned(f"{name}@{override_text(changed)}", data_root=data_root, artifact_root=artifact_root)
+        control = _plan_run(f"{name}@{override_text(changed)}", data_root=data_root, artifact_root=artifact_root)
     except ValueError:  # the experiment has options that need offline negatives
         return None
     return control if trains_as_control(control.chain, member.chain) else None
@@ -84,5 +84,5 @@ def render_report(
     """Render the page from complete results; runs not evaluated yet have gaps, and the command of `evaluating`."""
     from aoq.pipeline.report.page import render
 
-    named = [(member.asked, member.chain) for member in planned.members]
-    return render(named, evaluating, {asked: plan_parts(chain) for asked, chain in named})
+    named = [(member.reference, member.chain) for member in planned.members]
+    return render(named, evaluating, {name: plan_parts(chain) for name, chain in named})

@@ -42,7 +42,7 @@ HASHED_WHOLE = 1 << 30
 def open_checked(chain: Chain, name: str, verify: Verify = "sampled") -> Split:
     """Open a split of the chain's folder; refuse files that differ from those that the dataset stage read."""
     if chain.data_artifact is None:
-        _check_files(chain, name, verify)
+        _check_unchanged(chain, name, verify)
     else:
         chain.data_artifact.opened()
     return open_split(chain.folder, name)
@@ -75,7 +75,7 @@ def evaluated_ranks(chain: Chain) -> Ranks:
 
 
 def fingerprint(chain: Chain) -> str:
-    """Return the fingerprint of the training split, which tables are made of."""
+    """Return the fingerprint of the training split, as tables record it."""
     return str(chain["dataset"].manifest()["fingerprint"]["train"])
 
 
@@ -125,7 +125,7 @@ def model_options(chain: Chain) -> dict[str, Any]:
 
 
 def _open_pixels(chain: Chain, split: Split) -> Pixels | None:
-    """Open the photographs that the model reads, if it does; refuse others than those that keys depend on."""
+    """Open the photographs that the model reads, if any; refuse photographs that differ from those in the keys."""
     if chain.image_tower is None:
         return None
     import torch
@@ -154,11 +154,11 @@ def _check_regions(name: str, pairs: PairData) -> None:
         raise ValueError(f"{model.__name__} {masks}; set [dataset] max_regions to what every image has.")
 
 
-def _check_files(chain: Chain, name: str, verify: Verify) -> None:
+def _check_unchanged(chain: Chain, name: str, verify: Verify) -> None:
     data, dataset, files = chain.experiment.dataset, chain["dataset"], present_files(chain.folder, name)
     planned, recorded = dataset.ingredients["splits"], dataset.manifest()["folder_sha256"] if dataset.exists() else {}
     meant = f"if the change is meant, delete {dataset.path} and what was made from it, and run again."
-    remedy = f"is not the file that was read when the dataset was made; put that one back, or, {meant}"
+    remedy = f"is not the file that was read when the dataset was made; restore that one, or, {meant}"
     if not any(path.name in recorded for path in files.values()):
         for file, flaw in changed_files(chain.folder, [name]):
             raise ValueError(f"{chain.folder / file} {flaw}.")

@@ -39,7 +39,7 @@ class PlannedStudy:
     """All cells, seed by seed, so that an unfinished study has every arm before it repeats one."""
 
     study: Study
-    asked: str
+    reference: str
     """The study's name or file, as given."""
     cells: tuple[Cell, ...]
     artifact: Artifact
@@ -49,7 +49,7 @@ def plan_study(name: str, *, data_root: Path, artifact_root: Path) -> PlannedStu
     """Plan every cell's chain; only the data must exist."""
     study = load_study(name)
     cells = tuple(_cells(study, data_root, artifact_root))
-    _check(study, cells)
+    _check_arms(study, cells)
     named = [[cell.model, cell.arm, study.says(cell.arm), cell.seed] for cell in cells]
     ingredients = study.model_dump(include={"title", "baseline", "columns"}) | {"cells": named}
     evaluations = tuple(cell.artifact for cell in cells)
@@ -104,8 +104,8 @@ def _with_numbers(change: Change, base: Experiment) -> Change:
     return {**change, "second_round": {**change["second_round"], "loss": {**suited, **loss}}}
 
 
-def _check(study: Study, cells: tuple[Cell, ...]) -> None:
-    """Refuse arms with other queries, as they are compared query by query; name those that are one training."""
+def _check_arms(study: Study, cells: tuple[Cell, ...]) -> None:
+    """Refuse arms with other queries, as they are compared query by query; warn of those that are the same training."""
     first: dict[str, Cell] = {}
     trained: dict[tuple[str, int, str], str] = {}
     for cell in cells:
@@ -157,6 +157,5 @@ def _intervals(ranks: Sequence[tuple[Cell, Ranks]], baseline: str) -> dict[str, 
 
 def _write(path: Path, tables: Sequence[pa.Table]) -> None:
     """Write the tables below each other, with the columns of all of them."""
-    pq.write_table(
-        pa.concat_tables(tables, promote_options="permissive"), path, compression="zstd", write_page_checksum=True
-    )
+    table = pa.concat_tables(tables, promote_options="permissive")
+    pq.write_table(table, path, compression="zstd", write_page_checksum=True)

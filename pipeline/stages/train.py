@@ -1,4 +1,4 @@
-"""Train the model of a stage, or import its weights; the only place where a training is put together."""
+"""Train the model of a stage, or import its weights; the only place where a training is assembled."""
 
 from __future__ import annotations
 
@@ -48,8 +48,7 @@ EASY = 0.2
 def train(chain: Chain, stage: str, build: Build, engine: Engine, processes: Processes | None = None) -> dict[str, Any]:
     """Train the stage's model, or both co-taught networks, and return the manifest's notes.
 
-    Without `processes`, train in this one, join those of torchrun, or start those that the engine asks for; processes
-    other than the leader follow it.
+    Without `processes`, train in this one, join torchrun's, or start the engine's; all but the leader follow it.
     """
     if processes is None and torchrun_rank() is None and engine.processes > 1:
         (notes, inputs), nodes = run_ranks(engine, build.directory, partial(train_rank, chain, stage, build.directory))
@@ -101,7 +100,7 @@ def _check_batches(experiment: Experiment, captions: int) -> None:
 
 
 def _make_trainer(chain: Chain, stage: str, section: Training | CoTeaching, **common: Any) -> Loop:
-    """Put together models, draws and teachers; a fine-tuned student has the weights of its start."""
+    """Assemble models, draws and teachers; a fine-tuned student starts from saved weights."""
     if isinstance(section, CoTeaching):
         models = [_fresh_model(**common["description"]) for _ in NETWORK_FILES]
         return CoTrainer(models=models, section=section, **common)
@@ -138,8 +137,8 @@ def report_outcome(chain: Chain, training: Training, notes: Mapping[str, Any], d
     chance, reached = chance_level(dev.image_of, dev.identity), notes["metrics"]["rsum"]
     if at_chance := chance.explains(reached):
         remedy = "" if training.start_up or not training.loss.takes_pace else ' with start_up = "auto", or'
-        nothing = f"dev rsum {reached:.1f} is near chance ({chance.rsum:.1f}): nothing learnt holds for dev"
-        check = f"`aoq data check {chain.folder}` finds missing lines, not exchanged ones"
+        nothing = f"dev rsum {reached:.1f} is near chance ({chance.rsum:.1f}): nothing that was learnt holds on dev"
+        check = f"`aoq data check {chain.folder}` finds missing lines, not swapped ones"
         lines = f"Check that each line of captions belongs to its image ({check})"
         logger.warning("%s. %s; if so, train%s longer.", nothing, lines, remedy)
     if harder := notes.get("offline_harder_by_epoch"):

@@ -27,7 +27,7 @@ def plan_training(chain: Chain, use: str) -> None:
         options = section.model_dump(mode="json", exclude=_unused(section))
         chain.add("second_round", {**ingredients, "co_teaching": options}, data)
         return
-    ingredients["training"] = _options(chain, use, section)
+    ingredients["training"] = _training_options(chain, use, section)
     teachers = [member.artifact for member in chain.distilled.get(use, ())]
     if use != "second_round" or not experiment.uses_table:
         chain.add("first_round", ingredients, data, *teachers, version=1 if section.constraints is None else 2, use=use)
@@ -44,17 +44,17 @@ def plan_training(chain: Chain, use: str) -> None:
 
 
 def check_table(chain: Chain) -> None:
-    """Refuse a table that is of other data or too short, or that comes from no vectors where some are needed."""
+    """Refuse a table of other data, one that is too short, or one without vectors where some are needed."""
     experiment, owner = chain.experiment, chain.owner("hard_negatives")
     check_same_data(experiment.name, chain, owner)
     check_depths(experiment.sampling, table_depths(chain), "[sampling]", "the table keeps")
     if "embeddings" in owner.stages:
         return
-    from_none = f"the teacher's vectors, and the table of {experiment.teacher or experiment.name} comes from none"
+    from_none = f"the teacher's vectors, and the table of {experiment.teacher or experiment.name} has none"
     if experiment.sampling.guide_margin is not None:
-        raise ValueError(f"[sampling] guide_margin asks for {from_none}; leave it out.")
+        raise ValueError(f"[sampling] guide_margin needs {from_none}; leave it out.")
     if experiment.screen is not None and experiment.screen.needs_vectors:
-        raise ValueError(f"[screen] {', '.join(VECTOR_RULES)} ask for {from_none}; leave these rules out.")
+        raise ValueError(f"[screen] {', '.join(VECTOR_RULES)} need {from_none}; leave these rules out.")
 
 
 def _start(chain: Chain) -> list[Artifact]:
@@ -77,11 +77,11 @@ def _start(chain: Chain) -> list[Artifact]:
 
 
 def _weights(experiment: Experiment, use: str) -> str | None:
-    """Name the file of imported weights that replaces the training."""
+    """Return the file of imported weights that replaces the training."""
     return {"first_round": experiment.teacher_weights, "second_round": experiment.weights}.get(use)
 
 
-def _options(chain: Chain, use: str, training: Training) -> dict[str, Any]:
+def _training_options(chain: Chain, use: str, training: Training) -> dict[str, Any]:
     """Return the options that determine a training; files of teachers count by their hashes."""
     exclude: dict[str, Any] = {**dict.fromkeys(_unused(training), True), "distillation": {"teachers"}}
     options = training.model_dump(mode="json", exclude_none=True, exclude=exclude)

@@ -121,7 +121,7 @@ class TableRows:
             return Positives(self.image_of, np.arange(len(self.image_of) + 1))
         return self.table.own("i2t")
 
-    def answers_of(self, direction: Direction, query: int) -> Int32[np.ndarray, " right"]:
+    def find_answers(self, direction: Direction, query: int) -> Int32[np.ndarray, " right"]:
         """The positives of a query, rising."""
         return self.table.own(direction)[query]
 

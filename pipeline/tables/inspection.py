@@ -95,7 +95,7 @@ def inspect_anchor(
     is_shown = ids >= 0
     if only:
         is_shown &= flags == 0 if only == "left" else flags & bit(only) > 0
-    own = split.answers_of(direction, anchor)
+    own = split.find_answers(direction, anchor)
     own_words = [tokenise(split.captions[row]) for row in (own if is_image else [anchor])]
     negatives = []
     for place in np.flatnonzero(is_shown)[:top].tolist():

@@ -13,12 +13,11 @@ from torch import Tensor
 from aoq.pipeline.batches.lists import meeting_lists
 from aoq.pipeline.batches.order import COMMUNITY, MinedBatches
 from aoq.pipeline.data.batches import epoch_order, step_rng
-from aoq.pipeline.losses import Offline
 from aoq.pipeline.reading import host_array
 from aoq.pipeline.tables.pairs import Pairs
 from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, table_parts
-from aoq.pipeline.training.drawable import Drawable, drawable_of
-from aoq.pipeline.training.sampler import WHOLE_LISTS, Sampler
+from aoq.pipeline.training.drawable import Drawable, drawable_lists
+from aoq.pipeline.training.sampler import WHOLE_LISTS, Offline, Sampler
 
 _OFFLINE: dict[str | None, Offline] = {None: "quintuplet", "anchors": "triples", "omit": "anchors"}
 """Draws for each value of `companions`."""
@@ -36,10 +35,10 @@ class BatchSampler:
     With `companions="anchors"` B = batch_size // 3 and N = 3 B, all of them matched pairs for the same losses with
     companions as anchors: (i, t), (i_own, t_off), (i_off, t_own). An epoch then draws a third of the pairs. With
     `companions="omit"` N = 2 B: anchors and offline negatives alone, for losses without derived pairs. By default each
-    pair is an anchor once an epoch.
+    pair is an anchor once per epoch.
 
-    A `DataLoader(dataset, batch_sampler=sampler)` asks `dataset[row]` for each (image, caption) of a batch;
-    `DataLoader(dataset, sampler=sampler, batch_size=None)` asks `dataset[batch]` for the whole (N, 2) array.
+    A `DataLoader(dataset, batch_sampler=sampler)` reads `dataset[row]` for each (image, caption) of a batch;
+    `DataLoader(dataset, sampler=sampler, batch_size=None)` reads `dataset[batch]` for the whole (N, 2) array.
 
     A batch is a function of (seed, epoch, step) alone. Each new iteration is the next epoch, from 0, or the one that
     `set_epoch` names. With `world_size` processes a step draws `batch_size * world_size` pairs, the same in each
@@ -48,8 +47,7 @@ class BatchSampler:
 
     The pairs are the table's true ones, of which an image or a caption may have several, or those of `image_of`
     (captions,), the image row of each caption (-1: none); `is_positive` says which rows of a batch match. In one set a
-    pair is an anchor in both orders. A row that is drawn as a negative needs a positive itself, unless companions are
-    omitted.
+    pair is an anchor in both orders. Negatives need a positive themselves, unless companions are omitted.
 
     With `batches="mined"` the anchors of a batch are each other's hard negatives (`aoq.pipeline.batches.order`), in
     communities of about `community` pairs. Neighbours come from the ranks `batch_ranks` of captions, [start, stop) from
@@ -86,11 +84,11 @@ class BatchSampler:
     ) -> None:
         batch_size, seed, rank, world_size = map(index, (batch_size, seed, rank, world_size))
         if not offline and (batches is None or companions is not None):
-            raise ValueError('offline=False leaves mined batches alone; set batches="mined", and no companions.')
+            raise ValueError('offline=False draws only mined batches; set batches="mined", and no companions.')
         if companions not in _OFFLINE:
-            raise ValueError(f'companions is {companions!r}; it is "anchors", "omit" or None.')
+            raise ValueError(f'companions is {companions!r}; it must be "anchors", "omit" or None.')
         if batches not in (None, "mined"):
-            raise ValueError(f'batches is {batches!r}; it is "mined" or None.')
+            raise ValueError(f'batches is {batches!r}; it must be "mined" or None.')
         if batches is None and batch_ranks is not None:
             raise ValueError('batch_ranks belong to batches="mined"; give both, or neither.')
         least = 6 if companions == "anchors" else 2
@@ -102,17 +100,11 @@ class BatchSampler:
         positives = bare.positives if image_of is None else host_array(image_of, "image_of").astype(np.int64)
         if positives is None:
             raise ValueError("the table does not say which pairs are true; give image_of, each caption's image row.")
-        i2t = drawable_of(table, "i2t", h=h_captions, weights=i2t_weights)
-        t2i = drawable_of(table, "t2i", h=h_images, weights=t2i_weights)
+        i2t = drawable_lists(table, "i2t", h=h_captions, weights=i2t_weights)
+        t2i = drawable_lists(table, "t2i", h=h_images, weights=t2i_weights)
         self._offline: Offline = _OFFLINE[companions] if offline else "none"
         self._sampler = Sampler(
-            i2t,
-            t2i,
-            positives,
-            strategy=strategy,
-            resample=resample,
-            windows=windows,
-            one_set=bare.is_one_set,
+            i2t, t2i, positives, strategy=strategy, resample=resample, windows=windows, one_set=bare.is_one_set
         )
         self._has_companions = self._offline in ("quintuplet", "triples")
         if self._has_companions:
@@ -125,7 +117,7 @@ class BatchSampler:
             lists = meeting_lists(bare, self.pairs, view=view, ranks=batch_ranks)
             self._mined = MinedBatches(lists, batch_size, seed, community)
             self._kind["batches"] = f"mined, ranks {batch_ranks or 'all'}, community {community}"
-        self._order = -1, np.empty(0, np.int32)  # of the last epoch that a batch was asked of
+        self._order = -1, np.empty(0, np.int32)  # of the last epoch of which a batch was drawn
         full, rest = divmod(len(self.pairs), self._drawn)
         fewest = world_size * (3 if companions == "anchors" and world_size > 1 else 2)
         self._steps = full + (rest >= fewest and not drop_last)
@@ -196,9 +188,9 @@ class BatchSampler:
             self._epoch, self._step, self._has_begun = epoch, 0, False
 
     def state_dict(self, step: SupportsIndex | None = None) -> dict[str, Any]:
-        """Return the position to continue from: after the batches handed out, or after the first `step` of this epoch.
+        """Return the position to continue from: after all drawn batches, or after the first `step` of this epoch.
 
-        With workers a DataLoader asks for batches ahead of the training: then say after how many the training stopped.
+        With workers a DataLoader draws batches ahead of the training: then give the number that it has trained on.
         """
         done = self._step if step is None else index(step)
         epoch, done = (self._epoch + 1, 0) if done == self._steps else (self._epoch, done)

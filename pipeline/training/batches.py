@@ -19,11 +19,11 @@ from aoq.pipeline.config.losses import Loss
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.embedding import SCORED_IMAGES, EmbeddingStore
 from aoq.pipeline.engine import products_in
-from aoq.pipeline.losses import LOSSES, Offline
+from aoq.pipeline.losses import LOSSES
 from aoq.pipeline.search.problem import blocks
-from aoq.pipeline.training.sampler import Draw
+from aoq.pipeline.training.sampler import Draw, Offline
 
-_T = TypeVar("_T")
+Input = TypeVar("Input")
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Batch:
     teacher_scores: Float[Tensor, "teachers batch batch"] | None = None
     """Teachers' scores of all pairs of the anchors."""
     listed_scores: Float[Tensor, "2 batch candidates"] | None = None
-    """The table's scores of each image's, then each caption's own pair and the negatives in the last groups."""
+    """The table's scores of the own pair and the negatives in the last groups: of each image, then of each caption."""
 
     @property
     def size(self) -> int:
@@ -84,7 +84,7 @@ def read_batch(pairs: PairData, draw: Draw, part: slice = slice(None)) -> Batch:
     )
 
 
-def read_pairs(pairs: PairData, rows: Int[np.ndarray, "batch 2"]) -> tuple[Images, Captions]:
+def read_items(pairs: PairData, rows: Int[np.ndarray, "batch 2"]) -> tuple[Images, Captions]:
     return pairs.images(rows[:, 0]), pairs.captions(rows[:, 1])
 
 
@@ -102,11 +102,10 @@ def score_batch(model: MatchingModel, images: Images, captions: Captions) -> Flo
     return torch.cat([model.similarity(part, of_captions) for part in parts]).float()
 
 
-def read_ahead(make: Callable[[int], _T], steps: Iterable[int], workers: int) -> Generator[_T]:
+def read_ahead(make: Callable[[int], Input], steps: Iterable[int], workers: int) -> Generator[Input]:
     """Yield `make(step)` for each step, in order, computed by threads ahead of time; without `workers`, on demand.
 
-    At most `workers` + 1 results wait in memory; an error is raised when its step is due. Closing the generator waits
-    for the steps in progress.
+    At most `workers` + 1 results wait in memory; an error is raised at its step. Closing waits for steps in progress.
 
     >>> list(read_ahead(lambda step: step**2, range(4), workers=2))
     [0, 1, 4, 9]
@@ -116,7 +115,7 @@ def read_ahead(make: Callable[[int], _T], steps: Iterable[int], workers: int) ->
         return
     # Threads, since numpy releases the GIL while it copies. Processes of torch's DataLoader took as long or longer
     # (benchmarks/reading.py): their batches pass through shared memory, and a fork beside threads may hang.
-    pool, waiting = ThreadPoolExecutor(workers, "batches"), deque[Future[_T]]()
+    pool, waiting = ThreadPoolExecutor(workers, "batches"), deque[Future[Input]]()
     try:
         for step in steps:
             waiting.append(pool.submit(make, step))

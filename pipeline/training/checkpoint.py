@@ -63,7 +63,7 @@ def load_model(path: Path | str) -> MatchingModel:
         with torch.device("meta"):  # shapes cost no memory, whatever sizes the file claims
             expected = build_model(name, **options).state_dict()
         if names := sorted(expected.keys() ^ weights.keys()):
-            raise ValueError(f"{names[0]} is missing there, or has no place")
+            raise ValueError(f"{names[0]} is missing, or is not a weight of this model")
         for key, value in weights.items():
             if value.shape != expected[key].shape:
                 raise ValueError(f"{key} is {tuple(value.shape)}, not {tuple(expected[key].shape)}")
@@ -100,7 +100,7 @@ def unpack_state(packed: bytes) -> dict[str, Any]:
     size = sha256().digest_size
     content, checksum = packed[:-size], packed[-size:]
     if sha256(content).digest() != checksum:
-        raise ValueError("its checksum is another")
+        raise ValueError("its checksum differs")
     return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
 
@@ -129,7 +129,7 @@ class Checkpoints:
                     raise ValueError(f"{file} is missing or damaged, and {path} needs it.")
                 return content
             except ValueError as error:
-                logger.warning("%s Going on without it.", error)
+                logger.warning("%s Continuing without it.", error)
                 path.unlink()
         if paths:
             logger.warning("no checkpoint in %s is intact: the training starts over", self._folder)

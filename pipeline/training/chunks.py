@@ -4,7 +4,7 @@ In bfloat16, models encode under autocast, and compare so if they attend to frag
 Dot products of vectors are computed in float32: rounded to bfloat16, 18 % of anchors had another hardest negative.
 
 A chunked forward pass keeps only codes and scores; the backward pass computes each chunk again with its random numbers
-(GradCache, Gao et al. 2021, arXiv 2101.06983). Losses, and so all pairs' negatives, are of the whole batch.
+(GradCache, Gao et al. 2021, arXiv 2101.06983). Losses, and so all pairs' negatives, use the whole batch.
 """
 
 from __future__ import annotations
@@ -96,10 +96,10 @@ class BatchScores:
                 self._encode(self._in_precision(encode), items, rows)
                 for encode, items in ((model.encode_images, images), (model.encode_captions, captions))
             )
-        self._all_captions = self._processes.gather_code(_joined(self._captions[0]), size)
+        self._all_captions = self._processes.gather_code(_join_chunks(self._captions[0]), size)
 
     def matrix(self, is_sparse: Callable[[], bool]) -> Float[Tensor, "batch batch"]:
-        """Score every anchor's image and caption; for a sparse loss, again the few scores that have a gradient."""
+        """Score all pairs of the anchors; for a sparse loss, score those few that have a gradient again."""
         parts, captions = [bare(images) for images in self._images[0]], self._all_captions
         if self._is_whole and self._model.scores_alone and captions.vectors.device.type in SYNCHRONOUS:
             tensors = _tensors(*parts, captions)
@@ -150,7 +150,7 @@ class BatchScores:
         """Show the model the anchors and their scores."""
         if self._model.observes:
             with torch.no_grad():
-                images = self._processes.gather_code(_joined(self._images[0]), self._size)
+                images = self._processes.gather_code(_join_chunks(self._images[0]), self._size)
             self._model.observe(images, self._all_captions, matrix)
 
     def _in_precision(self, function: Callable[..., Any], *, attends: bool = True) -> Callable[..., Any]:
@@ -173,7 +173,7 @@ class BatchScores:
         return [[code[chunk] for chunk in group] for group in rows]
 
     def _run(self, function: Callable[..., Any], *inputs: Any) -> Any:
-        """Compute now, and in chunks again in the backward pass."""
+        """Compute now and, in chunks, again in the backward pass."""
         if not (self._replays and torch.is_grad_enabled()):
             return function(*inputs)
         # `checkpoint` keeps the random state of the device of the first tensor that it is passed.
@@ -193,7 +193,7 @@ def _as_float32(result: Tensor | Code | None) -> Tensor | Code | None:
     return replace(result, **{name: part.float() for name, part in parts.items() if part.dtype == torch.bfloat16})
 
 
-def _joined(chunks: Sequence[Code]) -> Code:
+def _join_chunks(chunks: Sequence[Code]) -> Code:
     return bare(chunks[0]) if len(chunks) == 1 else concatenate(chunks)
 
 
@@ -214,7 +214,7 @@ class _ScoreAgain(torch.autograd.Function):
         pairs = gradient.nonzero()
         if not len(pairs):  # an optimiser with momentum distinguishes a gradient of 0 from none
             pairs = pairs.new_zeros(1, 2)
-        images, captions = codes = [_leaves(code) for code in ctx.codes]
+        images, captions = codes = [_leaf_code(code) for code in ctx.codes]
         if captions.lengths is not None:  # sorted by length, short captions need little padding
             pairs = pairs[captions.lengths[pairs[:, 1]].argsort(stable=True)]
         for rows, columns in (some.unbind(1) for some in pairs.split(len(gradient))):
@@ -231,7 +231,7 @@ def _tensors(*codes: Code) -> list[Tensor]:
     return [tensor for code in codes for tensor in (code.vectors, code.pooled) if tensor is not None]
 
 
-def _leaves(code: Code) -> Code:
+def _leaf_code(code: Code) -> Code:
     pooled = None if code.pooled is None else code.pooled.detach().requires_grad_()
     return replace(code, vectors=code.vectors.detach().requires_grad_(), pooled=pooled)
 

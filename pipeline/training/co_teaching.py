@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float32, Int64
 
+from aoq.models.packing import sent
 from aoq.pipeline.config.training import CoTeaching, Training, plain_training
 from aoq.pipeline.data.noise import CLEAN_PAIRS, write_clean_pairs
 from aoq.pipeline.evaluation.retrieval import Ranks
@@ -40,7 +41,7 @@ _Read = tuple[Int64[np.ndarray, " batch"], Sequence[Batch]]
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CoTrainer(Loop):
-    """Trains two networks; the best epoch of their mean is one of co-teaching, and keeps each pair's probability."""
+    """Trains two networks; the best epoch, by their mean, is one of co-teaching, and stores each pair's probability."""
 
     section: CoTeaching
     schedule: Training = field(init=False)
@@ -136,7 +137,7 @@ class CoTrainer(Loop):
         self._seed(batch)
         if self.probabilities is None:
             return network.warm_up(batch)
-        trusted = torch.from_numpy(self.probabilities[1 - state.network][rows]).to(device, non_blocking=True)
+        trusted = sent(torch.from_numpy(self.probabilities[1 - state.network][rows]), device)
         labels = [(network.labels(one) + peer.labels(one)) / 2 for one in noisy]  # all labels before any update
         figures: dict[str, Figure] = {**network.learn_clean(batch, trusted)}
         for flagged, label in zip(noisy, labels, strict=True):

@@ -1,4 +1,4 @@
-"""Negatives of a table that may be drawn: their ranks, which may follow from a batch's own, and their weights."""
+"""Negatives of a table that may be drawn: their ranks, which may depend on the batch size, and their weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, table_parts
 
 logger = logging.getLogger(__name__)
 
-_Rows = Int32[np.ndarray, " batch"]
+BatchRows = Int32[np.ndarray, " batch"]
 _Ranks = Float64[np.ndarray, " batch"]
 
 _HARDER = 10.0
@@ -56,19 +56,19 @@ class Drawable:
                 "these rows and mine again, or loosen the screen or the weights."
             )
 
-    def at(self, anchors: _Rows, ranks: _Ranks) -> _Rows:
+    def at(self, anchors: BatchRows, ranks: _Ranks) -> BatchRows:
         """Return the negative of each anchor at a rank in [0, 1)."""
         return self.ids[anchors, self._places(anchors, ranks)]
 
-    def probability_at(self, anchors: _Rows, ranks: _Ranks) -> Float32[np.ndarray, " batch"] | None:
+    def probability_at(self, anchors: BatchRows, ranks: _Ranks) -> Float32[np.ndarray, " batch"] | None:
         return None if self.match_probability is None else self.match_probability[anchors, self._places(anchors, ranks)]
 
     def listed(
-        self, anchors: _Rows, ranks: Float64[np.ndarray, "count batch"]
+        self, anchors: BatchRows, ranks: Float64[np.ndarray, "count batch"]
     ) -> tuple[Int32[np.ndarray, "count batch"], Float32[np.ndarray, "batch candidates"]]:
         """Return the negatives of each anchor at rising ranks, and the scores of its own pair and of these negatives.
 
-        The score is -inf where a short list gives the negative before again.
+        The score is -inf where a short list repeats the negative before.
         """
         assert self.scores is not None  # set for all lists of a table, as is the next
         assert self.positive_score is not None
@@ -77,7 +77,7 @@ class Drawable:
         scores[:, 1:][places[:, 1:] == places[:, :-1]] = -np.inf
         return self.ids[anchors[:, None], places].T, np.column_stack([self.positive_score[anchors], scores])
 
-    def _places(self, anchors: _Rows, ranks: _Ranks) -> Int64[np.ndarray, " batch"]:
+    def _places(self, anchors: BatchRows, ranks: _Ranks) -> Int64[np.ndarray, " batch"]:
         """Return the place in each anchor's list of a rank in [0, 1)."""
         rows = self.ids[anchors]
         if self.weights is None:
@@ -131,7 +131,7 @@ def drawable(
     return replace(drawn, weights=relative.astype(np.float32), match_probability=probability)
 
 
-def drawable_of(
+def drawable_lists(
     table: NegativeTable | ScreenedTable,
     direction: Direction,
     *,
@@ -155,7 +155,7 @@ def drawable_of(
 def _gap_logarithms(lists: NegativeLists, gap: float, sharpness: float) -> Float64[np.ndarray, "anchors h"]:
     """Return logarithms of weights exp(-sharpness (g - gap)^2), where g is a negative's gap to the lowest positive.
 
-    SimANS (Zhou et al. 2022) draws negatives about as similar as the positive most: more similar ones may be matches.
+    SimANS (Zhou et al. 2022) prefers negatives about as similar as the positive: more similar ones may be matches.
     """
     if len(unknown := np.flatnonzero(~np.isfinite(lists.positive_score))):
         raise ValueError(
@@ -187,12 +187,12 @@ def _spare(
     allowed: Bool[np.ndarray, "anchors drawn"],
     suspicion: Float32[np.ndarray, "anchors drawn"],
 ) -> None:
-    """Give the least suspected negatives of an anchor that has nothing left a weight again, in place."""
+    """Restore, in place, the weight of the least suspected negatives of anchors that have nothing left."""
     bare = np.flatnonzero(~left.any(axis=1))
     if len(without := bare[~allowed[bare].any(axis=1)]):
         raise ValueError(
-            f"[screen] leaves {len(without)} anchors of {direction} no negative to draw, the first is {without[0]}; "
-            "widen range_*, *_score or max_uses, or raise [sampling] h_*."
+            f"the screen leaves {len(without)} anchors of {direction} no negative to draw, the first is {without[0]}; "
+            "widen range_*, *_score or max_uses, or raise h_*."
         )
     if len(bare):
         least = np.where(allowed[bare], suspicion[bare], np.inf)
@@ -240,8 +240,8 @@ def drawn_ranks(
 ) -> DrawnRanks:
     """Return the ranks that [sampling] draws from lists of `depth`.
 
-    `hardness = "auto"` takes the first C / (10 B), at least 4; where a screen leaves some negatives only (`left`), as
-    many of those, on average over the lists.
+    `hardness = "auto"` takes the first C / (10 B), at least 4; where a screen leaves only some (`left`), as many of
+    those, on average over the lists.
     """
     start, stop = 0, (sampling.h_captions if direction == "i2t" else sampling.h_images) or depth
     if sampling.hardness == "auto":

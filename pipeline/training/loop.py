@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from aoq.pipeline.evaluation.ranks import DEV_RANKS, write_ranks
 from aoq.pipeline.evaluation.retrieval import Ranks, summarise
 from aoq.pipeline.files import file_sha256
 from aoq.pipeline.losses.info_nce import LearntTemperature
-from aoq.pipeline.training.batches import read_ahead
+from aoq.pipeline.training.batches import Input, read_ahead
 from aoq.pipeline.training.checkpoint import Checkpoints, pack_state, save_model, unpack_state
 from aoq.pipeline.training.chunks import Cut, check_precision
 from aoq.pipeline.training.metrics import MetricsLog
@@ -36,7 +36,6 @@ from aoq.pipeline.training.processes import ALONE, Processes
 from aoq.pipeline.training.step import Figure, Window
 
 logger = logging.getLogger(__name__)
-_T = TypeVar("_T")
 
 LOG_STEPS = 50
 Validate = Callable[[Sequence[MatchingModel]], Ranks | None]
@@ -159,14 +158,14 @@ class Loop(ABC):
         return self.notes() if self.run.processes.leads else {}
 
     def windows(
-        self, number: int, steps: int, make: Callable[[int], _T], take: Callable[[_T], Mapping[str, Figure]]
+        self, number: int, steps: int, make: Callable[[int], Input], take: Callable[[Input], Mapping[str, Figure]]
     ) -> Generator[Window]:
         """Train one model for the rest of its epoch of `steps`, window by window; checkpoints lie between windows.
 
         `make` prepares a step's batch, ahead of time, and `take` trains on it.
         """
         state, window = self.state, Window()
-        if state.step == 0:  # a model hears of every epoch once, also if the training is resumed within it
+        if state.step == 0:  # called once per epoch, even if the training is resumed within it
             self.models[number].begin_epoch(state.epoch, self.schedule.epochs)
         with closing(read_ahead(make, range(state.step, steps), self.run.workers)) as batches:
             for batch in batches:
@@ -182,7 +181,7 @@ class Loop(ABC):
                     yield window
                     if state.taken % self.run.checkpoint_steps < LOG_STEPS and state.step < steps:
                         self.checkpoint()
-                    window = Window()  # whose clock starts here
+                    window = Window()  # its clock starts here
 
     def _report(self, number: int, doing: str = "steps") -> None:
         models, epochs, epoch = len(self.models), self.schedule.epochs, self.state.epoch
@@ -248,7 +247,7 @@ class Loop(ABC):
         return {"models": self.models, "optimizers": self.optimizers, "averages": self.averages, "learnt": learnt}
 
     def _start(self) -> None:
-        """Start from the last intact checkpoint, or from fresh weights: in all processes where the leader does."""
+        """Start from the last intact checkpoint, or from fresh weights: all processes as the leader."""
         processes, device = self.run.processes, self.run.device
         content = self._checkpoints.load() if processes.leads else None
         if content is not None and not {*self._parts} <= {*content}:
@@ -260,8 +259,8 @@ class Loop(ABC):
         if content is not None:
             self.restore(content)
             for name, parts in self._parts.items():
-                for part, kept in zip(parts, content[name], strict=True):
-                    part.load_state_dict(kept)
+                for part, own_state in zip(parts, content[name], strict=True):
+                    part.load_state_dict(own_state)
             self.state = State(**content["state"])
             if processes.leads and (random := content.get("random")):  # of a checkpoint
                 torch.set_rng_state(random["cpu"])
@@ -273,7 +272,7 @@ class Loop(ABC):
             self._log.rewind(self.state.metrics_position)
 
     def notes(self) -> dict[str, Any]:
-        """Publish the best epoch's files, and return what the manifest says of the training.
+        """Publish the best epoch's files, and return the training's notes for the manifest.
 
         The state stays until the artefact is published: a run that is killed before then repeats no step.
         """

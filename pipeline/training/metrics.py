@@ -120,7 +120,7 @@ def means_by_epoch(lines: Sequence[Mapping[str, Any]], figure: str) -> list[floa
 
 def on_plateau(means: Mapping[str, float]) -> bool:
     """Return whether the loss is within 2 % of that of equal similarities, and positives do not stand out."""
-    # The loss alone does not tell: hardest negatives as similar as the positives cost the same while a model learns.
+    # The loss alone cannot tell: hardest negatives as similar as the positives cost the same while a model learns.
     loss, plateau = means["retrieval_loss"], means["plateau"]
     return abs(loss - plateau) <= NEAR * plateau and means["positive_gap"] <= GAP
 

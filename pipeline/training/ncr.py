@@ -41,8 +41,8 @@ def clean_probabilities(losses: Float[np.ndarray, " pairs"], *, seed: int) -> Fl
     scaled = ((losses - losses.min()) / spread).astype(np.float64)[:, None]
     exceptions, mixtures, threads = scikit_learn()
     mixture = mixtures.GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=seed)
-    with threads.threadpool_limits(1), warnings.catch_warnings():  # several threads add up in any order
-        warnings.simplefilter("ignore", exceptions.ConvergenceWarning)  # ten iterations are NCR's
+    with threads.threadpool_limits(1), warnings.catch_warnings():  # several threads sum in any order
+        warnings.simplefilter("ignore", exceptions.ConvergenceWarning)  # NCR stops after ten iterations
         posterior = mixture.fit(scaled).predict_proba(scaled)
     return posterior[:, mixture.means_.argmin()].astype(np.float32)
 

@@ -35,7 +35,7 @@ def learning_rate(schedule: Schedule, epoch: int, step: int = 0, steps: int = 1)
 def make_optimizer(
     model: MatchingModel, schedule: Training, learnt: Iterable[nn.Parameter] = ()
 ) -> torch.optim.Optimizer:
-    """Make Adam, or AdamW if weights decay; what a loss has `learnt`, such as a temperature, does not."""
+    """Make Adam, or AdamW if weights decay; the numbers that a loss has `learnt`, such as a temperature, do not."""
     groups = _parameter_groups(model, schedule)
     if numbers := [*learnt]:
         groups.append({"params": numbers, "weight_decay": 0.0})
@@ -45,9 +45,9 @@ def make_optimizer(
 
 
 def _parameter_groups(model: MatchingModel, schedule: Schedule) -> list[dict[str, Any]]:
-    """Make a group for each `share` of the rate, one more if biases and norms do not decay; fresh weights have none."""
+    """Make a group per `share` of the rate, one more if biases and norms do not decay; fresh weights have no share."""
     pretrained = model.pretrained_parameters()
-    rate = schedule.tower_rate or (TOWER_RATE if schedule.lora is None else 1.0)  # adapters start from nothing
+    rate = schedule.tower_rate or (TOWER_RATE if schedule.lora is None else 1.0)  # adapters start from zero
     shares = {id(one): rate for one in pretrained}
     if schedule.layer_decay is not None:
         for tower in model.towers.values():
@@ -65,7 +65,7 @@ def _parameter_groups(model: MatchingModel, schedule: Schedule) -> list[dict[str
 
 
 def set_up_towers(model: MatchingModel, schedule: Schedule) -> None:
-    """Freeze the towers that the schedule names; checkpoint the activations of the others and adapt them if it asks."""
+    """Freeze the towers that the schedule names; checkpoint and adapt the others if it says so."""
     for side, tower in model.towers.items():
         if side in (schedule.freeze or ()):
             tower.freeze()

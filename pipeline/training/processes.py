@@ -1,8 +1,8 @@
 """Processes that train one model together: what they gather and add up, and the BatchNorm that they share.
 
 Each process reads, encodes and scores its own part of a batch. All gather the scores and compute the same loss on the
-whole batch. A gradient returns the way its number came: what was gathered to compute with receives the sum over all
-processes (`gather`), what each put into its own copy of the loss its own gradient (`gather_for_loss`). Last, the
+whole batch. A gradient returns the way its number came: numbers gathered to compute with receive the sum over all
+processes (`gather`), numbers in each process's copy of the loss its own gradient (`gather_for_loss`). Last, the
 gradients of the parameters are added up. So every process takes the step of the whole batch.
 """
 
@@ -113,8 +113,8 @@ class Processes:
         for rank, other in enumerate(of_each):
             if others := sorted({name for name, _ in other.items() ^ of_each[0].items()}):
                 raise ValueError(
-                    f"process {rank} of this training has another {others[0]} than the first; give all the same code, "
-                    "data and settings."
+                    f"process {rank} of this training differs from the first in its {others[0]}; give all the same "
+                    "code, data and settings."
                 )
 
     def rows_to_leader(self, part: np.ndarray) -> np.ndarray:
@@ -208,7 +208,7 @@ def moments(
 def _normalise(
     layer: _BatchNorm, processes: Processes, values: Float[Tensor, "items channels ..."]
 ) -> Float[Tensor, "items channels ..."]:
-    """Do what BatchNorm does; in eval mode it needs no statistics of the batch."""
+    """Apply BatchNorm; eval mode needs no statistics of the batch."""
     if not layer.training:
         return type(layer).forward(layer, values)
     mean, variance, count = moments(processes, values.to(torch.promote_types(values.dtype, torch.float32)))

@@ -1,4 +1,4 @@
-"""Other negatives of each anchor in each epoch, in turn, for any trainer's data loader."""
+"""Other negatives of each anchor in each epoch, for any trainer's data loader."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from torch.utils.data import Dataset
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
 from aoq.pipeline.tables.pairs import SIDES, require_one_each
 from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, table_parts
-from aoq.pipeline.training.drawable import drawable_of
+from aoq.pipeline.training.drawable import drawable_lists
 
 ANCHOR = "anchor_id"
 """The column of a data set's rows that names the anchor whose negatives they get, as in a table's files."""
 
 
 class Rotation(Dataset[dict[str, Any]]):
-    """The true pairs of a table, each with `k` negatives of its anchor: others in each epoch, until all were used.
+    """The true pairs of a table, each with `k` negatives of its anchor: others in each epoch until all have been used.
 
     Each anchor's list is put in an order of its own, a function of (seed, anchor), and closed to a ring. Epoch e takes
-    the places e k to e k + k - 1 of it. So no negative comes again before the whole list was used, a set holds a
+    the places e k to e k + k - 1 of it. So no negative returns before the whole list was used, a set holds a
     negative twice only if the list is shorter than k, and all processes and workers see the same. If a screen
     downweights suspected negatives, a negative has a place in a fraction of the turns around the ring, its weight
     relative to the list's highest; the list is then as long as the sum of these.
@@ -39,7 +39,7 @@ class Rotation(Dataset[dict[str, Any]]):
     rows of a `datasets.Dataset` that have a column `anchor_id`, it replaces that by the columns `negative_1` to
     `negative_k`: `train.with_transform(rotation)`. `set_epoch` sets the epoch, also for workers that are running.
 
-    Flagged negatives of a screened table are left out, unless all of a list are flagged. `h` keeps to the first ranks.
+    Flagged negatives of a screened table are left out, unless all of a list are flagged. `h` keeps the first ranks.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Rotation(Dataset[dict[str, Any]]):
         candidates: Sequence[Any] | None = None,
     ) -> None:
         if direction not in DIRECTIONS:
-            raise ValueError(f'direction is {direction!r}; it is "i2t" (of images) or "t2i" (of captions).')
+            raise ValueError(f'direction is {direction!r}; it must be "i2t" (of images) or "t2i" (of captions).')
         way: Direction = "i2t" if direction == "i2t" else "t2i"
         if k < 1:
             raise ValueError(f"k = {k} leaves no negatives; give at least 1.")
@@ -63,7 +63,7 @@ class Rotation(Dataset[dict[str, Any]]):
             raise ValueError("the table does not say which pairs are true; give it `positives`.")
         self.pairs = bare.positives if way == "i2t" else bare.positives[:, ::-1]
         """The true pairs, rows (anchor, positive)."""
-        self._lists = drawable_of(table, way, h=h, option="h")
+        self._lists = drawable_lists(table, way, h=h, option="h")
         self._lists.require_negatives(way, self.pairs[:, 0])
         self.k, self.direction, self._seed = k, way, seed
         counts = {"images": len(bare.i2t), "captions": len(bare.t2i)}
@@ -81,7 +81,7 @@ class Rotation(Dataset[dict[str, Any]]):
         rows = np.asarray(anchors)
         if len(outside := np.flatnonzero((rows < 0) | (rows >= len(self._lists.ids)))):
             raise ValueError(
-                f"{ANCHOR} {rows[outside[0]]} is none of the table's {SIDES[self.direction][0]}, 0 to "
+                f"{ANCHOR} {rows[outside[0]]} is not one of the table's {SIDES[self.direction][0]}, 0 to "
                 f"{len(self._lists.ids) - 1}; these are other data."
             )
         now = int(self._epoch) if epoch is None else epoch

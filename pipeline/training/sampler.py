@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int32, Int64, Integer
 
 from aoq.pipeline.config.section import check_registered
 from aoq.pipeline.config.tables import check_windows
-from aoq.pipeline.losses import Offline
 from aoq.pipeline.search.positives import Positives, matching_pairs, unique_pairs, with_itself
 from aoq.pipeline.search.problem import DIRECTIONS, READ_ROWS, Direction, blocks
 from aoq.pipeline.tables.pairs import SIDES, group_positives, is_among, listed_keys, pair_keys
-from aoq.pipeline.training.drawable import Drawable
+from aoq.pipeline.training.drawable import BatchRows, Drawable
 
+Offline = Literal["none", "anchors", "quintuplet", "triples"]
+"""Draws of a step: nothing, the anchors' negatives, their companions as well, or triples of true pairs."""
 WHOLE_LISTS = ((0.0, 1.0),)
 MOST_REDRAWS = 100
 """After this many redraws, a pair whose offline negatives still correspond has no derived pairs."""
@@ -30,18 +32,16 @@ class Draw:
 
     groups: Int32[np.ndarray, "groups batch 2"]
     corresponding: Bool[np.ndarray, " batch"] | None = None
-    """True where a derived pair, (i_off, t_off) or (i_own, t_own), is a true pair; if every caption has one image, then
-    both are."""
+    """True where a derived pair, (i_off, t_off) or (i_own, t_own), is true; both are if each caption has one image."""
     collision_rate: float = 0.0
     """Fraction of first draws with such a derived pair."""
     match_probability: Float32[np.ndarray, "2 batch"] | None = None
     """Probability that each image matches its offline caption (row 0), each caption its image; for soft margins."""
     listed_scores: Float32[np.ndarray, "2 batch candidates"] | None = None
     """Scores of each anchor's own pair and of its negatives in the last groups: row 0 for images, row 1 for captions.
-    -inf for a negative that a short list gives twice."""
+    -inf for a negative that a short list repeats."""
 
 
-_Rows = Int32[np.ndarray, " batch"]
 RelativeRanks = Float64[np.ndarray, "2 batch"]
 """Place of each draw in its list, in [0, 1): row 0 for the captions of images, row 1 for images of captions.
 
@@ -60,11 +60,8 @@ def _coupled_ranks(rng: np.random.Generator, batch: int) -> RelativeRanks:
 
 
 def _normal_ranks(rng: np.random.Generator, batch: int) -> RelativeRanks:
-    """Draw two ranks from N(1/2, 1/4) within [0, 1): fewer of the first ranks, which hold most false negatives.
-
-    The AOQ supplement describes this without numbers.
-    """
-    ranks = rng.normal(0.5, 0.25, (2, batch))
+    """Draw two ranks from N(1/2, 1/4) within [0, 1): fewer of the first ranks, which hold most false negatives."""
+    ranks = rng.normal(0.5, 0.25, (2, batch))  # the AOQ supplement gives no numbers
     while (outside := (ranks < 0) | (ranks >= 1)).any():
         ranks[outside] = rng.normal(0.5, 0.25, int(outside.sum()))
     return ranks
@@ -81,9 +78,8 @@ STRATEGIES: dict[str, Callable[[np.random.Generator, int], RelativeRanks]] = {
 class Sampler:
     """Draws from lists of negatives: `i2t` holds captions of each image, `t2i` images of each caption.
 
-    `windows` limit draws to a part of the lists, as [start, stop) in fractions of their length (of their weight,
-    if they have weights): one for each epoch, the last for all that follow. Images of one `identity` are the same
-    photograph.
+    `windows` limit draws to a part of the lists, as [start, stop) in fractions of their length (or weight): one per
+    epoch, the last for all that follow. Images of one `identity` are the same photograph.
 
     `positives` are the image of each caption, or rows (image, caption), of which either side may have several. Anchors
     are rows of `pairs`, by caption and then by image; if every caption has one image, these are rows of captions.
@@ -121,10 +117,10 @@ class Sampler:
         self._strategy, self._resample, self._windows = STRATEGIES[strategy], resample, windows
 
     def are_pairs(self, images: np.ndarray, captions: np.ndarray) -> Bool[np.ndarray, "*batch"]:
-        """Mark images and captions that are true pairs, or in one set the same row, and so are no negatives."""
+        """Mark images and captions that are true pairs, or in one set the same row, and so are not negatives."""
         return is_among(pair_keys(images, captions, len(self._t2i.ids)), self._true)
 
-    def draw(self, rows: _Rows, rng: np.random.Generator, epoch: int = 0, *, companions: bool = True) -> Draw:
+    def draw(self, rows: BatchRows, rng: np.random.Generator, epoch: int = 0, *, companions: bool = True) -> Draw:
         """Draw negatives and companions for some pairs; `epoch` counts from the first that draws.
 
         Without `companions` negatives need no positive of their own. The first draws are then kept, since the paper
@@ -146,7 +142,7 @@ class Sampler:
         return Draw(groups, corresponding & resample, collisions, probability)
 
     def at(
-        self, rows: _Rows, ranks: RelativeRanks, choice: Float64[np.ndarray, " batch"], *, companions: bool = True
+        self, rows: BatchRows, ranks: RelativeRanks, choice: Float64[np.ndarray, " batch"], *, companions: bool = True
     ) -> Int32[np.ndarray, "groups batch 2"]:
         """Return the groups at these places: `ranks` in the lists, `choice` in [0, 1) among a negative's positives."""
         images, captions = self.pairs[rows].T
@@ -157,11 +153,10 @@ class Sampler:
             sides[1].append(_choose(self._captions_of, other_images, choice))
         return np.stack([np.stack(side) for side in sides], axis=2)
 
-    def draw_for(self, offline: Offline, rows: _Rows, rng: np.random.Generator, epoch: int) -> Draw:
+    def draw_for(self, offline: Offline, rows: BatchRows, rng: np.random.Generator, epoch: int) -> Draw:
         """Draw the anchors with the groups that a loss needs.
 
-        For triples, (i, t), (i_own, t_off) and (i_off, t_own), only the first third of the pairs draws, so that a step
-        has as many pairs as any other.
+        For triples, (i, t), (i_own, t_off) and (i_off, t_own), a third of the pairs draws, so steps have equal sizes.
         """
         if offline == "none":
             return Draw(self.pairs[rows][None])
@@ -180,7 +175,7 @@ class Sampler:
         return replace(draw, groups=groups, listed_scores=np.stack([of_images, of_captions]))
 
 
-def _choose(own: Positives, rows: _Rows, choice: Float64[np.ndarray, " batch"]) -> _Rows:
+def _choose(own: Positives, rows: BatchRows, choice: Float64[np.ndarray, " batch"]) -> BatchRows:
     """Choose one of each row's positives, at a place in [0, 1) among them."""
     first = own.offsets[rows]
     return own.ids[first + (choice * (own.offsets[rows + 1] - first)).astype(np.int64)]

@@ -28,14 +28,14 @@ from aoq.pipeline.training.batches import Batch
 from aoq.pipeline.training.chunks import UNCUT, AlignedLoss, BatchScores, Cut
 
 Figure = float | Float[Tensor, ""]
-"""A number, or one on the device that computes it."""
+"""A number, or a tensor on the device that computed it."""
 
 
 @dataclass(frozen=True)
 class Objective:
     loss: Callable[[Similarities], LossValue]
     mask_positives: bool
-    """True if other captions of an anchor's image are no negatives."""
+    """True if other captions of an anchor's image are not negatives."""
     aligned_loss: AlignedLoss | None = None
     """A further loss on the codes of the anchors, already weighted."""
     pace: Callable[[Similarities], Similarities] | None = None
@@ -43,7 +43,7 @@ class Objective:
     is_sparse: Callable[[], bool] = lambda: False
     """Returns whether few entries of the matrix have a gradient from this loss in this step."""
     distillation: Distillation | None = None
-    """Learning from the teachers' scores that a batch has."""
+    """How to learn from the teachers' scores in a batch."""
 
 
 def make_objective(
@@ -138,7 +138,7 @@ def _distil(
 
 
 def _offline_similarities(scores: BatchScores, batch: Batch, groups: int) -> OfflineSimilarities:
-    """Score the aligned pairs of AOQ eqs. (3) to (5); derived pairs that are true pairs are no negatives."""
+    """Score the aligned pairs of AOQ eqs. (3) to (5); derived pairs that are true pairs are not negatives."""
     anchor, offline, companion = range(3)
     wanted = [(anchor, offline), (offline, anchor), (offline, offline), (companion, companion)]
     to_caption, to_image, *derived = scores.pair_lists(wanted[: 2 if groups == 2 else 4])

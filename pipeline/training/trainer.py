@@ -1,4 +1,4 @@
-"""Train one model in a round: its loss of each epoch, the pace of its negatives, and the watch for a collapse."""
+"""Train one model in a round: its loss of each epoch, the pace of its negatives, and the collapse detector."""
 
 from __future__ import annotations
 
@@ -19,21 +19,13 @@ from aoq.pipeline.batches.order import MinedBatches
 from aoq.pipeline.config.losses import online_version
 from aoq.pipeline.data.batches import PairData, epoch_order, step_rng
 from aoq.pipeline.embedding import EmbeddingStore
-from aoq.pipeline.losses import Offline, collapsed_cost
+from aoq.pipeline.losses import collapsed_cost
 from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.losses.similarities import guided_matches
-from aoq.pipeline.training.batches import (
-    Batch,
-    matched,
-    offline_draws,
-    read_batch,
-    read_pairs,
-    score_all,
-    score_batch,
-)
+from aoq.pipeline.training.batches import Batch, matched, offline_draws, read_batch, read_items, score_all, score_batch
 from aoq.pipeline.training.loop import Loop
 from aoq.pipeline.training.metrics import CollapseDetector, means_by_epoch, read_metrics
-from aoq.pipeline.training.sampler import Sampler
+from aoq.pipeline.training.sampler import Offline, Sampler
 from aoq.pipeline.training.step import Figure, Objective, constrain, make_objective, take_step
 
 logger = logging.getLogger(__name__)
@@ -50,12 +42,11 @@ class Trainer(Loop):
     mined: MinedBatches | None = None
     """Orders the captions of an epoch that draws; by default they come at random."""
     guide: tuple[EmbeddingStore, float] | None = None
-    """A teacher's embeddings and the margin of `guided_matches`: they exclude pairs as in-batch negatives in every
-    epoch, also in a warm-up."""
+    """A teacher's embeddings and the margin of `guided_matches`, which exclude in-batch negatives in every epoch."""
     teachers: Sequence[EmbeddingStore] = ()
-    """Score the pairs of every batch, also in a warm-up."""
+    """Embeddings that score the pairs of every batch, also in a warm-up."""
     models_that_teach: Sequence[tuple[MatchingModel, PairData]] = ()
-    """Teachers without embeddings, in eval mode, and the split as each reads it: likewise, by a forward pass."""
+    """Teachers without embeddings, in eval mode, with the split as each reads it; they score by a forward pass."""
     collapse: CollapseDetector = field(default_factory=CollapseDetector)
 
     def __post_init__(self) -> None:
@@ -117,7 +108,7 @@ class Trainer(Loop):
         if self.teachers:
             scores = torch.stack([score_all(one, anchors) for one in self.teachers])
             batch = replace(batch, teacher_scores=scores)
-        seen = [read_pairs(pairs, anchors) for _, pairs in self.models_that_teach]
+        seen = [read_items(pairs, anchors) for _, pairs in self.models_that_teach]
         if self.run.device.type == "cuda":  # pinned, so that no step waits for the copy
             batch, seen = batch.pin_memory(), [(one.pin_memory(), other.pin_memory()) for one, other in seen]
         return batch, seen, rng, figures

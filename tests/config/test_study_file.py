@@ -84,7 +84,7 @@ def test_cells_go_seed_by_seed_and_share_what_is_common(planned):
 
 def test_a_cell_is_an_experiment_that_luigi_plans_alike(planned):
     for cell in planned().cells:
-        name, override = split_member(cell.asked)
+        name, override = split_member(cell.reference)
         alone = plan(name, override=override, data_root=Path(), artifact_root=Path())
         assert alone["evaluation"].key == cell.chain["evaluation"].key
 

@@ -132,7 +132,7 @@ def test_claims_are_held_against_scenes(caption, true):
     [("A dog runs fast .", "from 'runs fast"), ("A dog left of .", "its relation is not between two"), ("Over .", "")],
 )
 def test_other_sentences_are_refused(caption, message):
-    with pytest.raises(ValueError, match=f"is no caption of the generated world.*{message}"):
+    with pytest.raises(ValueError, match=f"is not a caption of the generated world.*{message}"):
         is_true(caption, SCENES)
 
 

@@ -47,7 +47,7 @@ def test_the_first_images_keep_their_captions(write_split, boxes):
     assert cut.image_of.tolist() == PAIRS[rows].tolist()
     assert isinstance(cut.features, np.memmap)
     assert (cut.image_count, len(cut.ids), len(cut.boxes)) == (2, 2, 2)
-    with pytest.raises(ValueError, match="5 images of split 'train' are asked for, and it has 4"):
+    with pytest.raises(ValueError, match="5 images of split 'train' are requested, and it has 4"):
         first_images(whole, 5)
 
 

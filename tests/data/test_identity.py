@@ -84,7 +84,7 @@ def test_answers_are_those_of_copies_too(folder):
     is_right = split.identity[:, None] == split.identity[split.image_of]
     for direction, rows in (("i2t", is_right), ("t2i", is_right.T)):
         for query, right in enumerate(rows):
-            assert split.answers_of(direction, query).tolist() == np.flatnonzero(right).tolist()
+            assert split.find_answers(direction, query).tolist() == np.flatnonzero(right).tolist()
 
 
 def test_offline_negatives_of_copies_are_a_true_pair():

@@ -153,8 +153,8 @@ def test_phrases_stand_at_their_tokens(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("[", "is no json list"),
-        ("{}", r"'\{\}' is no json list of phrases .*; write \[\] for none"),
+        ("[", "is not a json list"),
+        ("{}", r"'\{\}' is not a json list of phrases .*; write \[\] for none"),
         ('["dog"]', r"no json list of phrases \(0: input should be a valid dictionary"),
         ([{"phrase": "dog", "start": 3}], r"0\.boxes: field required\); each has `phrase`, `start` and `boxes`"),
         ([GOOD | {"start": 1}], r"phrase \"A man's dog\" is not at token 1 of the caption, whose tokens are \['a'"),
@@ -191,7 +191,7 @@ def test_boxes_and_regions_must_be_those_of_the_split(folder, pairs, tmp_path):
         with pytest.raises(ValueError, match=r"write them to dev_boxes.npy"):
             find_phrases(tmp_path, replace(split, boxes=boxes))
     path.write_text("[]\n[3]\n" + rest.removesuffix("[]\n"))
-    with pytest.raises(ValueError, match=r"dev_phrases\.jsonl:2: '\[3\]' is no json list"):
+    with pytest.raises(ValueError, match=r"dev_phrases\.jsonl:2: '\[3\]' is not a json list"):
         find_phrases(tmp_path, split)
     path.unlink()
     assert find_phrases(tmp_path, split) is None
@@ -205,7 +205,7 @@ def test_the_folders_check_reads_annotations(folder, tmp_path):
     path.write_text("[]\n" * 19 + "[3]\n")
     (problem,) = [p for p in examine_folder(tmp_path / "copy").flaws if p.file == path.name]
     assert problem.line == 20
-    assert "is no json list of phrases (0: input should be a valid dictionary)" in problem.message
+    assert "is not a json list of phrases (0: input should be a valid dictionary)" in problem.message
     path.write_text("[]\n")
     (problem,) = [p for p in examine_folder(tmp_path / "copy").flaws if p.file == path.name]
     assert problem.message.startswith("1 lines for 20 captions; write one line per caption")

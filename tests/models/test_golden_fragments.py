@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from aoq.models import MODELS, build_model
 from aoq.models.base import Captions, Code, Images, MatchingModel
 from aoq.models.official import from_official
-from aoq.models.official_programs import TOLD
+from aoq.models.official_programs import MAPPED_OPTIONS
 from aoq.pipeline.losses.aoq import adap_off_quin
 from aoq.pipeline.losses.similarities import OfflineSimilarities, Similarities, positive_pairs
 
@@ -138,7 +138,7 @@ def test_loss_and_gradients_of_sgraf(golden, triplet, name):
 
 def comparing(name, options, size):
     """The model of the official options, for codes of this size."""
-    ours = {ours: options[told[0]] for ours, told in TOLD[name].items() if told[0] in options}
+    ours = {ours: options[theirs[0]] for ours, theirs in MAPPED_OPTIONS[name].items() if theirs[0] in options}
     return build_model(name, feature_size=1, vocabulary_size=1, embedding_size=size, word_size=1, **ours)
 
 

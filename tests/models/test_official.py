@@ -167,7 +167,7 @@ KEYS = {f"more.SGR_module.{step}.graph_key_w.weight": torch.rand(4, 4) for step 
             SCAN,
             r"weight_ih_l0 \(text\) is \(12, 3\), not \(12, 5\)",
         ),
-        ([IMAGE, TEXT | {"embed.weight": torch.rand(9)}], SCAN, r"is of shape \(9,\), and should have 2"),
+        ([IMAGE, TEXT | {"embed.weight": torch.rand(9)}], SCAN, r"has shape \(9,\), and should have 2"),
     ],
 )
 def test_what_is_no_model_of_ours_is_refused(given, options, complaint):

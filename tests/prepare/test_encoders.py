@@ -10,6 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
+from aoq.pipeline.engine import products_in
+from aoq.pipeline.prepare.extractor import GridExtractor
 from aoq.pipeline.prepare.extractors import open_encoder
 from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.tables.table import read_table
@@ -18,6 +20,7 @@ from tests.prepare import tiny
 from tests.prepare.conftest import encoded, picture
 from tests.prepare.test_extractors import normalised
 from tests.stages.conftest import make_stage
+from tests.training.test_precision import STATES, arithmetic
 
 EXPERIMENT = """
 dataset = {folder = 'data'}
@@ -61,6 +64,26 @@ def test_embed_gives_the_models_own_unit_vectors(clip, photos, data, tmp_path):
     shutil.rmtree(tmp_path / "vectors")
     refused = run(*command, code=1)
     assert "03.png: was changed since the folder was prepared" in refused.stderr
+
+
+def test_what_the_caller_has_set_reaches_no_vector(clip, photos, prepared, tmp_path, monkeypatch):
+    """The same bytes, fingerprints of weights included, and the encoder at work in float32."""
+    encode, seen = GridExtractor.encoded, []
+    monkeypatch.setattr(GridExtractor, "encoded", lambda *given: seen.append(arithmetic()) or encode(*given))
+
+    def vectors(name):
+        prepared(photos, f"{name} means", thumbnails=False)
+        made = prepared(photos, f"{name} clip", extractor=f"transformers:{clip[2]}", thumbnails=False)
+        run("embed", made, tmp_path / name, "--encoder", f"transformers:{clip[2]}", "--threads", 1)
+        return [path.read_bytes() for path in sorted(tmp_path.glob(f"{name}*/*.[nj]*"))]
+
+    expected = vectors("plain")
+    for name, change in STATES.items():
+        with products_in("float32"):  # which puts back what is changed
+            change()
+            assert vectors(name) == expected
+    in_float32 = "highest", False, torch.float32, [False, False], ["ieee"] * 9
+    assert seen == [in_float32] * len(seen)
 
 
 @pytest.fixture

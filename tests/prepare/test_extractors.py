@@ -83,7 +83,7 @@ def test_a_library_that_is_not_installed_names_its_extra(monkeypatch):
 
 
 def test_tokens_that_make_no_grid_are_refused():
-    with pytest.raises(ValueError, match="no square grid"):
+    with pytest.raises(ValueError, match="not a square grid"):
         GridExtractor.build(
             "odd", Preprocessing(4, 8, (4, 8), (0.0,) * 3, (1.0,) * 3), torch.nn.Identity(), lambda x: x.flatten(2)
         )
@@ -225,7 +225,7 @@ def test_what_is_no_detector_is_one_sentence(name, message):
 def test_other_weights_are_no_detectors(tmp_path):
     tiny.import_torchvision()
     torch.save({"weight": torch.ones(2)}, tmp_path / "other.pth")
-    with pytest.raises(ValueError, match=r"has no roi_heads\.\S+, so it is no state_dict of a detector"):
+    with pytest.raises(ValueError, match=r"has no roi_heads\.\S+, so it is not the state_dict of a detector"):
         open_extractor(f"torchvision:{tiny.DETECTOR}/{tmp_path / 'other.pth'}")
 
 

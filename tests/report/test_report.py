@@ -19,7 +19,7 @@ from aoq.pipeline.report.page import GLOSSARY
 from aoq.pipeline.report.plots import curves
 from aoq.pipeline.report.verdict import verdicts
 from aoq.pipeline.stages.plan import plan
-from aoq.pipeline.stages.report import control_of, plan_report, render_report
+from aoq.pipeline.stages.report import find_control, plan_report, render_report
 from tests.cli.conftest import run as aoq
 from tests.report.conftest import SECTIONS
 
@@ -60,17 +60,17 @@ def test_nothing_comes_from_elsewhere_and_data_are_text(page):
 def test_the_control_of_a_run_is_taken_along(places, names):
     online = f'{names[0]}@second_round.loss.name="online"'
     alone, both = (plan_report(named, **places) for named in (names[0], f"{names[0]}; {online}"))
-    assert [member.asked for member in alone.members] == [names[0], online]
+    assert [member.reference for member in alone.members] == [names[0], online]
     assert alone.artifact.key == both.artifact.key
-    assert [member.asked for member in plan_report(online, **places).members] == [online]
-    for member in (member for member in plan_report(";".join(names), **places).members if member.asked in names[::2]):
-        control = control_of(member, **places)
+    assert [member.reference for member in plan_report(online, **places).members] == [online]
+    for member in (one for one in plan_report(";".join(names), **places).members if one.reference in names[::2]):
+        control = find_control(member, **places)
         assert control.chain["second_round"].key == member.chain["control"].key
 
 
 def test_a_control_is_the_baseline_wherever_it_stands(places, names, monkeypatch):
     """A control is the baseline of its own run alone; a run without a table has the first control, or the first run."""
-    named = [(member.asked, member.chain) for member in plan_report("; ".join(names), **places).members]
+    named = [(member.reference, member.chain) for member in plan_report("; ".join(names), **places).members]
     waiting = {run.name: run.baseline for run in collect_runs(named)}
     assert waiting == dict.fromkeys(waiting) | {names[1]: names[0]}
     scored = next(run.scored for run in collect_runs(named))
@@ -97,7 +97,7 @@ def test_another_models_control_is_no_baseline(places, names, monkeypatch, unplo
     """The own control is trained and not evaluated: the page shows the gain on dev, and nothing is green."""
     online = f'{names[1]}@second_round.loss.name="online"'
     planned = plan_report(f"{names[0]}; {online}", **places)
-    named = [(member.asked, member.chain) for member in planned.members]
+    named = [(member.reference, member.chain) for member in planned.members]
     scored = collect_runs(named)[0].scored
     evaluated = {chain["evaluation"].key for _, chain in named[:2]}
     monkeypatch.setattr(
@@ -143,7 +143,7 @@ def test_the_verdict_comes_first_and_a_gain_beyond_its_interval_is_green(planned
 @pytest.mark.parametrize("seeds", [2, 3])
 def test_seeds_are_judged_together(planned, monkeypatch, unplotted, seeds):
     """The mean of equal seeds, and the interval over three or more; the runs are of one training, called seeds."""
-    first, other = collect_runs([(member.asked, member.chain) for member in planned.members[:2]])
+    first, other = collect_runs([(member.reference, member.chain) for member in planned.members[:2]])
     runs = []
     for seed in range(seeds):
         base = replace(first, name=f"base@seed={seed}", label=f"base@seed={seed}", chain=_seeded(first.chain, seed))
@@ -276,7 +276,7 @@ def test_what_draws_it_is_missed_before_anything_is_trained(root, names, tmp_pat
     ("runs", "message"),
     [
         (" ; ", "a report is about runs"),
-        ("demo; demo", "stands twice"),
+        ("demo; demo", "is listed twice"),
         ("demmo", "unknown experiment 'demmo'"),
         ("FUSED", "makes a table and trains nothing"),
     ],

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aoq.pipeline.stages.chain import run_name, table_depths, table_owner, teacher_of
+from aoq.pipeline.stages.chain import find_teacher, run_name, table_depths, table_owner
 from aoq.pipeline.stages.plan import plan
 from tests.stages.conftest import TINY
 
@@ -65,5 +65,5 @@ def test_the_lineage_goes_from_the_student_to_the_owner_of_the_table(write):
 
 @pytest.mark.parametrize(("override", "stage"), [("", "first_round"), (REFRESHED, "second_round")])
 def test_the_teacher_is_the_training_that_scored_the_table(override, stage):
-    teacher = teacher_of(planned(override))
+    teacher = find_teacher(planned(override))
     assert (teacher.stage, teacher.artifact.key) == (stage, planned()[stage].key)

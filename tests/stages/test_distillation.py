@@ -18,7 +18,7 @@ from aoq.pipeline.stages import draws
 from aoq.pipeline.stages.plan import plan, plan_parts
 from aoq.pipeline.stages.report import plan_report, render_report
 from aoq.pipeline.stages.splits import open_pairs, open_train_split
-from aoq.pipeline.training.batches import offline_draws, read_pairs, score_all, score_batch
+from aoq.pipeline.training.batches import offline_draws, read_items, score_all, score_batch
 from aoq.pipeline.training.checkpoint import load_model
 from tests.stages.conftest import lines_with, make_stage
 
@@ -127,10 +127,10 @@ def test_a_teacher_that_attends_scores_each_batch(make, taught_by, file_of, plac
     model = load_model(teacher["second_round"].path / "model.safetensors")
     pairs, rng = open_pairs(teacher, "train"), np.random.default_rng(0)
     rows = np.stack([rng.permutation(40)[:5], rng.permutation(200)[:5]], axis=1)
-    scores = score_batch(model, *(part.to(torch.device("cpu")) for part in read_pairs(pairs, rows)))
+    scores = score_batch(model, *(part.to(torch.device("cpu")) for part in read_items(pairs, rows)))
     for row, image in enumerate(rows[:, 0]):
         for column, caption in enumerate(rows[:, 1]):
-            seen, read = (part.to(torch.device("cpu")) for part in read_pairs(pairs, np.array([[image, caption]])))
+            seen, read = (part.to(torch.device("cpu")) for part in read_items(pairs, np.array([[image, caption]])))
             with torch.no_grad():
                 expected = model.pair_similarity(model.encode_images(seen), model.encode_captions(read))
             assert float(scores[row, column]) == pytest.approx(float(expected), abs=1e-5)
@@ -162,7 +162,7 @@ def test_teachers_that_cannot_teach_are_refused(make, file_of, data_root, tmp_pa
     np.save(data_root / "few.npy", np.ones((3, 2), np.float32))
     monkeypatch.setattr(draws, "CONSTANT", 3.0)
     for distillation, message in (
-        (f'teachers = ["{file_of("two")}"]', "are of different training data"),
+        (f'teachers = ["{file_of("two")}"]', "have different training data"),
         (f'teachers = ["{file_of("fused")}"]', "has neither embeddings nor a model, so it scores no batch"),
         (f'teachers = ["{file_of("student")}"]', "teachers in a circle"),
         (f'teachers = ["{file_of("two")}", "{file_of("two")}"]', "a teacher appears twice"),

@@ -39,8 +39,8 @@ def test_an_ensemble_that_cannot_be_is_refused(make, taught_by, tmp_path):
     with pytest.raises(ValueError, match=r"ensemble 'both' has stages .*'evaluation'\], not 'second_round'"):
         both["second_round"]
     for members, message in (
-        ((own, elsewhere), "'own' and 'elsewhere' are of different data"),
-        ((TINY, f"{TINY}@dataset.demo.seed=1"), r"are of different data .*'world'"),
+        ((own, elsewhere), "'own' and 'elsewhere' have different data"),
+        ((TINY, f"{TINY}@dataset.demo.seed=1"), r"have different data .*'world'"),
     ):
         with pytest.raises(ValueError, match=message):
             make("wrong", text=ensemble_of(*members))

@@ -149,7 +149,7 @@ def test_a_student_starts_from_weights_that_fit(write):
     for name, override, message in (
         (scan, 'second_round.start="teacher"', r"another \[model\] or vocabulary \('vsepp', here 'scan'\).* takes"),
         (scan, f'second_round.start="teacher", teacher="{fused}"', "of other tables, and not by a first round"),
-        (scan, f'sampling.guide_margin=0.1, teacher="{fused}"', "guide_margin asks for .*comes from none; leave it"),
+        (scan, f'sampling.guide_margin=0.1, teacher="{fused}"', "guide_margin needs .*has none; leave it"),
         (TINY, 'second_round.start="control", second_round.loss.name="online"', "with 'online' leave it out"),
         (TINY, "sampling.h_images=9", r"\[sampling\] h_images = 9, and the table keeps 8"),
     ):

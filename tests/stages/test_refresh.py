@@ -120,7 +120,7 @@ def test_a_student_of_fragments_orders_the_first_tables_lists(planned, write):
     [
         ("refresh.rounds=-1", "refresh.rounds"),
         (f"{DEPTHS}, sampling.h_images=5", "h_images = 5, and the table keeps 4"),
-        (f"{DEPTHS}, screen.image_similarity=0.9", "ask for the teacher's vectors"),
+        (f"{DEPTHS}, screen.image_similarity=0.9", "need the teacher's vectors"),
     ],
 )
 def test_a_refresh_that_cannot_be_is_refused(planned, override, message):

@@ -211,10 +211,10 @@ WEIGHTS[4] = 0
         ({"i2t_weights": WEIGHTS}, "1 lists of i2t hold nothing to draw, the first that of row 4;"),
         ({"i2t_weights": WEIGHTS[:, :2]}, r"i2t_weights are \(16, 2\), and the lists .* \(16, 8\)"),
         ({"companions": "anchor"}, "companions is 'anchor'"),
-        ({"batches": "hard"}, 'it is "mined" or None'),
+        ({"batches": "hard"}, 'it must be "mined" or None'),
         ({"batch_ranks": (0, 3)}, "belong to batches"),
-        ({"offline": False}, "leaves mined batches alone"),
-        ({"offline": False, "batches": "mined", "companions": "omit"}, "leaves mined batches alone"),
+        ({"offline": False}, "draws only mined batches"),
+        ({"offline": False, "batches": "mined", "companions": "omit"}, "draws only mined batches"),
         ({"image_of": IMAGE_OF.astype(np.int64) + 2**32}, "caption 0 is paired with image 4294967296, .* 0 to 15"),
     ],
 )

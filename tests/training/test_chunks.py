@@ -140,4 +140,4 @@ def test_every_process_takes_the_whole_step(pairs, sampler, count, tmp_path):
         for one, other, case in zip(expected, results, cases, strict=True):
             explain = lambda message, case=case: f"{case}: {message}"  # noqa: E731
             torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10, msg=explain)
-        assert refusal.startswith("process 1 of this training has another data than the first")
+        assert refusal.startswith("process 1 of this training differs from the first in its data")

@@ -8,12 +8,14 @@ import torch
 
 from aoq.models import MODELS, naaf
 from aoq.pipeline.config.losses import LossSection
+from aoq.pipeline.config.training import CoTeaching
 from aoq.pipeline.losses import LOSSES as LOSS_KINDS
 from aoq.pipeline.losses import collapsed_cost
 from aoq.pipeline.losses.pace import Pace
-from aoq.pipeline.training.batches import offline_draws
+from aoq.pipeline.training import loop
+from aoq.pipeline.training.batches import matched, offline_draws
 from aoq.pipeline.training.chunks import Cut
-from aoq.pipeline.training.loop import learnt_numbers
+from aoq.pipeline.training.co_teaching import CoTrainer
 from aoq.pipeline.training.step import make_objective, take_step
 from tests.training.conftest import CPU
 from tests.training.simulated import DEVICE, Simulated, There, unwaited
@@ -58,13 +60,24 @@ def test_a_step_stays_on_its_device_and_waits_for_nothing(pairs, sampler, name, 
 def test_no_loss_waits(pairs, sampler, name):
     loss = LossSection.kind(name)(name=name)
     with Simulated():
-        model, learnt = fresh("vsepp").to(DEVICE), learnt_numbers(loss, DEVICE)
+        model, learnt = fresh("vsepp").to(DEVICE), loop.learnt_numbers(loss, DEVICE)
         objective = make_objective(loss, Pace(loss.online_margin) if loss.takes_pace else None, learnt or dict)
         drawing = sampler.draw_for(offline_draws(loss), ROWS, np.random.default_rng(0), 0)
         batch = read(pairs, drawing).to(DEVICE)
         with unwaited():
             take_step(model, torch.optim.Adam(model.parameters()), batch, objective, 2.0)
             collapsed_cost(objective.loss, 10, device=DEVICE)
+
+
+def test_a_step_of_co_teaching_waits_for_nothing(pairs, monkeypatch, tmp_path):
+    section = CoTeaching(warmup_epochs=1, epochs=1, batch_size=10, learning_rate=1e-2, start_up="auto")
+    monkeypatch.setattr(loop, "make_optimizer", lambda model, *_: torch.optim.Adam(model.parameters()))
+    where = {"description": {}, "pairs": pairs, "seed": 0, "run": loop.Run(tmp_path, DEVICE)}
+    with Simulated():
+        trainer = CoTrainer(models=[fresh("vsepp"), fresh("vsepp")], section=section, **where)
+        trainer.probabilities = np.full((2, 48), 0.5, np.float32)
+        with unwaited():
+            trainer._step((ROWS.astype(np.int64), [read(pairs, matched(pairs, ROWS))] * 2))
 
 
 @pytest.mark.parametrize("wait", ["item", "cpu", "nonzero", "unique", "tolist"])

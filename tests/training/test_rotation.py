@@ -96,7 +96,7 @@ def test_rows_of_a_data_set_get_columns(table):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"direction": "both"}, r'it is "i2t" \(of images\) or "t2i"'),
+        ({"direction": "both"}, r'it must be "i2t" \(of images\) or "t2i"'),
         ({"k": 0}, "leaves no negatives; give at least 1"),
         ({"h": 11}, "h = 11, but the table keeps 10 per anchor in i2t"),
         ({"anchors": ["a"]}, "1 images are given for a table of 12"),
@@ -112,7 +112,7 @@ def test_other_tables_and_rows_are_refused(table):
     with pytest.raises(ValueError, match="no lists of t2i; mine both directions"):
         Rotation(hard_negatives(np.eye(4), np.eye(4), np.arange(4), h=(2, 0)), "t2i", k=1)
     rotation = Rotation(table, "i2t", k=1)
-    with pytest.raises(ValueError, match="anchor_id 12 is none of the table's images, 0 to 11"):
+    with pytest.raises(ValueError, match="anchor_id 12 is not one of the table's images, 0 to 11"):
         rotation.negatives([3, 12])
     with pytest.raises(ValueError, match="rows have the columns image, and a rotation finds"):
         rotation({"image": ["a"]})

@@ -144,11 +144,11 @@ class ParquetImages(EncodedImages):
                 start += about.row_group(group).num_rows
         return groups
 
-    def _group_of(self, row: int) -> tuple[int, str, int, pq.FileMetaData]:
+    def _find_group(self, row: int) -> tuple[int, str, int, pq.FileMetaData]:
         return self._groups[bisect_right(self._groups, row, key=lambda group: group[0]) - 1]
 
     def read(self, row: int) -> bytes:
-        start, name, group, about = self._group_of(row)
+        start, name, group, about = self._find_group(row)
         cached = vars(self).get("_cached")
         if cached is None or cached[0] != start:
             with reading(Path(name), "a Parquet file of images"):
@@ -158,7 +158,7 @@ class ParquetImages(EncodedImages):
         return image_bytes(cached[1][row - start].as_py(), self.root)
 
     def describe(self, row: int) -> str:
-        return f"{self._group_of(row)[1]}: image {row}"
+        return f"{self._find_group(row)[1]}: image {row}"
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ SPLIT = "split"
 TEXT_FIELDS = ("raw", "caption", "text", "sentence")
 SPLIT_NAME = re.compile(r"(train|training|val|valid|validation|dev|test)(?=[^A-Za-z]|$)")
 WHITE = r"[\s\x{0b}\x{1c}-\x{1f}\x{85}\x{2028}\x{2029}]+"
-"""White space and anything that some programs take for the end of a line: the captions file has one caption a line."""
+"""White space and all that some programs take for the end of a line: the captions file has one caption per line."""
 LIST_BEGINS = re.compile(r"\s*\[\s*(?:['\"\]]|(?:None|null|nan)\b)")
 LIST_ITEM = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|None|null|nan""")
 EMPTY: tuple[object, ...] = (None, "", [])
@@ -109,7 +109,7 @@ def read_records(source: Source, kind: str, columns: Columns, images: EncodedIma
             )
         shown = f"images in {image_field}, {shown}"
         paths = _paths(columns, image_field)
-        # An image stands at the place of its first record; it may occur in every split.
+        # An image takes the place of its first record; it may occur in every split.
         key = paths if splits is None else pc.binary_join_element_wise(paths, splits.fill_null(""), "\0")
         image_of = key.dictionary_encode().indices.to_numpy()
         first = np.unique(image_of, return_index=True)[1]
@@ -119,7 +119,7 @@ def read_records(source: Source, kind: str, columns: Columns, images: EncodedIma
     if ids is None or source.id_column:
         ids = _ids(columns, source.id_column, first)
     splits = None if splits is None else splits.take(pa.array(first))
-    captions = _lists(pa.array(texts, pa.string()), image_of[np.array(row_of, np.int64)], len(first))
+    captions = _caption_lists(pa.array(texts, pa.string()), image_of[np.array(row_of, np.int64)], len(first))
     return Listing(f"{kind} ({shown})", images, ids, captions, splits)
 
 
@@ -129,7 +129,7 @@ def clean_captions(listing: Listing) -> Listing:
     texts = pc.utf8_trim_whitespace(pc.replace_substring_regex(texts, WHITE, " "))
     is_text = pc.fill_null(pc.greater(pc.utf8_length(texts), 0), False)
     owners = pc.list_parent_indices(listing.captions).to_numpy()[is_text.to_numpy(zero_copy_only=False)]
-    listing = replace(listing, captions=_lists(texts.filter(is_text), owners, len(listing)))
+    listing = replace(listing, captions=_caption_lists(texts.filter(is_text), owners, len(listing)))
     if empty := len(texts) - len(owners):
         logger.warning("%d empty captions are left out", empty)
     has_captions = np.bincount(owners, minlength=len(listing)) > 0
@@ -171,7 +171,7 @@ def record_columns(records: Sequence[Mapping[str, Any]], source: Source) -> dict
     return columns
 
 
-def _lists(texts: pa.Array, owners: Int[np.ndarray, " texts"], count: int) -> pa.ListArray:
+def _caption_lists(texts: pa.Array, owners: Int[np.ndarray, " texts"], count: int) -> pa.ListArray:
     """Collect the texts of each of `count` owners, in order."""
     offsets = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=count))]).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), texts.take(pa.array(np.argsort(owners, kind="stable"))))
@@ -214,10 +214,10 @@ def _paths(columns: Columns, name: str) -> pa.Array:
 
 
 def _strings(columns: Columns, name: str) -> pa.Array:
-    return pa.array((_text(value, name, row) for row, value in enumerate(column_values(columns, name))), pa.string())
+    return pa.array((_as_text(value, name, row) for row, value in enumerate(column_values(columns, name))), pa.string())
 
 
-def _text(value: Any, name: str, row: int) -> str | None:
+def _as_text(value: Any, name: str, row: int) -> str | None:
     """Return a value as text: a number as it is written, nothing for a missing one."""
     if isinstance(value, list | dict | bytes):
         kind = {list: "a list", dict: f"a record of {', '.join(map(str, value))}"}.get(type(value), "bytes")
@@ -243,7 +243,7 @@ def _texts(value: Any, name: str, row: int) -> Iterator[str | None]:
     elif isinstance(value, str) and LIST_BEGINS.match(value) and value.rstrip().endswith("]"):
         yield from _texts(_written_list(value, name, row), name, row)
     else:
-        yield _text(value, name, row)
+        yield _as_text(value, name, row)
 
 
 def _written_list(text: str, name: str, row: int) -> list[Any]:

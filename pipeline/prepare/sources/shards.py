@@ -24,7 +24,7 @@ from aoq.pipeline.reading import parse_json, reading
 logger = logging.getLogger(__name__)
 
 IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")
-MOST_TEXT = 1 << 24
+MOST_CAPTION_BYTES = 1 << 24
 KEY = "__key__"
 
 
@@ -39,7 +39,7 @@ def list_shards(path: Path, source: Source) -> Records | None:
     records, members, broken, ignored = [], [], [], Counter[str]()
     for number, shard in enumerate(shards):
         with reading(shard, "an uncompressed tar archive"), tarfile.open(shard, "r:") as archive:
-            for key, files in _samples(archive, ignored).items():
+            for key, files in _tar_samples(archive, ignored).items():
                 try:
                     suffix = next((suffix for suffix in IMAGE_SUFFIXES if suffix in files), None)
                     image = None if suffix is None else _one(files[suffix])
@@ -70,14 +70,14 @@ def list_shards(path: Path, source: Source) -> Records | None:
     return f"{len(shards)} webdataset shards", record_columns(records, source), images
 
 
-def _samples(archive: tarfile.TarFile, ignored: Counter[str]) -> dict[str, dict[str, list[tarfile.TarInfo]]]:
+def _tar_samples(archive: tarfile.TarFile, ignored: Counter[str]) -> dict[str, dict[str, list[tarfile.TarInfo]]]:
     """Return the files of each sample by their suffixes, wherever they lie in the archive."""
     samples: dict[str, dict[str, list[tarfile.TarInfo]]] = {}
     for member in archive:
         folder, _, file = member.name.rpartition("/")
         stem, _, suffix = file.partition(".")
         if file.startswith("._"):
-            ignored["files (._*) hold macOS's notes about others"] += 1
+            ignored["files (._*) hold macOS's notes about other files"] += 1
         elif member.isfile():
             sample = samples.setdefault(f"{folder}/{stem}".lstrip("/"), {})
             sample.setdefault(suffix.lower(), []).append(member)
@@ -88,32 +88,32 @@ def _samples(archive: tarfile.TarFile, ignored: Counter[str]) -> dict[str, dict[
 
 def _one(files: list[tarfile.TarInfo]) -> tarfile.TarInfo:
     if len(files) > 1:
-        raise ValueError(f"{files[0].name} stands there {len(files)} times")
+        raise ValueError(f"{files[0].name} occurs {len(files)} times")
     if files[0].issparse():
         raise ValueError(f"{files[0].name} is a sparse file")
     return files[0]
 
 
 def _record(archive: tarfile.TarFile, files: dict[str, list[tarfile.TarInfo]], source: Source) -> dict[str, Any]:
-    """Read what a sample says: the text of `.txt` is its caption, else the record of `.json` has it."""
+    """Read a sample's record: the text of `.txt` is its caption, else the record of `.json` has it."""
     chosen = (*source.caption_columns, source.id_column or "", source.split_column or "")
     named = {name.partition(".")[0] for name in (*CAPTION_FIELDS, SPLIT, *chosen)}
     record = {}
     if "json" in files:
         member = _one(files["json"])
         try:
-            content = parse_json(_text(archive, member), dict[str, Any])
+            content = parse_json(_member_text(archive, member), dict[str, Any])
         except ValueError as error:
             raise ValueError(f"{member.name} is not a JSON record ({error})") from None
         record = {name: value for name, value in content.items() if name in named or NUMBERED.fullmatch(name)}
     if "txt" in files and not source.caption_columns:
         others = {name: value for name, value in record.items() if name not in CAPTION_FIELDS}
-        record = {CAPTION_FIELDS[0]: _text(archive, _one(files["txt"])), **others}
+        record = {CAPTION_FIELDS[0]: _member_text(archive, _one(files["txt"])), **others}
     return record
 
 
-def _text(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
-    if member.size > MOST_TEXT:
+def _member_text(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
+    if member.size > MOST_CAPTION_BYTES:
         raise ValueError(f"{member.name} has {member.size:,} bytes of text")
     file = archive.extractfile(member)
     assert file is not None  # a regular file

@@ -62,8 +62,8 @@ def list_table(path: Path, source: Source) -> Records | None:
 
 def _flickr_captions(lines: Sequence[str]) -> Columns | None:
     """Read `*.token.txt`, unless a line is of another kind."""
-    found = pc.extract_regex(pa.array(lines), FLICKR_LINE)
-    return None if found.null_count else {name: (found.field(name),) for name in ("image", "caption")}
+    matches = pc.extract_regex(pa.array(lines), FLICKR_LINE)
+    return None if matches.null_count else {name: (matches.field(name),) for name in ("image", "caption")}
 
 
 def list_parquet_folder(folder: Path, source: Source) -> Records | None:
@@ -105,19 +105,16 @@ def _read_csv(path: Path) -> dict[str, list[str]]:
     """Read all columns as texts: an id 007 is not 7."""
     text = read_file(path).decode("utf-8-sig")
     first = re.split(r"[\r\n]", text, maxsplit=1)[0]
-    header, *rows = _rows(text, find_separator(first))
-    header = [name.strip() for name in header]  # Flickr30K's results.csv has spaces behind its bars
+    header, *rows = _csv_rows(text, find_separator(first))
+    header = [name.strip() for name in header]  # Flickr30K's results.csv has spaces after its bars
     _require_own_names(header)
     if wrong := next((number for number, row in enumerate(rows, start=1) if len(row) != len(header)), None):
         raise ValueError(f"row {wrong} has {len(rows[wrong - 1])} values, and the header names {len(header)} columns")
     return {name: [row[place] for row in rows] for place, name in enumerate(header)}
 
 
-def _rows(text: str, separator: str) -> list[list[str]]:
-    """Read quoted rows, or unquoted ones.
-
-    Quotation marks belong to the text if each line is a whole row without them and quoting would join lines.
-    """
+def _csv_rows(text: str, separator: str) -> list[list[str]]:
+    """Read quoted rows, or unquoted ones."""
     plain = _parse_csv(text, delimiter=separator, quoting=csv.QUOTE_NONE)
     are_lines_rows = len({*map(len, plain)}) == 1
     try:
@@ -126,6 +123,7 @@ def _rows(text: str, separator: str) -> list[list[str]]:
         if are_lines_rows and '\\"' not in text:
             return plain
         raise ValueError(f"{error}; a quotation mark inside a quoted value is written twice") from None
+    # Quotation marks belong to the text if each line is a whole row without them and quoting would join lines.
     joins = any("\n" in value or "\r" in value for row in quoted for value in row)
     return plain if joins and are_lines_rows and '"' not in "".join(plain[0]) else quoted
 
@@ -211,7 +209,7 @@ def _list_coco(paths: list[Path], root: Path) -> Records:
 
 
 def list_sidecars(folder: Path, source: Source) -> Records | None:
-    """List images that have a text of the same name beside them, with a caption a line."""
+    """List images that have a text of the same name beside them, with a caption per line."""
     if not folder.is_dir() or not any(path.with_suffix(".txt").is_file() for path in _images_in(folder)):
         return None
     rows: dict[str, list[Any]] = {"image": [], "caption": []}
@@ -239,7 +237,7 @@ def list_id_files(folder: Path, source: Source) -> Records | None:
         times, rest = divmod(len(captions), len(ids))
         if rest or not times:
             raise ValueError(
-                f"{path}: {len(ids)} ids for {len(captions)} captions; give each id equally many, or an id a caption."
+                f"{path}: {len(ids)} ids for {len(captions)} captions; give each equally many, or one id per caption."
             )
         if mapping is not None and (missing := [name for name in ids if name not in mapping]):
             raise ValueError(f"{path}: {MAPPING} does not have id {missing[0]!r}; add it.")
