@@ -15,7 +15,7 @@ from aoq.pipeline.evaluation.significance import RECALL_METRICS
 from aoq.pipeline.report.collect import ReportedRun, collect_runs, collect_stages, collect_teachers, is_control
 from aoq.pipeline.report.pictures import attended, examples, tables
 from aoq.pipeline.report.plots import PALETTE, curves, histogram_of_ranks
-from aoq.pipeline.report.verdict import Parts, on_dev, verdicts
+from aoq.pipeline.report.verdict import GainParts, on_dev, verdicts
 from aoq.pipeline.stages.chain import Chain, table_depths
 from aoq.pipeline.training.metrics import read_metrics
 
@@ -60,7 +60,7 @@ GLOSSARY = {
 def render(
     named: Sequence[tuple[str, Chain]],
     evaluating: Callable[[str], str],
-    parts: Mapping[str, Parts],
+    parts: Mapping[str, GainParts],
 ) -> str:
     """Render the page about named experiments; `evaluating` gives the command that makes a run's evaluation.
 

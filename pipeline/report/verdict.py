@@ -18,13 +18,13 @@ from aoq.pipeline.stages.chain import Chain, same_queries
 from aoq.pipeline.stages.splits import evaluated_ranks, open_checked, open_evaluated
 from aoq.pipeline.training.metrics import read_metrics, training_seconds
 
-Parts = Mapping[str, tuple[str, Artifact]]
+GainParts = Mapping[str, tuple[str, Artifact]]
 """Trainings with one part of a student's method each: the override that makes one, and its artefact."""
 SHORTEST = 20.0
 """Seconds below which the duration of a training means nothing."""
 
 
-def verdicts(runs: Sequence[ReportedRun], parts: Mapping[str, Parts] = {}) -> list[dict[str, Any]]:
+def verdicts(runs: Sequence[ReportedRun], parts: Mapping[str, GainParts] = {}) -> list[dict[str, Any]]:
     """Judge each run that has a baseline, and the `parts` of its gain; runs that differ only in the seed, together."""
     judgements, judged = [], set[str]()
     for run in runs:
@@ -35,7 +35,7 @@ def verdicts(runs: Sequence[ReportedRun], parts: Mapping[str, Parts] = {}) -> li
     return judgements
 
 
-def _judge_gain(pairs: Sequence[tuple[ReportedRun, ReportedRun]], parts: Mapping[str, Parts]) -> dict[str, Any]:
+def _judge_gain(pairs: Sequence[tuple[ReportedRun, ReportedRun]], parts: Mapping[str, GainParts]) -> dict[str, Any]:
     """Judge a run and its baseline, or several seeds of both by their mean and, from three on, an interval."""
     run, other = pairs[0]
     gains = [one.gain for one, _ in pairs if one.gain]
@@ -108,7 +108,7 @@ def evaluated_gain(chain: Chain, control: Chain) -> str | None:
     return _verdict("round two", split, evaluated_ranks(chain), evaluated_ranks(control), folds=folds)
 
 
-def gains_apart(chain: Chain, parts: Parts) -> dict[str, str]:
+def gains_apart(chain: Chain, parts: GainParts) -> dict[str, str]:
     """Compare each part of a student's gain with the control on dev, as far as both are trained."""
     trained = {part: one for part, (_, one) in parts.items() if chain["control"].exists() and one.exists()}
     return {part: _dev_verdict(chain, part, one, chain["control"]) for part, one in trained.items()}
