@@ -27,8 +27,9 @@ import numpy as np
 import torch
 
 from aoq.pipeline.engine import products_in
+from aoq.pipeline.search.arithmetic import Operand
 from aoq.pipeline.search.backends import run_search
-from aoq.pipeline.search.device import Operand
+from aoq.pipeline.search.device import to_device
 from aoq.pipeline.search.exact import ONE_PASS
 from aoq.pipeline.search.faiss_flat import has_faiss, load_faiss
 from aoq.pipeline.search.problem import Problem
@@ -100,8 +101,8 @@ def product_seconds(problem: Problem) -> tuple[str, float]:
     side = problem["i2t"]
     scan = Scan.of(side)
     rows, columns = slice(0, scan.tiling.rows), slice(0, scan.tiling.columns)
-    one = Operand.of(side.anchors[rows], side.anchor_norms[rows], scan.how, scan.device).near
-    other = Operand.of(side.candidates[columns], side.candidate_norms[columns], scan.how, scan.device).near
+    one = Operand.of(to_device(side.anchors[rows], scan.device), side.anchor_norms[rows], scan.how).near
+    other = Operand.of(to_device(side.candidates[columns], scan.device), side.candidate_norms[columns], scan.how).near
     wait = torch.cuda.synchronize if scan.device.type == "cuda" else lambda: None
     with products_in("tf32" if scan.how.name == "tf32" else "float32"):
         one @ other.T

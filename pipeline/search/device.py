@@ -1,9 +1,8 @@
-"""The parts of a search that depend on the device: arithmetic, tiles, products and their errors, sorting."""
+"""The parts of a search that depend on the device: its arithmetics, tiles, products, sorting."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -12,34 +11,8 @@ from jaxtyping import Bool, Float, Float32, Float64, Int64
 from torch import Tensor
 
 from aoq.pipeline.engine import CHOOSE_CPU, in_parallel
+from aoq.pipeline.search.arithmetic import BFLOAT16, FLOAT32, FLOAT64, TF32, Arithmetic
 from aoq.pipeline.search.scores import score_pairs, sum_in_float64
-
-
-class Arithmetic(NamedTuple):
-    """How vectors are multiplied: rounded to `dtype` first, if `rounds`, and the product rounded by `result`."""
-
-    name: str
-    dtype: torch.dtype
-    cost: float
-    """Time of a product relative to float32 on a CPU."""
-    adding: float
-    """Relative error of an addition. Tensor cores truncate below 24 bits (https://doi.org/10.7717/peerj-cs.330)."""
-    rounds: bool = False
-    result: float = 0.0
-    smallest: float = 2.0**-126
-    """Smaller numbers may count as 0."""
-
-    def prepare(self, vectors: Float32[Tensor, "items D"]) -> Float[Tensor, "items D"]:
-        """Round the vectors before multiplication; TF32 keeps 10 bits after the leading one."""
-        if self.name == "tf32":
-            return ((vectors.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
-        return vectors.to(self.dtype)
-
-
-BFLOAT16 = Arithmetic("bfloat16", torch.bfloat16, 0.45, 2.0**-22, rounds=True, result=2.0**-8)
-TF32 = Arithmetic("tf32", torch.float32, 0.02, 2.0**-22, rounds=True)
-FLOAT32 = Arithmetic("float32", torch.float32, 1.0, 2.0**-24)
-FLOAT64 = Arithmetic("float64", torch.float64, 2.2, 2.0**-53, smallest=0.0)
 
 
 class Tiling(NamedTuple):
@@ -132,70 +105,3 @@ def sort_rows(keys: Int64[Tensor, "anchors width"]) -> Int64[Tensor, "anchors wi
         return keys.copy_(keys.sort(dim=1).values)
     in_parallel(lambda start, stop: keys.numpy()[start:stop].sort(axis=1), len(keys))
     return keys
-
-
-SPARE = 1.01
-"""Covers the rounding errors of computing a bound in float64."""
-
-
-@dataclass(frozen=True)
-class Operand:
-    """Vectors on a device, exact and rounded (`near`), with upper bounds of norms and rounding errors."""
-
-    vectors: Float32[Tensor, "items D"]
-    near: Float[Tensor, "items D"]
-    norms: Float64[Tensor, " items"]
-    lost: Float64[Tensor, " items"]
-
-    @classmethod
-    def of(
-        cls,
-        vectors: Float32[np.ndarray, "items D"],
-        norms: Float64[np.ndarray, " items"],
-        how: Arithmetic,
-        device: torch.device,
-    ) -> Operand:
-        exact, bounds = to_device(vectors, device), torch.tensor(norms, dtype=torch.float64, device=device)
-        near, lost = how.prepare(exact), torch.zeros_like(bounds)
-        if how.rounds:
-            lost = (exact.double() - near.double()).norm(dim=1) * (1 + 2.0**-20)
-        return cls(exact, near, bounds, lost)
-
-    def __len__(self) -> int:
-        return len(self.near)
-
-    def __getitem__(self, rows: slice) -> Operand:
-        return Operand(self.vectors[rows], self.near[rows], self.norms[rows], self.lost[rows])
-
-
-def product_errors(rows: Operand, columns: Operand, how: Arithmetic) -> Float64[Tensor, " rows"]:
-    """Bound, for each row, the errors of its approximate products with the columns.
-
-    For vectors a and c that are rounded to a' and c', with rounding errors e_a and e_c,
-
-        |<a, c> - near| <= |e_a| |c| + |a'| |e_c| + (D + 2) u |a'| |c'|,
-
-    where u is the relative error of an addition, in any order. `product_floors` adds the rounding of the result.
-    """
-    dimensions, norm, lost = rows.near.shape[1], columns.norms.amax(), columns.lost.amax()
-    ours = rows.norms + rows.lost
-    adding = (dimensions + 2) * how.adding * ours * (norm + lost)
-    vanished = how.smallest * (dimensions + dimensions**0.5 * (ours + norm + lost))
-    return SPARE * (rows.lost * norm + ours * lost + adding + vanished)
-
-
-def product_floors(
-    limits: Float32[Tensor, " anchors"], errors: Float64[Tensor, " anchors"], how: Arithmetic
-) -> Float[Tensor, " anchors"]:
-    """Return the least approximate product that a pair whose score reaches the limit can have.
-
-    A score that rounds to the limit lies above the midpoint between the limit and the float32 below it.
-    """
-    before = torch.nextafter(limits, torch.full_like(limits, -torch.inf))
-    least = (limits.double() + before.double()) / 2 - errors
-    if how.result:
-        floors = (least - how.result * least.abs()).to(how.dtype)
-    else:
-        floors = least.to(how.dtype)
-        floors = torch.nextafter(floors, torch.full_like(floors, -torch.inf))
-    return floors.clamp(min=torch.finfo(how.dtype).min)  # -inf, which masks positives, never reaches it

@@ -21,7 +21,7 @@ from jaxtyping import Integer
 from threadpoolctl import threadpool_limits
 
 from aoq.pipeline.engine import CHOOSE_CPU, products_in
-from aoq.pipeline.search.device import TF32
+from aoq.pipeline.search.arithmetic import TF32
 from aoq.pipeline.search.lists import NegativeLists, to_arrow
 from aoq.pipeline.search.pool import KEY_BYTES, NO_CANDIDATE, Heads, Pool, make_keys, width_for
 from aoq.pipeline.search.positives import group_offsets

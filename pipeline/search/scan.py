@@ -16,16 +16,13 @@ from jaxtyping import Float, Float32, Float64, Int64
 from torch import Tensor
 
 from aoq.pipeline.engine import CHOOSE_CPU, find_device
+from aoq.pipeline.search.arithmetic import Arithmetic, Operand, product_errors, product_floors
 from aoq.pipeline.search.device import (
-    Arithmetic,
-    Operand,
     Tiling,
     arithmetics,
     choose_tiling,
     marked_places,
     multiply,
-    product_errors,
-    product_floors,
     scores_on,
     to_device,
 )
@@ -96,7 +93,7 @@ class Scan:
         columns = self.tiling.columns
         if limits is not None:
             columns = max(1, min(columns, side.memory // 8 // (KEY_BYTES * width_for(h, len(side.anchors)))))
-        anchors = Operand.of(side.anchors, side.anchor_norms, self.how, self.device)
+        anchors = Operand.of(to_device(side.anchors, self.device), side.anchor_norms, self.how)
         counts, order = np.diff(side.positives.offsets), np.argsort(side.positives.ids, kind="stable")
         owners, own = np.repeat(np.arange(len(counts)), counts)[order], side.positives.ids[order].astype(np.int64)
         for start, stop in blocks(len(side.candidates), columns):
@@ -119,7 +116,8 @@ class Scan:
         """Move candidates to the device; they stay on a GPU if `tiling.resident` allows it."""
         known = self._resident.get(start)
         if known is None or len(known) != stop - start:
-            known = Operand.of(side.candidates[start:stop], side.candidate_norms[start:stop], self.how, self.device)
+            vectors = to_device(side.candidates[start:stop], self.device)
+            known = Operand.of(vectors, side.candidate_norms[start:stop], self.how)
             if 2 * side.candidates.nbytes <= self.tiling.resident:
                 self._resident[start] = known
         return known
@@ -193,7 +191,7 @@ def choose_arithmetic(side: Side, device: torch.device, tiling: Tiling) -> Arith
     able, costs = arithmetics(device), []
     for how in able:
         sample, rank = _sample(side, how, device, FIRST_DEVIATIONS)
-        anchors = Operand.of(side.anchors[rows], side.anchor_norms[rows], how, device)
+        anchors = Operand.of(to_device(side.anchors[rows], device), side.anchor_norms[rows], how)
         near = multiply(anchors.near, sample.near)
         limits = near.topk(rank, sorted=False).values.amin(1).float()
         above = torch.nextafter(limits, torch.full_like(limits, torch.inf))  # many ties raise limits during the scan
@@ -207,4 +205,4 @@ def _sample(side: Side, how: Arithmetic, device: torch.device, deviations: float
     rows = np.arange(len(side.candidates))
     if sampled < len(rows):
         rows = np.sort(np.random.default_rng(0).choice(len(rows), sampled, replace=False))
-    return Operand.of(side.candidates[rows], side.candidate_norms[rows], how, device), rank
+    return Operand.of(to_device(side.candidates[rows], device), side.candidate_norms[rows], how), rank

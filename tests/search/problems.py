@@ -13,8 +13,9 @@ import torch
 
 from aoq.pipeline.engine import products_in
 from aoq.pipeline.mining.mine import mine
+from aoq.pipeline.search.arithmetic import Arithmetic, Operand, product_errors, product_floors
 from aoq.pipeline.search.backends import search_problem
-from aoq.pipeline.search.device import Arithmetic, Operand, product_errors, product_floors
+from aoq.pipeline.search.device import to_device
 from aoq.pipeline.search.problem import Direction, Problem
 from aoq.pipeline.search.scores import sum_exactly
 from aoq.pipeline.tables.table import NegativeTable, read_table
@@ -82,7 +83,9 @@ def check_products(how: Arithmetic, device: torch.device, count: int, size: int,
     rng = np.random.default_rng(size)
     sides = [vectors_of(rng, count, size, "normal" if kind == "of one sign" else kind) for _ in range(2)]
     sides = [np.abs(side) for side in sides] if kind == "of one sign" else sides
-    one, other = (Operand.of(side, np.linalg.norm(side.astype(np.float64), axis=1), how, device) for side in sides)
+    one, other = (
+        Operand.of(to_device(side, device), np.linalg.norm(side.astype(np.float64), axis=1), how) for side in sides
+    )
     with products_in("tf32" if how.name == "tf32" else "float32"):
         near = one.near @ other.near.T
     exact, errors = one.vectors.double() @ other.vectors.double().T, product_errors(one, other, how)[:, None]

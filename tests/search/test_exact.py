@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from aoq.pipeline.engine import find_device, products_in
 from aoq.pipeline.search import exact, pool, scan
+from aoq.pipeline.search.arithmetic import BFLOAT16, FLOAT32, FLOAT64, TF32
 from aoq.pipeline.search.backends import search_problem
-from aoq.pipeline.search.device import BFLOAT16, FLOAT32, FLOAT64, TF32, arithmetics, choose_tiling
+from aoq.pipeline.search.device import arithmetics, choose_tiling
 from aoq.pipeline.search.problem import DIRECTIONS, Problem, longest_lists
 from aoq.pipeline.tables.audit import audit
 from tests.search.problems import KINDS, NAMES, SMALL, check_pinned, check_products, mined, reference_lists, vectors_of
