@@ -80,7 +80,7 @@ OTHERS = [{"folder": "two"}, {"more": "dataset.train_images = 30"}, {"more": "da
 @pytest.mark.parametrize("other", OTHERS, ids=["folder", "part", "noise"])
 def test_a_table_of_other_data_is_refused_before_anything_is_made(make, taught_by, other):
     make("own")
-    with pytest.raises(ValueError, match=r"'student' and 'own' are of different training data .* in an override"):
+    with pytest.raises(ValueError, match=r"'student' and 'own' have different training data .* in an override"):
         make("student", teacher=taught_by("own"), **other)
     make("student", teacher=taught_by("own"), loss="online", **other)  # which uses no table
 
