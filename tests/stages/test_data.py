@@ -49,7 +49,7 @@ REFUSED = r"cannot be used; `aoq data check .*` lists every problem:\n  err.*: .
         (lambda folder: spoil_feature(folder, np.nan), REFUSED + r"train_ims\.npy\[5\]: holds NaN or infinite"),
         (lambda folder: (folder / "train_caps.txt").write_bytes(b"\xff\n" * 200), REFUSED + r"caps\.txt:1: byte 1"),
         (lambda folder: rewrite(folder / "train_caps.txt", lambda lines: lines[:-1]), REFUSED + r"array has \(200,\)"),
-        (without_spaces, r"one/train_caps\.txt: 200 different texts become 2 token sequences, so no"),
+        (without_spaces, r"one/train_caps\.txt: 200 different texts become 2 token sequences: no"),
         (all_rare, r"spoilt/one, captions of train and dev: none of 260 words occurs 4 times"),
     ],
     ids=["nan", "bytes", "counts", "unspaced", "rare"],
