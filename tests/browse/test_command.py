@@ -66,7 +66,7 @@ def test_what_has_nothing_to_show_names_the_command(world, places):
 def test_tables_of_other_data_are_refused(world, places):
     name = world / "one.toml"
     message = refused(name, f"{name}@dataset.train_images=60", *places)
-    assert "are of different training data" in message
+    assert "have different training data" in message
     assert "give both the same" in message
 
 

@@ -155,7 +155,7 @@ def test_phrases_stand_at_their_tokens(tmp_path):
     [
         ("[", "is not a json list"),
         ("{}", r"'\{\}' is not a json list of phrases .*; write \[\] for none"),
-        ('["dog"]', r"no json list of phrases \(0: input should be a valid dictionary"),
+        ('["dog"]', r"not a json list of phrases \(0: input should be a valid dictionary"),
         ([{"phrase": "dog", "start": 3}], r"0\.boxes: field required\); each has `phrase`, `start` and `boxes`"),
         ([GOOD | {"start": 1}], r"phrase \"A man's dog\" is not at token 1 of the caption, whose tokens are \['a'"),
         ([GOOD | {"start": -5}], r"0\.start: input should be greater than or equal to 0"),

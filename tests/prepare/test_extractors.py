@@ -211,7 +211,7 @@ def test_large_images_are_shrunk_to_what_a_detector_takes(detector):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("resnet50", r"no detector with a box head; those are fasterrcnn_\w+, "),
+        ("resnet50", r"not a detector with a box head; those are fasterrcnn_\w+, "),
         (f"{tiny.DETECTOR}/nowhere.pth", r"nowhere.pth does not exist\); .*as NAME/FILE\."),
     ],
 )

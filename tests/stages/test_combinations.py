@@ -131,7 +131,7 @@ SCORED = RERANK.format(shortlist=TINY, teacher="SLOW")
     ("text", "message"),
     [
         (SCORED.replace(TINY, f"{TINY}@mining.h_images=2"), "h_images = 3, and the table of .* keeps 2"),
-        (SCORED.replace(TINY, OTHER_DATA), "'slow' and 'tiny' are of different training data"),
+        (SCORED.replace(TINY, OTHER_DATA), "'slow' and 'tiny' have different training data"),
         (SCORED.replace(TINY, "IMPORTED"), r"'imported' has stages .*, not 'hard_negatives'"),
         (SCORED.replace(TINY, "BOTH"), "shortlist '.*both.toml' is an ensemble, which mines no table"),
         (SCORED.replace("SLOW", "BOTH"), "teacher '.*both.toml' is an ensemble, which mines no table"),

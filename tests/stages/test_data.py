@@ -49,7 +49,7 @@ REFUSED = r"cannot be used; `aoq data check .*` lists every problem:\n  err.*: .
         (lambda folder: spoil_feature(folder, np.nan), REFUSED + r"train_ims\.npy\[5\]: holds NaN or infinite"),
         (lambda folder: (folder / "train_caps.txt").write_bytes(b"\xff\n" * 200), REFUSED + r"caps\.txt:1: byte 1"),
         (lambda folder: rewrite(folder / "train_caps.txt", lambda lines: lines[:-1]), REFUSED + r"array has \(200,\)"),
-        (without_spaces, r"one/train_caps\.txt: 200 different texts become 2 token sequences, so no"),
+        (without_spaces, r"one/train_caps\.txt: 200 different texts become 2 token sequences: no"),
         (all_rare, r"spoilt/one, captions of train and dev: none of 260 words occurs 4 times"),
     ],
     ids=["nan", "bytes", "counts", "unspaced", "rare"],
@@ -80,7 +80,7 @@ OTHERS = [{"folder": "two"}, {"more": "dataset.train_images = 30"}, {"more": "da
 @pytest.mark.parametrize("other", OTHERS, ids=["folder", "part", "noise"])
 def test_a_table_of_other_data_is_refused_before_anything_is_made(make, taught_by, other):
     make("own")
-    with pytest.raises(ValueError, match=r"'student' and 'own' are of different training data .* in an override"):
+    with pytest.raises(ValueError, match=r"'student' and 'own' have different training data .* in an override"):
         make("student", teacher=taught_by("own"), **other)
     make("student", teacher=taught_by("own"), loss="online", **other)  # which uses no table
 

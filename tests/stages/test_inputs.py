@@ -84,7 +84,7 @@ def test_a_table_names_the_weights_that_were_loaded(make):
 def test_a_data_folder_that_changed_since_is_refused(make, own_root, file):
     chain = make("own", "dataset", root=own_root)
     flip(own_root / "one" / file, -2)
-    with pytest.raises(ValueError, match=rf"{file} is not the file that was read .*; put that one back, or"):
+    with pytest.raises(ValueError, match=rf"{file} is not the file that was read .*; restore that one, or"):
         make_stage(chain, "first_round")
 
 

@@ -151,7 +151,7 @@ def test_too_little_room_is_refused(ganged, tmp_path, monkeypatch):
 
 
 def test_other_code_other_data_and_failures_are_told(ganged, tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match=r"^process 1 of this training has another content of train_ims\.npy than"):
+    with pytest.raises(ValueError, match=r"^process 1 of this training differs from the first in its content of"):
         run_ranks(ganged, tmp_path, unlike)
     with pytest.raises(ChildProcessError, match=r"^process 1 of .*, failed: it is missing here\. Run again"):
         run_ranks(ganged, tmp_path, partial(failing, 1, ValueError("it is missing here.")))
