@@ -86,4 +86,6 @@ def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any
 
 @cache
 def _warn_of_compiling() -> None:
-    logger.warning("no folder for compiled code is writable, so each process compiles it; set NUMBA_CACHE_DIR to one")
+    logger.warning(
+        "no folder for compiled code is writable, so each process compiles it; set NUMBA_CACHE_DIR to a writable folder"
+    )

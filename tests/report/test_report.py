@@ -154,7 +154,7 @@ def test_seeds_are_judged_together(planned, monkeypatch, unplotted, seeds):
     ours, theirs = ([run.scored.ranks] * seeds for run in (other, first))
     intervals = rsum_intervals({"ours": ours}, theirs, first.split.image_of, rng=np.random.default_rng(0))
     assert found.items() >= {**about, "interval": intervals.get("ours")}.items()
-    monkeypatch.setattr("aoq.pipeline.report.page.verdicts", lambda _: [found])
+    monkeypatch.setattr("aoq.pipeline.report.page.verdicts", lambda *_: [found])
     words = Read(render_report(planned)).text
     assert ("2 seeds are too few for a verdict" in words) == (seeds == 2)
     assert ("is not distinguishable from" in words) == (seeds == 3)

@@ -66,4 +66,4 @@ def test_halfway_between_two_numbers_it_is_added_up_exactly():
 def test_code_is_compiled_without_a_folder_to_keep_it(monkeypatch, caplog):
     monkeypatch.setattr(CompileResultCacheImpl, "_locator_classes", [])  # root can write any folder
     assert compiled()(lambda number: number + 1)(2) == 3
-    assert "set NUMBA_CACHE_DIR to a folder" in caplog.text
+    assert "set NUMBA_CACHE_DIR to a writable folder" in caplog.text
