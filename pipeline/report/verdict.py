@@ -90,7 +90,7 @@ def head_start(chain: Chain) -> str:
 def gain_on_control(chain: Chain) -> str | None:
     """Compare round two with the control on dev; None unless both exist and have ranks."""
     rounds = _two_rounds(chain)
-    if not rounds or not all(DEV_RANKS in one.manifest()["files"] for one in rounds):
+    if not rounds or not all(map(_has_ranks, rounds)):
         return None
     line = _dev_verdict(chain, "round two" if chain.experiment.co_teaching is None else "co-taught", *rounds)
     if times := time_to_control(chain):
@@ -110,8 +110,12 @@ def evaluated_gain(chain: Chain, control: Chain) -> str | None:
 
 def gains_apart(chain: Chain, parts: GainParts) -> dict[str, str]:
     """Compare each part of a student's gain with the control on dev, as far as both are trained."""
-    trained = {part: one for part, (_, one) in parts.items() if chain["control"].exists() and one.exists()}
+    trained = {part: one for part, (_, one) in parts.items() if _has_ranks(chain["control"]) and _has_ranks(one)}
     return {part: _dev_verdict(chain, part, one, chain["control"]) for part, one in trained.items()}
+
+
+def _has_ranks(training: Artifact) -> bool:
+    return training.exists() and DEV_RANKS in training.manifest()["files"]
 
 
 def _dev_verdict(chain: Chain, part: str, training: Artifact, control: Artifact) -> str:

@@ -17,10 +17,12 @@ from aoq.pipeline.config.training import TeacherVectors, Training
 from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.embedding import EmbeddingStore
+from aoq.pipeline.engine import Verify
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.positives import matching_pairs
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
 from aoq.pipeline.stages.chain import Chain
+from aoq.pipeline.stages.data import check_pretrained
 from aoq.pipeline.stages.splits import fingerprint, open_pairs
 from aoq.pipeline.tables.pairs import rows_by_id
 from aoq.pipeline.tables.screens.view import Judged, View, read_view
@@ -63,26 +65,30 @@ def table_draws(chain: Chain, split: Split, training: Training) -> dict[str, Any
     return draws
 
 
-def make_teachers(chain: Chain, stage: str, training: Training, split: Split, run: Run) -> dict[str, Any]:
-    """Return a trainer's arguments with the teachers of its batches: embeddings, and models that attend."""
+def make_teachers(
+    chain: Chain, stage: str, training: Training, split: Split, run: Run, verify: Verify
+) -> dict[str, Any]:
+    """Return a trainer's arguments with the teachers of its batches: embeddings, and models that have none."""
     distillation, folder = training.distillation, run.work / UNITS
     if distillation is None or not distillation.scores_batch:
         return {}
     folder.mkdir(parents=True, exist_ok=True)
-    members = chain.distilled[stage]
-    stores = [EmbeddingStore.open(one.artifact.opened()) for one in members if one.stage != "second_round"]
-    attending = [one for one in members if one.stage == "second_round"]
-    weights = [one.artifact.opened() / "model.safetensors" for one in attending]
-    models = [
-        (load_model(path).to(run.device), open_pairs(one.chain, "train"))
-        for path, one in zip(weights, attending, strict=True)
-    ]
+    stores, models, names = [], [], []
+    for member in sorted(chain.distilled[stage], key=lambda member: member.stage == "second_round"):
+        names.append(member.reference or "of the table")
+        if member.stage != "second_round":
+            stores.append(EmbeddingStore.open(member.artifact.opened()))
+            continue
+        check_pretrained(member.chain)
+        model = load_model(member.artifact.opened() / "model.safetensors").to(run.device)
+        models.append((model, open_pairs(member.chain, "train", verify)))
     hashes = chain[stage].ingredients["training"]["distillation"]["files"]
     for number, (files, planned) in enumerate(zip(distillation.files, hashes, strict=True)):
         for name, (path, _) in files.parts.items():
             planned_file(chain.data_root, path, planned[name][0])
         try:
             stores.append(_open_teacher_files(files, chain.data_root, split, folder / f"teacher{number}"))
+            names.insert(len(stores) - 1, files.images)
         except ValueError as error:
             raise ValueError(f"[{stage}.distillation] teacher {number + 1} of files: {error}") from None
     rng = np.random.default_rng(0)
@@ -91,14 +97,13 @@ def make_teachers(chain: Chain, stage: str, training: Training, split: Split, ru
     for model, pairs in models:
         images, captions = read_items(pairs, probed)
         tried.append(score_batch(model, images.to(run.device), captions.to(run.device)))
-    for number, scores in enumerate(tried):
+    for name, scores in zip(names, tried, strict=True):
         if float(scores.max() - scores.min()) < CONSTANT:
-            which = f"[{stage}.distillation] teacher {number + 1} of {len(stores) + len(models)}"
-            same = f"{which} gives all pairs nearly the same score"
-            raise ValueError(f"{same}, so there is nothing to learn from it; name another.")
+            same = f"teacher {name} gives all pairs nearly the same score, so there is nothing to learn from it"
+            raise ValueError(f"[{stage}.distillation] {same}; name another.")
     if training.augment:
         logger.info("the teachers see the photographs as they are, without `augment`")
-    return {"teachers": stores, "models_that_teach": models}
+    return {"teacher_embeddings": stores, "teacher_models": models}
 
 
 def _open_teacher_files(files: TeacherVectors, root: Path, split: Split, copies: Path) -> EmbeddingStore:

@@ -6,6 +6,7 @@ Planning imports nothing heavy. `tests/stages/test_keys.py` pins the keys, so th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -46,7 +47,10 @@ def plan(name: str, *, data_root: Path, artifact_root: Path, override: str = "")
 
 
 def plan_parts(chain: Chain) -> dict[str, tuple[str, Artifact]]:
-    """Plan the students of the table alone and of the teachers' scores alone, if `chain` has both, with overrides."""
+    """Plan the students of the table alone and of the teachers' scores alone, if `chain` has both, with overrides.
+
+    A part that is the student itself or its control is left out.
+    """
     experiment, (name, override) = chain.experiment, split_member(chain.reference)
     if chain.is_ensemble or not chain.trains_on_table or experiment.student.distillation is None:
         return {}
@@ -55,9 +59,10 @@ def plan_parts(chain: Chain) -> dict[str, tuple[str, Artifact]]:
     parts = {}
     for part, change in changes.items():
         own = override_text(merged(parse_override(override), {"second_round": change}))
-        planned = plan(name, data_root=chain.data_root, artifact_root=chain.artifact_root, override=own)
-        if planned["second_round"].key != chain["second_round"].key:  # a loss on logits is its own control
-            parts[part] = own, planned["second_round"]
+        with suppress(ValueError):  # the experiment has options that need the other part
+            planned = plan(name, data_root=chain.data_root, artifact_root=chain.artifact_root, override=own)
+            if planned["second_round"].key not in {chain["second_round"].key, chain["control"].key}:
+                parts[part] = own, planned["second_round"]
     return parts
 
 
@@ -114,22 +119,28 @@ class _Planner:
         return chain
 
     def add_teachers(self, chain: Chain, stage: str, section: Training | None) -> None:
-        """Plan the experiments that score a training's batches; by default the table's teacher."""
+        """Plan the experiments that score a training's batches; by default the embeddings that were mined."""
         if section is None or (distillation := section.distillation) is None or not distillation.scores_batch:
             return
         names = [teacher for teacher in distillation.teachers if isinstance(teacher, str)]
         members = [self.member("teacher", name, "embeddings") for name in names]
         for number, member in enumerate(members):
-            stages = "student_embeddings", "embeddings", "second_round"  # without embeddings its model scores
+            stages = ["student_embeddings", "embeddings"]
+            stages += ["second_round"] if member.chain.experiment.co_teaching is None else []  # its model scores
             members[number] = replace(member, stage=next((s for s in stages if s in member.chain.stages), "embeddings"))
         if not members and not distillation.files:
             members = [Member("", chain, "embeddings")]
         for member in members:
             if not any(member.stage in each.stages for each in member.chain.lineage[: 1 if member.reference else None]):
-                subject = f"teacher {member.reference!r}" if member.reference else "without `teachers`: the table"
-                scores = f"{subject} has neither embeddings nor a model, so it scores no batch"
-                remedy = 'name an experiment that trains a model, or choose kind = "lists".'
-                raise ValueError(f"[{stage}.distillation] {scores}; {remedy}")
+                lack = (
+                    f"teacher {member.reference!r} has neither embeddings nor one trained model, so it scores no batch"
+                )
+                lack = lack if member.reference else "the table is mined from no embeddings, so none score the batch"
+                remedy = 'name `teachers` that train a model, or choose kind = "lists".'
+                raise ValueError(f"[{stage}.distillation] {lack}; {remedy}")
+            if member.stage == "second_round" and distillation.positives == "one":
+                scale = f'positives = "one" is the highest cosine, and {member.reference!r} scores on another scale'
+                raise ValueError(f"[{stage}.distillation] {scale}; leave it out.")
             check_same_data(chain.experiment.name, chain, member.chain, member.stage)
         chain.distilled[stage] = tuple(members)
 

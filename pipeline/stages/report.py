@@ -44,7 +44,7 @@ def plan_report(runs: str, *, data_root: Path, artifact_root: Path) -> PlannedRe
         if control is not None and control.artifact.key not in {member.artifact.key for member in members}:
             members.append(control)
     ingredients, evaluations = {"runs": [member.run for member in members]}, [member.artifact for member in members]
-    return PlannedReport(tuple(members), Artifact(artifact_root, "report", 1, ingredients, tuple(evaluations)))
+    return PlannedReport(tuple(members), Artifact(artifact_root, "report", 2, ingredients, tuple(evaluations)))
 
 
 def _plan_run(reference: str, **roots: Path) -> Member:

@@ -23,7 +23,7 @@ from aoq.pipeline.config.training import CoTeaching, Training
 from aoq.pipeline.console import show_progress
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.embedding import similarity_matrix
-from aoq.pipeline.engine import Engine, torchrun_rank
+from aoq.pipeline.engine import Engine, Verify, torchrun_rank
 from aoq.pipeline.evaluation.ranks import DEV_RANKS, chance_level, write_ranks
 from aoq.pipeline.evaluation.retrieval import ensemble, retrieval_ranks, summarise
 from aoq.pipeline.prepare.pixels import decoded_elsewhere
@@ -82,7 +82,7 @@ def train(chain: Chain, stage: str, build: Build, engine: Engine, processes: Pro
         run = Run(build.directory, device, engine.checkpoint_steps, engine.tensorboard, progress, engine.workers, group)
         description = {"name": chain.experiment.model.name, "options": model_options(chain)}
         common = {"description": description, "pairs": pairs, "seed": chain.experiment.seed, "run": run}
-        trainer = _make_trainer(chain, stage, section, **common)
+        trainer = _make_trainer(chain, stage, section, engine.verify, **common)
         if group.are_several:
             group.check_same({"experiment": repr(chain.experiment), **code_versions(), **build.inputs})
         notes = trainer.train(validate)
@@ -99,7 +99,7 @@ def _check_batches(experiment: Experiment, captions: int) -> None:
             raise ValueError(f"[{name}] batch_size is {section.batch_size}, and {there}; lower it.")
 
 
-def _make_trainer(chain: Chain, stage: str, section: Training | CoTeaching, **common: Any) -> Loop:
+def _make_trainer(chain: Chain, stage: str, section: Training | CoTeaching, verify: Verify, **common: Any) -> Loop:
     """Assemble models, draws and teachers; a fine-tuned student starts from saved weights."""
     if isinstance(section, CoTeaching):
         models = [_fresh_model(**common["description"]) for _ in NETWORK_FILES]
@@ -114,7 +114,7 @@ def _make_trainer(chain: Chain, stage: str, section: Training | CoTeaching, **co
     if on_table and chain.start is not None:
         model.load_state_dict(read_weights(chain.start.opened() / "model.safetensors")[1])
     schedule = _with_numbers_of_pair(section, model)
-    teachers = make_teachers(chain, stage, section, split, common["run"])
+    teachers = make_teachers(chain, stage, section, split, common["run"], verify)
     return Trainer(models=[model], schedule=schedule, **teachers, **draws, **common)
 
 

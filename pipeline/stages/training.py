@@ -28,16 +28,19 @@ def plan_training(chain: Chain, use: str) -> None:
         chain.add("second_round", {**ingredients, "co_teaching": options}, data)
         return
     ingredients["training"] = _training_options(chain, use, section)
-    teachers = [member.artifact for member in chain.distilled.get(use, ())]
+    distilled = chain.distilled.get(use, ())
+    teachers = [member.artifact for member in distilled]
+    reads = [member.chain["dataset"] for member in distilled if member.stage == "second_round"]
     if use != "second_round" or not experiment.uses_table:
-        chain.add("first_round", ingredients, data, *teachers, version=1 if section.constraints is None else 2, use=use)
+        version = 1 if section.constraints is None else 2
+        chain.add("first_round", ingredients, data, *teachers, reads=reads, version=version, use=use)
         return
-    table, reads, sampling = chain["hard_negatives"], [], experiment.sampling
+    table, sampling = chain["hard_negatives"], experiment.sampling
     depths = {"h_captions": sampling.h_captions, "h_images": sampling.h_images}  # other options came later
     ingredients["sampling"] = depths | sampling.model_dump(mode="json", exclude_none=True)
     if experiment.screen is not None:
         ingredients["suspected"] = experiment.screen.suspected
-        table, reads = chain["screen"], [table]
+        table, reads = chain["screen"], [*reads, table]
     if sampling.guide_margin is not None:
         reads.append(chain["embeddings"])
     chain.add("second_round", ingredients, data, table, *_start(chain), *teachers, reads=reads, version=2)

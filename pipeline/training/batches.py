@@ -13,11 +13,11 @@ import torch
 from jaxtyping import Bool, Float, Int, Int32
 from torch import Tensor
 
-from aoq.models.base import Captions, Images, MatchingModel
+from aoq.models.base import Captions, Images, MatchingModel, concatenate
 from aoq.models.packing import sent
 from aoq.pipeline.config.losses import Loss
 from aoq.pipeline.data.batches import PairData
-from aoq.pipeline.embedding import SCORED_IMAGES, EmbeddingStore
+from aoq.pipeline.embedding import SCORED_CAPTIONS, SCORED_IMAGES, EmbeddingStore
 from aoq.pipeline.engine import products_in
 from aoq.pipeline.losses import LOSSES
 from aoq.pipeline.search.problem import blocks
@@ -84,8 +84,9 @@ def read_batch(pairs: PairData, draw: Draw, part: slice = slice(None)) -> Batch:
     )
 
 
-def read_items(pairs: PairData, rows: Int[np.ndarray, "batch 2"]) -> tuple[Images, Captions]:
-    return pairs.images(rows[:, 0]), pairs.captions(rows[:, 1])
+def read_items(pairs: PairData, rows: Int[np.ndarray, "batch 2"], part: slice = slice(None)) -> tuple[Images, Captions]:
+    """Read this part of the pairs' images, and all of their captions."""
+    return pairs.images(rows[part, 0]), pairs.captions(rows[:, 1])
 
 
 def score_all(embeddings: EmbeddingStore, pairs: Int[np.ndarray, "batch 2"]) -> Float[Tensor, "batch batch"]:
@@ -95,11 +96,12 @@ def score_all(embeddings: EmbeddingStore, pairs: Int[np.ndarray, "batch 2"]) -> 
 
 @torch.no_grad()
 @products_in("float32")
-def score_batch(model: MatchingModel, images: Images, captions: Captions) -> Float[Tensor, "batch batch"]:
-    """Score every image with every caption by a teacher that attends, in eval mode."""
-    of_images, of_captions = model.encode_images(images), model.encode_captions(captions)
-    parts = (of_images[start:stop] for start, stop in blocks(len(images), SCORED_IMAGES))
-    return torch.cat([model.similarity(part, of_captions) for part in parts]).float()
+def score_batch(model: MatchingModel, images: Images, captions: Captions) -> Float[Tensor, "images captions"]:
+    """Score every image with every caption by a teacher's model, in eval mode, in blocks."""
+    parts = [captions[start:stop] for start, stop in blocks(len(captions), SCORED_CAPTIONS)]
+    encoded = concatenate([model.encode_captions(part) for part in parts])
+    rows = (model.encode_images(images[start:stop]) for start, stop in blocks(len(images), SCORED_IMAGES))
+    return torch.cat([model.similarity(part, encoded) for part in rows]).float()
 
 
 def read_ahead(make: Callable[[int], Input], steps: Iterable[int], workers: int) -> Generator[Input]:

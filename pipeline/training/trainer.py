@@ -31,7 +31,7 @@ from aoq.pipeline.training.step import Figure, Objective, constrain, make_object
 logger = logging.getLogger(__name__)
 
 _Drawn = tuple[Batch, list[tuple[Images, Captions]], np.random.Generator, dict[str, float]]
-"""A batch, its anchors as each model that teaches reads them, random numbers after drawing, figures about the draw."""
+"""A batch, its anchors as each teacher's model reads them, its generator after drawing, and figures about the draw."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -43,9 +43,9 @@ class Trainer(Loop):
     """Orders the captions of an epoch that draws; by default they come at random."""
     guide: tuple[EmbeddingStore, float] | None = None
     """A teacher's embeddings and the margin of `guided_matches`, which exclude in-batch negatives in every epoch."""
-    teachers: Sequence[EmbeddingStore] = ()
+    teacher_embeddings: Sequence[EmbeddingStore] = ()
     """Embeddings that score the pairs of every batch, also in a warm-up."""
-    models_that_teach: Sequence[tuple[MatchingModel, PairData]] = ()
+    teacher_models: Sequence[tuple[MatchingModel, PairData]] = ()
     """Teachers without embeddings, in eval mode, with the split as each reads it; they score by a forward pass."""
     collapse: CollapseDetector = field(default_factory=CollapseDetector)
 
@@ -105,13 +105,13 @@ class Trainer(Loop):
             guided = guided_matches(score_all(self.guide[0], anchors), margin=self.guide[1])
             share = (int(guided.sum()) - size) / max(1, size * (size - 1))  # off the diagonal, all of which is marked
             batch, figures = replace(batch, guided=guided), {"guided_share": share, **figures}
-        if self.teachers:
-            scores = torch.stack([score_all(one, anchors) for one in self.teachers])
+        if self.teacher_embeddings:
+            scores = torch.stack([score_all(one, anchors) for one in self.teacher_embeddings])
             batch = replace(batch, teacher_scores=scores)
-        seen = [read_items(pairs, anchors) for _, pairs in self.models_that_teach]
+        items = [read_items(pairs, anchors, self.cut.rows(size)) for _, pairs in self.teacher_models]
         if self.run.device.type == "cuda":  # pinned, so that no step waits for the copy
-            batch, seen = batch.pin_memory(), [(one.pin_memory(), other.pin_memory()) for one, other in seen]
-        return batch, seen, rng, figures
+            batch, items = batch.pin_memory(), [(one.pin_memory(), other.pin_memory()) for one, other in items]
+        return batch, items, rng, figures
 
     def _loss_numbers(self) -> dict[str, Tensor]:
         """Return the learnt numbers of the loss; every process computes the same loss, so only the leader learns."""
@@ -120,15 +120,15 @@ class Trainer(Loop):
         return numbers if self.run.processes.leads else {name: number.detach() for name, number in numbers.items()}
 
     def _step(self, objective: Objective, drawn: _Drawn) -> Mapping[str, Figure]:
-        (batch, seen, rng, of_draw), schedule, device = drawn, self.schedule, self.run.device
-        batch = batch.to(device)
-        if seen:
-            known = [] if batch.teacher_scores is None else [*batch.teacher_scores]
-            for (model, _), (images, captions) in zip(self.models_that_teach, seen, strict=True):
-                known.append(score_batch(model, images.to(device), captions.to(device)))
-            batch = replace(batch, teacher_scores=torch.stack(known))
-        rank = self.cut.sharing(batch.size).rank  # 0 for all that compute the whole batch
-        self.run.processes.seed(self.seed, self.state.epoch, self.state.step, rank)
+        (batch, items, rng, of_draw), schedule, device = drawn, self.schedule, self.run.device
+        batch, sharing = batch.to(device), self.cut.sharing(batch.size)
+        scores = [] if batch.teacher_scores is None else [*batch.teacher_scores]
+        for (model, _), (images, captions) in zip(self.teacher_models, items, strict=True):
+            own = score_batch(model, images.to(device), captions.to(device))
+            scores.append(sharing.gather_for_loss(own, batch.size))
+        batch = replace(batch, teacher_scores=torch.stack(scores) if scores else None)
+        # The rank is 0 for all that compute the whole batch.
+        self.run.processes.seed(self.seed, self.state.epoch, self.state.step, sharing.rank)
         if schedule.constraints is not None:
             uniform = rng.random((2, 2, batch.size))
             aligned = partial(constrain, constraints=schedule.constraints, uniform=uniform)

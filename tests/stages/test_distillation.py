@@ -155,21 +155,30 @@ def test_results_tell_the_table_and_the_teacher_apart(make, data_root, tmp_path,
     assert all(page.count(f"{part} − control: ") == 1 for part in plan_parts(chain))
 
 
-def test_teachers_that_cannot_teach_are_refused(make, file_of, data_root, tmp_path, monkeypatch):
+def test_a_part_that_other_options_need_or_that_is_the_control_is_left_out(make):
+    start = TAUGHT.replace("epochs", 'start = "control", epochs').format("")
+    assert [*plan_parts(make("started", loss="offtri", second_round=start))] == ["the table alone"]
+    lists = TAUGHT.format('kind = "lists"')
+    assert not plan_parts(make("listed", loss="online", second_round=lists))
+
+
+def test_teachers_that_cannot_teach_are_refused(make, taught_by, file_of, data_root, tmp_path, monkeypatch):
     make("own", "mining")
     make("two", folder="two")
+    make("fragments", model="scan", loss="online", teacher=taught_by("own"))
     (tmp_path / "fused.toml").write_text(FUSED.format(file_of("own"), file_of("own") + "@seed=1"))
     np.save(data_root / "few.npy", np.ones((3, 2), np.float32))
     monkeypatch.setattr(draws, "CONSTANT", 3.0)
     for distillation, message in (
         (f'teachers = ["{file_of("two")}"]', "have different training data"),
-        (f'teachers = ["{file_of("fused")}"]', "has neither embeddings nor a model, so it scores no batch"),
+        (f'teachers = ["{file_of("fused")}"]', "has neither embeddings nor one trained model, so it scores no batch"),
+        (f'teachers = ["{file_of("fragments")}"], positives = "one"', "scores on another scale; leave it out"),
         (f'teachers = ["{file_of("student")}"]', "teachers in a circle"),
         (f'teachers = ["{file_of("two")}", "{file_of("two")}"]', "a teacher appears twice"),
         ("negatives = 2", r'kind = "batch" does not use '),
         ("weight = 0.0", "weight: Input should be greater than 0"),
         ('teachers = [{images = "few.npy", captions = "few.npy"}]', "few.npy has 3 vectors, and the split has 40 im"),
-        ("weight = 2.0", "gives all pairs nearly the same score, so there is nothing to learn"),
+        ("weight = 2.0", "teacher of the table gives all pairs nearly the same score, so there is nothing to learn"),
     ):
         with pytest.raises(ValueError, match=message):
             make("student", "second_round", loss="online", second_round=TAUGHT.format(distillation))
