@@ -122,9 +122,11 @@ class Chain:
 
     @property
     def start(self) -> Artifact | None:
-        """Training whose weights a fine-tuned student starts from."""
-        trained_on = self.stages["second_round"].upstream if "second_round" in self.stages else ()
-        return next((artifact for artifact in trained_on if artifact.stage in ("first_round", "second_round")), None)
+        """Training whose weights a fine-tuned student starts from; it precedes those of teachers."""
+        trained, student = self.stages.get("second_round"), self.experiment.second_round
+        if trained is None or student is None or student.start is None:
+            return None
+        return next(artifact for artifact in trained.upstream if artifact.stage in ("first_round", "second_round"))
 
     @property
     def trains_on_table(self) -> bool:
