@@ -114,7 +114,7 @@ class Block:
         return (weights * self.products).sum(context) * self.inverse_norm(weights, context) / norm
 
     def inverse_norm(self, weights: Float[Tensor, "C W I R"], axis: int) -> Float[Tensor, "C W_or_I I_or_R"]:
-        """Compute 1 / |.| of weighted sums, of regions per word (axis 3) or words per region (axis 1); 0 for zero."""
+        """Compute 1 / |.| of weighted sums of regions per word (axis 3) or vice versa (axis 1); 0 for a zero vector."""
         if axis == 1:
             through = torch.einsum("cvir,cvw->cwir", weights, self.word_gram)
         elif self.is_aligned:

@@ -18,7 +18,7 @@ Focal = Literal["equal", "prob"]
 class BFAN(FragmentModel):
     """Attention in two steps: drop irrelevant fragments, then renormalise the others.
 
-    The similarity is the sum of both directions' mean cosines; the paper averages an "equal" and a "prob" model.
+    Scores are sums of both directions' mean cosines; the paper's BFAN averages those of an "equal" and a "prob" model.
 
     Args:
         focal: A fragment is relevant where its weight is above the mean (`equal`), or above the mean weighted by

@@ -1,5 +1,4 @@
-"""ColBERT: Efficient and Effective Passage Search via Contextualized Late Interaction over BERT (Khattab and Zaharia,
-SIGIR 2020): its MaxSim, between regions and words."""
+"""ColBERT's MaxSim (Khattab and Zaharia, SIGIR 2020), between regions and words."""
 
 from __future__ import annotations
 

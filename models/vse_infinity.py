@@ -123,7 +123,7 @@ class GPO(nn.Module):
     from N alone, so mean, maximum and everything between can be learnt, and items of one length share them.
 
     What the paper leaves open is as in the released code: both directions are averaged, the MLP is one layer without
-    bias, and the softmax has temperature 0.1. As there, unlike eq. (3), positions start at 0: the weights need it.
+    bias, the temperature is 0.1. As there, unlike eq. (3), positions start at 0: the published weights depend on it.
     """
 
     def __init__(self, position_size: int = 32, hidden_size: int = 32) -> None:

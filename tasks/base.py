@@ -66,7 +66,7 @@ class MakingTask(luigi.Task):
 
     def __init__(self, *arguments: object, **parameters: object) -> None:
         super().__init__(*arguments, **parameters)  # type: ignore[no-untyped-call]
-        _ = self.artifact  # refuses a wrong experiment before anything is scheduled
+        _ = self.artifact  # refuses an invalid experiment before anything is scheduled
 
     @property
     @abstractmethod

@@ -1,1 +1,1 @@
-"""Tables, losses and batches for other people's trainers, one package per trainer, which must be installed."""
+"""Tables, losses and batches for other people's trainers, one module or package each; the trainer must be installed."""

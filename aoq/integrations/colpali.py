@@ -118,10 +118,8 @@ class TableSampler(Sampler[int]):
             sampler = BatchSampler(
                 data.table, batch_size=batch_size, seed=data.seed, companions="anchors", drop_last=True
             )
-            rows = PairRows(self._lists.pairs, len(bare.t2i))
-            self._order = lambda epoch: rows(
-                np.concatenate([sampler.batch(epoch, step) for step in range(len(sampler))])
-            )
+            rows, steps = PairRows(self._lists.pairs, len(bare.t2i)), range(len(sampler))
+            self._order = lambda epoch: rows(np.concatenate([sampler.batch(epoch, step) for step in steps]))
             self._length = len(sampler) * len(sampler.batch(0, 0))
 
     def set_epoch(self, epoch: int) -> None:
@@ -134,9 +132,8 @@ class TableSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         order = self._order(self._epoch)
         if self._separates_matches:
-            rng = step_rng(
-                seed=self._data.seed, epoch=self._epoch, step=self._length
-            )  # the step after those of batches
+            # The step after those of batches.
+            rng = step_rng(seed=self._data.seed, epoch=self._epoch, step=self._length)
             order = keep_apart(self._lists, order.astype(np.int64), min(self._batch_size, len(order)), rng)
         return iter(order.tolist())
 

@@ -65,8 +65,8 @@ def estimate_command(
     an exact search takes a day.
 
     With --experiment, the shape comes from the data and the model, and the options from [mining] and luigi.cfg. This
-    also shows the training's steps, and how much harder the student's offline negatives are than in-batch ones: these
-    alone for a table made from other experiments' tables, and the steps alone for co-taught networks.
+    also shows the training's steps, and how much harder the student's offline negatives are than in-batch ones. For a
+    table made from other experiments, it shows only the steps and the hardness; for co-taught networks, only the steps.
     """
     if (images is None) != (experiment is not None):
         raise click.UsageError("give IMAGES and CAPTIONS, or --experiment NAME")

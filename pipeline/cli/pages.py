@@ -52,7 +52,7 @@ def report_command(runs: tuple[str, ...], output: Path, **folders: Path) -> None
     type=FILE,
     help="File of marked pairs: .csv, .parquet or .json, as [screen] positives reads it.",
 )
-@click.option("--marker", help="The marker's name; default: the user's.")
+@click.option("--marker", help="Name of the person who marks; default: the user's name.")
 @row_options("data", "split", "texts", "image_ids", "caption_ids", "image_root")
 @own_view
 @roots

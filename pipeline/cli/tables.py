@@ -115,8 +115,9 @@ def _show_list(one: Inspection, *, is_one_set: bool) -> None:
 def audit_command(table: NamedTable, as_json: bool) -> None:
     """Check that a table is sound.
 
-    Check that ids are in range and no list repeats one or holds an own positive; check order, finite scores, padding,
-    lengths, both directions, certificates, and that footer, manifest and content agree. The exit code is 1 otherwise.
+    Check that ids are in range and no list repeats an id or holds one of the anchor's positives; check order, finite
+    scores, padding, lengths, both directions, certificates, and that footer, manifest and content agree. The exit code
+    is 1 if anything is wrong.
     """
     findings, manifest = audit(table.folder), read_manifest(table.folder)
     guarantees = {direction: search_facts(manifest, direction) for direction in table_directions(manifest)}
@@ -192,13 +193,12 @@ def _show_statistics(one: Description) -> None:
 def diff_command(table: NamedTable, other: NamedTable, depth: int | None, as_json: bool) -> None:
     """Compare the lists of two tables.
 
-    Both must come from the same data: row n of one is row n of the other. A warning follows if their ids or true pairs
-    differ.
+    Both must come from the same data: row n of one is row n of the other. A warning says if ids or true pairs differ.
     """
     tables = table.read(), other.read()
     differences = compare(*tables, depth)
     if reason := data_differ(*tables):
-        echo(f"warning: {reason}; row n may be another image in each, so this comparison means nothing.", err=True)
+        echo(f"warning: {reason}; row n may be another image in each, and then the comparison means nothing.", err=True)
     if as_json:
         echo_json({direction: asdict(one) for direction, one in differences.items()})
         return

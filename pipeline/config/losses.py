@@ -105,7 +105,7 @@ class OnlineLoss(LossSection):
 
 class WithCompanions(LossSection):
     companions: Literal["anchors"] | None = None
-    """Batches of `batch_size` true pairs, all of them anchors: a third are drawn, with their negatives and companions
+    """Batches of `batch_size` true pairs, all anchors: a third are drawn, the others are their negatives and companions
     (pipeline/losses/companions.py). By default `batch_size` pairs are drawn, and companions only make derived pairs."""
 
 
@@ -147,7 +147,7 @@ class LogitLoss(WithCompanions):
 class InfoNCELoss(LogitLoss):
     learning = frozenset({"learn_temperature", "max_scale"})
     max_scale: PositiveFloat = 100.0
-    """CLIP's upper bound of the learnt 1 / temperature."""
+    """Upper bound on the learnt 1 / temperature, as in CLIP."""
     hardness_weight: NonNegativeFloat = 0.0
     """LLaVE's alpha: a negative of similarity s has weight e^(alpha s). The paper has 9; 0 gives equal weights."""
 

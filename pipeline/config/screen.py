@@ -59,7 +59,7 @@ class ScreenSection(Section):
     """File of a judge, such as an MLLM; overrides weaker rules. Columns caption_id, image_id (rows of the data) and
     probability of a match; Parquet, CSV, TSV or JSON lines."""
     judged_match: Probability = 0.5
-    """Flag pairs with at least this probability of the judge; clear those with less."""
+    """Flag pairs to which the judge gives at least this probability; clear the others that it judges."""
     judged_grades: Annotated[tuple[float, float], Field(strict=False)] | None = None
     """Lowest and highest grade, if the file has grades instead of probabilities; they map linearly to 0 and 1."""
     alike_owners: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None

@@ -1,5 +1,4 @@
-"""Recipes of a negative table: [mining], [rerank], [fusion], [refresh]; [ensemble], with members as in a fusion; and
-[sampling], the draws from a table."""
+"""Recipes of tables: [mining], [rerank], [fusion], [refresh]; [ensemble], with members as in a fusion; [sampling]."""
 
 from __future__ import annotations
 

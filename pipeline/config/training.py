@@ -71,12 +71,12 @@ class Distillation(Section):
     """Learning from a teacher's scores, besides the loss and in all epochs (`aoq.pipeline.losses.distillation`)."""
 
     kind: Literal["batch", "lists", "both"] = "batch"
-    """`batch`: the teachers' scores of all pairs of the batch. `lists`: the table's scores of
-    `negatives` drawn from each list, with the lowest positive; the table may come from a teacher that attends."""
+    """`batch`: the teachers' scores of all pairs of the batch. `lists`: the table's scores of `negatives` drawn from
+    each list, with the lowest positive; the table may come from a teacher that attends."""
     teachers: TomlArray[str | TeacherVectors] = ()
-    """Teachers of the batch: experiments, each with an optional override after `@`, which score it by their first round
-    (or encoder), or else by their student, from embeddings, or by a forward pass if the model attends; or files of
-    vectors. By default the table's teacher."""
+    """Experiments, each with an optional override after `@`, or files of vectors. An experiment scores by the
+    embeddings of its first round or encoder; without these, by its student's embeddings; without any, by a forward pass
+    of its student. By default the embeddings from which the table was mined."""
     weight: PositiveFloat = 0.3
     """Weight relative to the loss; both are sums over anchors."""
     temperature: PositiveFloat = 0.05

@@ -1,0 +1,1 @@
+"""Dataset folders: their files, checks, annotations, vocabulary and batches; the demo world."""

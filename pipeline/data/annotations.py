@@ -92,7 +92,7 @@ def read_annotations(folder: Path, split: Split) -> Annotations:
 def read_annotation(path: Path, split: Split) -> Any:
     """Read one of `annotation_files`; refuse anything that does not fit the split."""
     kind = path.stem.removeprefix(f"{split.name}_").split("_")[0]
-    return {"relevance": _read_relevance, "classes": _read_classes, "judgements": _read_scores}[kind](path, split)
+    return {"relevance": _read_relevance, "classes": _read_classes, "judgements": _read_judgements}[kind](path, split)
 
 
 def _read_relevance(path: Path, split: Split) -> dict[str, RightPairs]:
@@ -117,7 +117,7 @@ def _read_classes(path: Path, split: Split) -> Bool[np.ndarray, "images classes"
     return np.asarray(classes, dtype=np.bool_)
 
 
-def _read_scores(path: Path, split: Split) -> ScoredPairs:
+def _read_judgements(path: Path, split: Split) -> ScoredPairs:
     rows = _read_rows(path, split, "judgements")
     if len(bad := np.flatnonzero(~np.isfinite(rows["score"]))):
         raise ValueError(f"{path}: row {bad[0]} (from 0) has no finite score.")

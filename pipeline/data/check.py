@@ -170,7 +170,7 @@ class _Examination:
     def _examine_features(self, features: files.Features, repeat: int) -> None:
         """Find, in one pass, rows that are not finite, rows that repeat earlier ones, and copies that differ."""
         broken, empty, digests = [], [], []
-        for start, block in _chunks(features):
+        for start, block in _row_blocks(features):
             broken += (start + np.argwhere(~np.isfinite(block).all(axis=(1, 2)))).tolist()
             is_zero = ~block.any(axis=(1, 2))
             empty += (start + np.argwhere(is_zero)).tolist()
@@ -222,7 +222,7 @@ class _Examination:
             message = "has a box outside [0, 1] or with x2 < x1 or y2 < y1; divide by the image's width and height"
             if (blocks := boxes.shape[2] // 2) > 2:
                 message = f"holds no grid blocks: {blocks} whole numbers from 0, then as many shares in [0, 1]"
-            bad = ((start + at).tolist() for start, block in _chunks(boxes) for at in np.argwhere(_has_bad_box(block)))
+            bad = ((row + at).tolist() for row, block in _row_blocks(boxes) for at in np.argwhere(_has_bad_box(block)))
             self._note("boxes.npy", message, places=bad)
         mask = self._attempt("mask.npy", lambda path: files.read_mask(path, rows, regions))
         if mask is not None:
@@ -258,7 +258,7 @@ def _repeated(items: Sequence[_Value]) -> Iterator[tuple[int, int]]:
             yield position, first[item]
 
 
-def _chunks(array: Shaped[np.ndarray, "rows ..."]) -> Iterator[tuple[int, Shaped[np.ndarray, "block ..."]]]:
+def _row_blocks(array: Shaped[np.ndarray, "rows ..."]) -> Iterator[tuple[int, Shaped[np.ndarray, "block ..."]]]:
     """Iterate over blocks of rows, copied into memory, with the number of the first row."""
     size = max(1, CHECKED_BYTES // max(1, array[:1].nbytes))
     for start in range(0, len(array), size):

@@ -1,0 +1,1 @@
+"""Evaluation of models: recalls and their intervals, annotated pairs, attention."""

@@ -1,0 +1,1 @@
+"""Photographs and captions as a dataset folder: sources, extractors, splits."""

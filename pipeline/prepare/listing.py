@@ -1,5 +1,4 @@
-"""A source as a list of images with captions, and its splits: its own, or drawn with a seed. Keys are made of its
-fingerprint, so this imports nothing heavy."""
+"""A source as a list of images with captions, and its splits. Keys are made of it, so this imports nothing heavy."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""The HTML page about runs, and the tables of a study."""

@@ -46,7 +46,7 @@ class Chain:
     table: Rerank | Fusion | Refresh | None = None
     """Recipe of the table from the members, instead of [mining]."""
     distilled: MutableMapping[str, tuple[Member, ...]] = field(default_factory=dict)
-    """Experiments whose embeddings score the batches of a training, by stage."""
+    """Experiments that score the batches of a training, by stage."""
 
     def add(
         self,
@@ -205,7 +205,7 @@ def find_teacher(chain: Chain) -> Member | None:
 
 
 def check_same_data(name: str, one: Chain, other: Chain, stage: str = "hard_negatives") -> None:
-    """Refuse a table, or embeddings, of other training data: rows belong to one training split."""
+    """Refuse a table, embeddings or a model of other training data: rows belong to one training split."""
     if _training_ingredients(one) != _training_ingredients(owner := other.owner(stage)):
         both = (each.experiment.dataset.model_dump(mode="json", exclude_unset=True) for each in (one, owner))
         theirs = ({key: value for key, value in data.items() if key in TRAINING_DATA} for data in both)

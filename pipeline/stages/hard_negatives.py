@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,8 @@ def make_embeddings(model: str, chain: Chain, build: Build, engine: Engine) -> N
 def make_hard_negatives(chain: Chain, build: Build, engine: Engine) -> None:
     """Write the table, as its recipe says."""
     recipe = chain.table or chain.experiment.mining
-    ways: dict[Any, Any] = {Mining: _make_mined, Rerank: _make_reranked, Fusion: _make_fused, Refresh: _make_refreshed}
+    ways: dict[Any, Callable[..., None]]
+    ways = {Mining: _make_mined, Rerank: _make_reranked, Fusion: _make_fused, Refresh: _make_refreshed}
     ways[type(recipe)](chain, recipe, build, engine)
 
 

@@ -1,0 +1,1 @@
+"""Trainings: the loop, trainers, steps, batches, samplers, checkpoints and metrics."""

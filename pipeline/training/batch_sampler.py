@@ -47,7 +47,7 @@ class BatchSampler:
 
     The pairs are the table's true ones, of which an image or a caption may have several, or those of `image_of`
     (captions,), the image row of each caption (-1: none); `is_positive` says which rows of a batch match. In one set a
-    pair is an anchor in both orders. Negatives need a positive themselves, unless companions are omitted.
+    pair is an anchor in both orders. A row drawn as a negative needs its own positive, unless companions are omitted.
 
     With `batches="mined"` the anchors of a batch are each other's hard negatives (`aoq.pipeline.batches.order`), in
     communities of about `community` pairs. Neighbours come from the ranks `batch_ranks` of captions, [start, stop) from
@@ -117,7 +117,7 @@ class BatchSampler:
             lists = meeting_lists(bare, self.pairs, view=view, ranks=batch_ranks)
             self._mined = MinedBatches(lists, batch_size, seed, community)
             self._kind["batches"] = f"mined, ranks {batch_ranks or 'all'}, community {community}"
-        self._order = -1, np.empty(0, np.int32)  # of the last epoch of which a batch was drawn
+        self._order = -1, np.empty(0, np.int32)  # of the epoch last drawn from
         full, rest = divmod(len(self.pairs), self._drawn)
         fewest = world_size * (3 if companions == "anchors" and world_size > 1 else 2)
         self._steps = full + (rest >= fewest and not drop_last)

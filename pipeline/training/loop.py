@@ -247,7 +247,7 @@ class Loop(ABC):
         return {"models": self.models, "optimizers": self.optimizers, "averages": self.averages, "learnt": learnt}
 
     def _start(self) -> None:
-        """Start from the last intact checkpoint, or from fresh weights: all processes as the leader."""
+        """Start from the last intact checkpoint, or from fresh weights; all processes start as the leader does."""
         processes, device = self.run.processes, self.run.device
         content = self._checkpoints.load() if processes.leads else None
         if content is not None and not {*self._parts} <= {*content}:

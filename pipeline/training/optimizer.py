@@ -65,7 +65,7 @@ def _parameter_groups(model: MatchingModel, schedule: Schedule) -> list[dict[str
 
 
 def set_up_towers(model: MatchingModel, schedule: Schedule) -> None:
-    """Freeze the towers that the schedule names; checkpoint and adapt the others if it says so."""
+    """Freeze the towers that the schedule names; checkpoint the others' activations and adapt them as it says."""
     for side, tower in model.towers.items():
         if side in (schedule.freeze or ()):
             tower.freeze()

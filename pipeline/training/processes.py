@@ -1,9 +1,9 @@
 """Processes that train one model together: what they gather and add up, and the BatchNorm that they share.
 
 Each process reads, encodes and scores its own part of a batch. All gather the scores and compute the same loss on the
-whole batch. A gradient returns the way its number came: numbers gathered to compute with receive the sum over all
-processes (`gather`), numbers in each process's copy of the loss its own gradient (`gather_for_loss`). Last, the
-gradients of the parameters are added up. So every process takes the step of the whole batch.
+whole batch. A gradient returns the way its number came: a number gathered for further computation receives the sum over
+all processes (`gather`); one gathered for the loss, of which each process has a copy, receives only its own process's
+gradient (`gather_for_loss`). Last, the parameters' gradients are added up: every process takes the whole batch's step.
 """
 
 from __future__ import annotations

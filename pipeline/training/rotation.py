@@ -23,8 +23,8 @@ class Rotation(Dataset[dict[str, Any]]):
     """The true pairs of a table, each with `k` negatives of its anchor: others in each epoch until all have been used.
 
     Each anchor's list is put in an order of its own, a function of (seed, anchor), and closed to a ring. Epoch e takes
-    the places e k to e k + k - 1 of it. So no negative returns before the whole list was used, a set holds a
-    negative twice only if the list is shorter than k, and all processes and workers see the same. If a screen
+    the places e k to e k + k - 1 of it. So no negative returns before the whole list has been used, a set holds
+    a negative twice only if the list is shorter than k, and all processes and workers see the same. If a screen
     downweights suspected negatives, a negative has a place in a fraction of the turns around the ring, its weight
     relative to the list's highest; the list is then as long as the sum of these.
 

@@ -32,7 +32,8 @@ class Draw:
 
     groups: Int32[np.ndarray, "groups batch 2"]
     corresponding: Bool[np.ndarray, " batch"] | None = None
-    """True where a derived pair, (i_off, t_off) or (i_own, t_own), is true; both are if each caption has one image."""
+    """True where a derived pair, (i_off, t_off) or (i_own, t_own), is true. If each caption has one image, either both
+    are true or neither is."""
     collision_rate: float = 0.0
     """Fraction of first draws with such a derived pair."""
     match_probability: Float32[np.ndarray, "2 batch"] | None = None
@@ -154,9 +155,9 @@ class Sampler:
         return np.stack([np.stack(side) for side in sides], axis=2)
 
     def draw_for(self, offline: Offline, rows: BatchRows, rng: np.random.Generator, epoch: int) -> Draw:
-        """Draw the anchors with the groups that a loss needs.
+        """Draw the anchors with the groups that a loss needs; for triples, only the first third of the pairs draws.
 
-        For triples, (i, t), (i_own, t_off) and (i_off, t_own), a third of the pairs draws, so steps have equal sizes.
+        Each makes three, (i, t), (i_own, t_off) and (i_off, t_own), so that all steps are of one size.
         """
         if offline == "none":
             return Draw(self.pairs[rows][None])

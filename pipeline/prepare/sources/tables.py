@@ -1,6 +1,4 @@
-"""Tables of images and captions: CSV and variants, JSON lines, Parquet, or a folder with such a table or tables; data
-sets of Hugging Face `datasets`; JSON files of Karpathy, of COCO, or lists of records; and `{split}_ids.txt` with
-`{split}_caps.txt`, as VSE∞, LAPS and our own dataset folders have them."""
+"""Images and captions in tables (CSV, JSON lines, Parquet), data sets, Karpathy's or COCO's JSON, or files of texts."""
 
 from __future__ import annotations
 
@@ -224,7 +222,7 @@ def _images_in(folder: Path) -> Iterator[Path]:
 
 
 def list_id_files(folder: Path, source: Source) -> Records | None:
-    """List equally many captions for every id, in order, or an id per caption."""
+    """List equally many captions for every id, in order, or an id per caption, as VSE∞, LAPS and our own folders do."""
     named = (path.name.removesuffix("_ids.txt") for path in sorted(folder.glob("?*_ids.txt")))
     splits = [split for split in named if (folder / f"{split}_caps.txt").is_file()]
     if not splits:
