@@ -135,8 +135,8 @@ def transpose(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     return {name: [row.get(name) for row in rows] for name in names}
 
 
-def _without_missing(optional: Collection[str], columns: pa.Schema, file: pa.Schema) -> pa.Schema:
-    return pa.schema([field for field in columns if field.name in file.names or field.name not in optional])
+def _without_missing(optional: Collection[str], columns: pa.Schema, present: pa.Schema) -> pa.Schema:
+    return pa.schema([field for field in columns if field.name in present.names or field.name not in optional])
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
@@ -177,13 +177,13 @@ def fitted(table: pa.Table, columns: pa.Schema, nullable: Collection[str] = ()) 
     return table.cast(kinds)
 
 
-def fitting_kinds(file: pa.Schema, columns: pa.Schema) -> pa.Schema:
+def fitting_kinds(present: pa.Schema, columns: pa.Schema) -> pa.Schema:
     """Return the types to which `fitted` casts the columns of a file; refuse columns that do not fit."""
-    if wrong := [name for name in columns.names if file.names.count(name) != 1]:
-        raise ValueError(f"its columns are {file.names}, and {wrong[0]!r} must be one of them")
-    kinds = {field.name: _fitting_kind(plain_type(file.field(field.name).type), field.type) for field in columns}
+    if wrong := [name for name in columns.names if present.names.count(name) != 1]:
+        raise ValueError(f"its columns are {present.names}, and {wrong[0]!r} must be one of them")
+    kinds = {field.name: _fitting_kind(plain_type(present.field(field.name).type), field.type) for field in columns}
     if wrong := [name for name, kind in kinds.items() if kind is None]:
-        kind, needed = (schema.field(wrong[0]).type for schema in (file, columns))
+        kind, needed = (schema.field(wrong[0]).type for schema in (present, columns))
         raise ValueError(f"column {wrong[0]!r} has type {kind}, and {needed} is needed")
     return pa.schema(kinds)
 

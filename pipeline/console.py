@@ -71,7 +71,7 @@ logger = logging.getLogger(__name__)
 
 FAILED = re.compile(r"^\* (\d+ failed:\n(?: {4}.*\n)+)", re.MULTILINE)
 QUIET_SECONDS = 15.0
-"""Interval of progress lines."""
+"""Seconds between two lines of progress."""
 REMEDIES = {
     errno.ENOSPC: "free some space, or write to another disk",
     errno.EDQUOT: "free some space, or write to another disk",
@@ -79,7 +79,7 @@ REMEDIES = {
     errno.ENAMETOOLONG: "choose a name of at most 240 bytes, as temporary files need a longer one",
 }
 """Remedies for errors that the system reports only by number."""
-STOPPED = "stopped; finished work is kept, and the same command resumes it"
+STOPPED = "stopped; finished work is kept, and the same command continues from there"
 
 Reporter = Callable[[int, int, str], None]
 """Called with (done, total, text)."""
@@ -157,7 +157,7 @@ def duration(seconds: float) -> str:
 
 @contextmanager
 def show_progress(title: str) -> Iterator[Reporter]:
-    """Show a bar on a terminal of its own; else log a line every QUIET_SECONDS, even without reports."""
+    """Show a bar on a terminal of this process alone; else log a line every QUIET_SECONDS, even without reports."""
     pace = _Pace()
     if _OneLine.subject or not sys.stderr.isatty():
         ended = threading.Event()
@@ -190,7 +190,7 @@ def show_progress(title: str) -> Iterator[Reporter]:
 
 
 class _Pace:
-    """Speed of work since its first report; an interrupted run may have done the work before."""
+    """Speed of work since its first report; work counted before it may be an interrupted run's."""
 
     def __init__(self) -> None:
         self._since, self._first, self._done, self._text = time.monotonic(), 0, 0, ""
@@ -233,7 +233,7 @@ class _Stderr(logging.Handler):
 
 
 class _OneLine(logging.Formatter):
-    """User errors print one line; bugs keep their traceback. Neither controls the terminal."""
+    """User errors print one line; bugs keep their traceback. Neither can steer the terminal by control characters."""
 
     subject = ""
     """Prefix of each line, unless the message has it already."""

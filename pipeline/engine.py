@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 Verify = Literal["sampled", "full"]
 THREADS_PER_CORE = 64
 """More threads do not help, and with about ten thousand OpenMP ends the process."""
-DEVICE_OPTIONS = "[engine] device, --engine-device, --device"
-CHOOSE_CPU = f'choose device cpu ({DEVICE_OPTIONS}, or CUDA_VISIBLE_DEVICES="")'
+DEVICE_OPTIONS = "[engine] device in luigi.cfg, luigi's --engine-device, or --device of commands that have it"
+CHOOSE_CPU = f'choose device cpu ({DEVICE_OPTIONS}), or set CUDA_VISIBLE_DEVICES=""'
 PARTS = 4  # per thread, so that one slow part delays little
 PR_SET_PDEATHSIG = 1
 

@@ -75,11 +75,11 @@ def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any
 
     def with_cache(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
-            machine_code: Callable[..., Any] = njit(nogil=True, cache=True, **options)(function)
+            dispatcher: Callable[..., Any] = njit(nogil=True, cache=True, **options)(function)
         except RuntimeError:  # neither the package's folder nor a home is writable
             _warn_of_compiling()
-            machine_code = njit(nogil=True, **options)(function)
-        return machine_code
+            dispatcher = njit(nogil=True, **options)(function)
+        return dispatcher
 
     return with_cache
 

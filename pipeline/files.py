@@ -165,7 +165,7 @@ def _make_scratch(folder: Path) -> None:
     except FileExistsError:
         status = folder.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():  # a link could make us empty any folder
-            raise ValueError(f"{folder} is in the way and is no temporary folder of yours; remove it.") from None
+            raise ValueError(f"{folder} is in the way, and is not a temporary folder of yours; remove it.") from None
 
 
 def _restore(folder: Path) -> None:

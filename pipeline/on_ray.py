@@ -164,7 +164,7 @@ def node_name(node: Mapping[str, Any]) -> str:
 
 
 def check_nodes(ray: Any, takes: Mapping[str, int], folder: Path, lacking: Callable[[], list[str]] = list) -> None:
-    """Raise if a node that fits a process has other versions, does not share the folder, or lacks something."""
+    """Raise if a node with room for a process has other versions, does not share the folder, or lacks something."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     task, answers, unfit = ray.remote(num_cpus=0, num_gpus=takes.get("GPU", 0), max_retries=0)(problems_here), {}, []

@@ -38,7 +38,7 @@ MOST_FILE_BYTES = 4_000_000_000
 """Largest size of a file that is read whole, in bytes."""
 MOST_VALUES = 10_000
 _HASHED = ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "FROZENSET", "DUP", "MEMOIZE")
-"""Opcodes of pickles that build a value from others, all of which hashing visits, or repeat one."""
+"""Pickle opcodes that repeat a value, or build one whose parts hashing visits."""
 PLAIN_ARRAY = "copy it again, or write it with numpy.save as a plain array"
 
 

@@ -68,7 +68,7 @@ def configured_path(option: str, chosen: str = "") -> Path:
 
 
 def runs_root(artifact_root: str = "") -> Path:
-    """Return the folder of the links that runs name: in the chosen artifact root, or else the one in [paths]."""
+    """Return the folder of the readable links to artefacts: in the chosen artifact root, or else the one in [paths]."""
     return configured_path("artifact_root", artifact_root) / "runs" if artifact_root else configured_path("runs_root")
 
 
@@ -76,7 +76,7 @@ def read_shipped_settings() -> None:
     """Add the settings of aoq's luigi.cfg that no other luigi.cfg sets.
 
     Luigi reads the one in the current directory. Without these settings it would wait for a scheduler that does not
-    exist, fork after torch has computed (a deadlock), and exit with 0 after a task failed.
+    exist, fork after torch has computed (a deadlock), and exit with 0 although a task failed.
     """
     if OWN.exists():
         with reading(OWN.absolute(), "a luigi.cfg"):  # Luigi silently ignores an unreadable one

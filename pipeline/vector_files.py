@@ -45,7 +45,7 @@ class FilePart:
     def holds_vectors(self) -> bool:
         if isinstance(self.kind, str):
             return len(self.shape) == 2 and self.kind in FLOATS
-        value = getattr(self.kind, "value_type", None)  # a name for a data set's two-dimensional arrays
+        value = getattr(self.kind, "value_type", None)  # a data set's two-dimensional arrays have a type's name here
         return isinstance(value, pa.DataType) and pa.types.is_floating(value)
 
 
@@ -177,7 +177,7 @@ def _safetensors_parts(path: Path) -> dict[str, FilePart]:
     return {name: FilePart(kind, shape, partial(read, name, kind)) for name, (kind, shape) in kinds.items()}
 
 
-def _parts(source: object, schema: pa.Schema, rows: int, read: Callable[[str], Iterator[Any]]) -> dict[str, FilePart]:
+def _columns(source: object, schema: pa.Schema, rows: int, read: Callable[[str], Iterator[Any]]) -> dict[str, FilePart]:
     if len(set(schema.names)) != len(schema) or not schema.names:
         raise ValueError(f"{source} has the columns {schema.names}; give it columns, each with a name of its own.")
     return {field.name: FilePart(plain_type(field.type), (rows,), partial(read, field.name)) for field in schema}
@@ -190,7 +190,7 @@ def _parquet_parts(path: Path) -> dict[str, FilePart]:
                 yield plain(batch.column(0).combine_chunks())
 
     with open_parquet(path) as file:
-        return _parts(path, file.file.schema_arrow, len(file), read)
+        return _columns(path, file.file.schema_arrow, len(file), read)
 
 
 def _arrow_parts(path: Path) -> dict[str, FilePart]:
@@ -207,7 +207,7 @@ def _arrow_parts(path: Path) -> dict[str, FilePart]:
         rows = sum(batch.num_rows for batch in batches)
     with _opened_arrow(path) as (schema, _):
         pass
-    return _parts(path, schema, rows, read)
+    return _columns(path, schema, rows, read)
 
 
 @contextmanager
@@ -236,7 +236,7 @@ def _hub_parts(source: str) -> dict[str, FilePart]:
     if len(splits) > 1:
         raise ValueError(f"{source} has the splits {sorted(splits)}; name one: {source}@SPLIT::COLUMN.")
     (rows,) = (split.with_format("arrow") for split in splits.values())
-    return _parts(source, rows.features.arrow_schema.remove_metadata(), len(rows), read)
+    return _columns(source, rows.features.arrow_schema.remove_metadata(), len(rows), read)
 
 
 def _joined_parts(paths: Sequence[Path]) -> dict[str, FilePart]:

@@ -111,7 +111,7 @@ def is_address(source: str) -> bool:
 
 
 def fetch(address: str, cache: Path) -> Path:
-    """Copy the file at `address` into `cache`, named after its content, and return the copy, renewed after changes.
+    """Copy the file at `address` into `cache`, named after its content; copy it again if it changes. Return the copy.
 
     Credentials are those that pyarrow's and fsspec's file systems look for.
     """

@@ -1,4 +1,4 @@
-"""Pairs of a table that should or must not share a batch, and measurements of batches."""
+"""Pairs of a table that should share a batch, pairs that must not, and what batches hold of both."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ def _places(direction: Direction, ranks: tuple[int, int] | None, sizes: tuple[in
         stop = max(stop, start + 1)
     if depth and start >= depth:
         raise ValueError(
-            f"ranks {ranks[0]}:{ranks[1]} exceed the table's {depth} per {direction} list; lower them, or mine more."
+            f"ranks {ranks[0]}:{ranks[1]} start beyond the table's {direction} lists, which have {depth} negatives; "
+            "lower them, or mine more."
         )
     return slice(start, min(stop, depth))
 

@@ -30,7 +30,7 @@ _PairRows = Int64[np.ndarray, " rows"]
 
 @dataclass(frozen=True)
 class MinedBatches:
-    """Orders of the pairs, in batches of communities: about `community` pairs that are mutual hard negatives."""
+    """Orders of pairs in batches of `batch_size`, made of communities of about `community` mutual hard negatives."""
 
     lists: MeetingLists
     batch_size: int

@@ -106,7 +106,7 @@ class Marks:
         return sum(mine), len(mine) - sum(mine)
 
     def agreements(self) -> list[tuple[str, str, int, float, float | None]]:
-        """Compare every two markers: the number of pairs that both marked, and how far they agree (`agreement_on`)."""
+        """Compare each two markers that share pairs: how many they share, and how far they agree (`agreement_on`)."""
         by_marker: dict[str, dict[Pair, bool]] = {}
         for (pair, marker), is_match in sorted(self.judged.content.items()):
             by_marker.setdefault(marker, {})[pair] = is_match
@@ -193,5 +193,5 @@ def _edit_json(path: Path, image: int, caption: int, is_match: bool) -> bytes:
     return json.dumps({key: images for key, images in images_of.items() if images}).encode()
 
 
-EDITORS: dict[str, Callable[..., bytes]] = {".csv": _edit_csv, ".parquet": _edit_parquet, ".json": _edit_json}
+EDITORS = {".csv": _edit_csv, ".parquet": _edit_parquet, ".json": _edit_json}
 """By extension: return the file with one pair added or removed, and everything else as it is."""

@@ -31,7 +31,7 @@ class LossKind:
 
     function: LossFunction
     offline: Literal["none", "anchors", "quintuplet"]
-    """Nothing, the anchors' negatives, or their companions as well."""
+    """What it draws: nothing, the anchors' negatives, or their companions as well."""
     is_sparse: bool = True
     """Whether few entries of the matrix have a gradient at full hardness: positives, and the hardest negatives."""
 

@@ -102,7 +102,7 @@ def negatives_by_direction(pairs: Similarities) -> list[Negatives]:
 
     An offline negative that matches its anchor with probability p has weight 1 - p.
     """
-    directions = []
+    by_direction = []
     for side, (similarity, is_positive) in enumerate(pairs.directions):
         log_weight = torch.zeros_like(similarity).masked_fill(is_positive, -torch.inf)
         if pairs.offline is not None:
@@ -111,8 +111,8 @@ def negatives_by_direction(pairs: Similarities) -> list[Negatives]:
             own = left.log().masked_fill(drawn < NO_NEGATIVE / 2, -torch.inf)
             similarity = torch.cat([similarity, drawn[:, None]], dim=1)
             log_weight = torch.cat([log_weight, own[:, None]], dim=1)
-        directions.append(Negatives(similarity, log_weight))
-    return directions
+        by_direction.append(Negatives(similarity, log_weight))
+    return by_direction
 
 
 def _contrast(pairs: Similarities, temperature: Number, weigh: Weigh) -> LossValue:

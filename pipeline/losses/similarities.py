@@ -56,8 +56,8 @@ class Similarities:
     def __post_init__(self) -> None:
         is_positive = torch.as_tensor(self.is_positive, device=self.matrix.device)
         if is_positive.dtype != torch.bool or is_positive.shape != self.matrix.shape:
-            shape = f"{is_positive.dtype} of shape {tuple(is_positive.shape)}"
-            raise ValueError(f"is_positive is {shape}; make it with `aoq.positive_pairs` from the batch's image rows.")
+            kind = f"{is_positive.dtype} of shape {tuple(is_positive.shape)}, but must be bool of the matrix's shape"
+            raise ValueError(f"is_positive is {kind}; make it with `aoq.positive_pairs` from the batch's image rows.")
         object.__setattr__(self, "is_positive", is_positive)
 
     @property

@@ -1,1 +1,1 @@
-"""Mining and reranking, which make tables, and forecasts of mining."""
+"""Mining and reranking, which make tables, and estimates of the time and memory that mining takes."""

@@ -23,7 +23,7 @@ from aoq.pipeline.vectors import checked_norms
 
 READING, WRITING = "reading the vectors", "writing the table"
 PIECE_IMAGES, PIECE_CAPTIONS = 4096, 8192
-LEAST_PAIRS = 10**7  # a smaller search spends most of its time on starting, which does not grow
+LEAST_PAIRS = 10**7  # a smaller search spends most of its time starting up, which does not grow with its size
 WARM_UP = 64  # rows per side that are mined first, so that code is compiled before the clock starts
 DAY = 86_400.0
 

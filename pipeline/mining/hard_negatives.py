@@ -126,7 +126,7 @@ def _caption_images(image_of: Any, images: int, captions: int) -> Integer[np.nda
 
 
 def _document_pairs(positives: Any, queries: int, documents: int, *, alone: bool) -> Integer[np.ndarray, "pairs 2"]:
-    """Return rows (query, document); `alone`, queries need none."""
+    """Return rows (query, document); queries without documents (`alone`) need no positives."""
     if positives is None and not alone:
         raise ValueError("give the true documents of each query as positives; [] if there are none.")
     values: Any = [] if positives is None else positives

@@ -87,10 +87,10 @@ def collect_runs(named: Sequence[tuple[str, Chain]]) -> list[ReportedRun]:
 
 
 def _baseline(name: str, chain: Chain, evaluated: Mapping[str, Chain]) -> str | None:
-    """Choose the control of a run that a table or teachers' scores teach; for others the first control, or first run.
+    """Choose a run's control if a table or teachers' scores teach it, else the first control, or else the first run.
 
     None for a control, for the first run, and if the run's own control is not evaluated: a gain over the control of
-    another model would say nothing about the table.
+    another model would say nothing about its teaching.
     """
     if is_control(chain):
         return None

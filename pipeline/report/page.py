@@ -43,7 +43,7 @@ GLOSSARY = {
     "95 % interval": "The range of 95 % of the bootstrap's replicates. A replicate draws test images with replacement, "
     "each with its captions.",
     "p": "The probability of a difference at least as large if the two runs were exchanged at random, image by image.",
-    "control": "The same training without offline negatives: the baseline of round two.",
+    "control": "The same training without offline negatives or teachers' scores: the baseline of round two.",
     "PMRP": "Plausible-match R-Precision: R-Precision where images that differ in at most 0, 1 or 2 of the things they "
     "show count as matches.",
     "R-Precision": "For a query with R right answers, the percentage of them among its first R.",
@@ -64,7 +64,7 @@ def render(
 ) -> str:
     """Render the page about named experiments; `evaluating` gives the command that makes a run's evaluation.
 
-    `parts` are further trainings of a run, which show what each part of its method gains.
+    `parts` has, by run name, the trainings that show what each part of its method gains.
     """
     runs = collect_runs(named)
     shown = [run for run in runs if run.scored or not is_control(run.chain)] or runs

@@ -19,13 +19,13 @@ from aoq.pipeline.stages.splits import evaluated_ranks, open_checked, open_evalu
 from aoq.pipeline.training.metrics import read_metrics, training_seconds
 
 GainParts = Mapping[str, tuple[str, Artifact]]
-"""Trainings with one part of a student's method each: the override that makes one, and its artefact."""
+"""By part of a student's method: the override that trains with that part alone, and the training's artefact."""
 SHORTEST = 20.0
 """Seconds below which the duration of a training means nothing."""
 
 
 def verdicts(runs: Sequence[ReportedRun], parts: Mapping[str, GainParts] = {}) -> list[dict[str, Any]]:
-    """Judge each run that has a baseline, and the `parts` of its gain; runs that differ only in the seed, together."""
+    """Judge each run that has a baseline, and its gain's `parts`; several seeds of a run together, without parts."""
     judgements, judged = [], set[str]()
     for run in runs:
         if run.gain is not None and run.name not in judged:
@@ -36,7 +36,7 @@ def verdicts(runs: Sequence[ReportedRun], parts: Mapping[str, GainParts] = {}) -
 
 
 def _judge_gain(pairs: Sequence[tuple[ReportedRun, ReportedRun]], parts: Mapping[str, GainParts]) -> dict[str, Any]:
-    """Judge a run and its baseline, or several seeds of both by their mean and, from three on, an interval."""
+    """Judge a run and its baseline, or several seeds of both by their mean and, for three or more, an interval."""
     run, other = pairs[0]
     gains = [one.gain for one, _ in pairs if one.gain]
     interval: Interval | None

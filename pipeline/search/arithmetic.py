@@ -1,4 +1,4 @@
-"""Arithmetics of approximate products, and bounds of their errors, the same on every device."""
+"""The arithmetics of approximate products and bounds on their errors, which hold on every device."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def take_piece(problem: Problem, images: np.ndarray, captions: np.ndarray) -> Pr
 def choose_backend(
     search: str, problem: Problem | None = None, recall_floor: float = RECALL_FLOOR, indexes: Path | None = None
 ) -> Backend:
-    """Choose the backend of a name; `auto` depends on the problem.
+    """Return the backend of this name; `auto` depends on the problem.
 
     An approximate one aims at a recall of `recall_floor` and keeps its indexes below the folder `indexes`.
     """

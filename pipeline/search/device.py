@@ -1,4 +1,4 @@
-"""The parts of a search that depend on the device: its arithmetics, tiles, products, sorting."""
+"""The parts of a search that depend on the device: which arithmetics it has, tiles, products and sorting."""
 
 from __future__ import annotations
 

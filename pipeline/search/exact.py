@@ -2,8 +2,8 @@
 
 A sample gives each anchor a limit that its h best candidates, and few others, should reach. Blocks of images are then
 compared with all captions, tile by tile; each pair that may reach a limit is scored exactly, once for both sides
-(`scan.py`), and kept (`pool.py`). Captions merge the candidates kept from every block. An anchor that keeps fewer
-than h is searched again.
+(`scan.py`), and kept (`pool.py`). The candidates that a caption kept from each block are merged. An anchor that keeps
+fewer than h is searched again.
 """
 
 from __future__ import annotations

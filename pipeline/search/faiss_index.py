@@ -59,7 +59,7 @@ def near_lists(index: Any, side: Side, parameters: str) -> Heads:
 
 @dataclass(frozen=True)
 class Indexed:
-    """A search by an index, for the recall `wanted`; without a folder `indexes`, it lasts as long as its store."""
+    """A search by an index for the recall `wanted`; without a folder `indexes` the index lasts as long as the store."""
 
     name: str
     wanted: float

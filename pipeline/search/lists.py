@@ -20,7 +20,7 @@ class NegativeLists:
     sources: UInt8[np.ndarray, "anchors h"] | None = None
     """Fused tables only: bit m is set if member m lists the pair."""
     bound: Float32[np.ndarray, " anchors"] | None = None
-    """An upper bound for every candidate that was not scored exactly; None without a search."""
+    """An upper bound for every candidate that was not scored exactly; None if no search gave one."""
 
     def __len__(self) -> int:
         return len(self.negative_ids)

@@ -41,7 +41,7 @@ class Pool:
         return Pool(self.h, self.limits[rows], self.counts[rows], self.keys[rows])
 
     def would_overflow(self, anchors: Int64[Tensor, " pairs"]) -> bool:
-        """Return whether an anchor is offered more candidates than its keys hold, before they are scored."""
+        """Return whether an anchor is offered more candidates than its `keys` hold, so that they need not be scored."""
         return bool((torch.bincount(anchors, minlength=1) > self.keys.shape[1]).any())
 
     def reached(
@@ -109,7 +109,7 @@ class Heads:
     """The h best candidates of each anchor by falling score, then rising id; padded with -1 and -inf.
 
     No other candidate scores above `bound`, except for ties with the last one, which sort after it. A list is
-    certified, that is, proven exact, if its last score is above the bound, or if the bound is -inf: all were scored.
+    certified (proven exact) if its last score is above the bound, or if the bound is -inf because all were scored.
     """
 
     ids: Int32[np.ndarray, "anchors h"]

@@ -12,7 +12,6 @@ from jaxtyping import Bool, Int64
 
 from aoq.pipeline.columns import read_parquet
 from aoq.pipeline.reading import parse_json, reading
-from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.positives import both_ways
 from aoq.pipeline.search.problem import DIRECTIONS, OPPOSITE, Direction
 from aoq.pipeline.tables.files import CERTIFICATES, MANIFEST, MINE_AGAIN, POSITIVES, search_facts
@@ -46,7 +45,7 @@ def audit(given: NegativeTable | Path | str) -> list[str]:
                 )
             problems += _check_manifest(folder, direction, table)
             if about["guarantee"] == "exact" or about.get("certified_share"):
-                problems += _check_bounds(folder, direction, table[direction], about)
+                problems += _check_certificates(folder, direction, table)
     mined = [direction for direction in table.directions if table[direction].h]
     for direction in mined:
         problems += _check_lists(direction, table)
@@ -111,14 +110,14 @@ def _check_figures(direction: Direction, about: Mapping[str, Any], actual: Mappi
             yield f"{MANIFEST}: it says {key} = {stated!r} for {direction}, but the table gives {value!r}"
 
 
-def _check_bounds(folder: Path, direction: Direction, lists: NegativeLists, about: Mapping[str, Any]) -> Iterator[str]:
+def _check_certificates(folder: Path, direction: Direction, table: NegativeTable) -> Iterator[str]:
     """Check that the certificates belong to the lists, and that exact lists are all certified."""
-    name = f"{direction}.certificates.parquet"
+    name, about = f"{direction}.certificates.parquet", search_facts(table.manifest, direction)
     rows = read_parquet(folder / name, CERTIFICATES, remedy=MINE_AGAIN)
-    if not np.array_equal(rows["anchor_id"].to_numpy(), np.arange(len(lists))):
+    if not np.array_equal(rows["anchor_id"].to_numpy(), np.arange(len(table[direction]))):
         yield f"{name}: its anchors are not those of the table"
         return
-    last, own, bound = rows["last_score"].to_numpy(), lists.scores[:, -1], rows["bound"].to_numpy()
+    last, own, bound = rows["last_score"].to_numpy(), table[direction].scores[:, -1], rows["bound"].to_numpy()
     differs = (last != own) & ~(np.isnan(last) & np.isnan(own))
     yield from _describe_rows(f"{name}: a last score that is not the table's", differs)
     is_certified = are_certified(last, bound)
@@ -133,7 +132,7 @@ def _table_keys(table: NegativeTable, direction: Direction) -> Keys:
 
 
 def _check_positives(table: NegativeTable, positives: Pairs, listed: dict[Direction, Keys]) -> Iterator[str]:
-    """Check that the pairs' rows exist, that no list holds a pair, and that one set has each pair in both orders."""
+    """Check that the pairs' rows exist, that no list has a true pair, and that one set has each pair in both orders."""
     outside = (positives < 0).any(axis=1) | (positives >= [len(table.i2t), len(table.t2i)]).any(axis=1)
     if outside.any():
         yield from _describe_rows(f"{POSITIVES}: pairs with rows that the table does not have", outside)

@@ -49,16 +49,16 @@ def write_card(folder: Path, *, name: str = "FOLDER", licence: str | None = None
     """Write the README of a table, and of the view in its folder if there is one."""
     manifest, view = read_manifest(folder), folder / VIEW
     directions, sides = table_directions(manifest), [visible(side) for side in table_sides(manifest)]
-    negatives, both = ("the others", "") if len(sides) == 1 else (f"the {sides[1]}", ", and vice versa")
+    others, both = ("the others", "") if len(sides) == 1 else (f"the {sides[1]}", ", and vice versa")
     tables = {file: f"{file}.parquet" for file in _FILES}
     tables |= {f"{direction}_flags": f"{VIEW}/{direction}.parquet" for direction in directions}
     guarantees = {one: visible(describe_guarantee(search_facts(manifest, one))) for one in directions}
-    flags = f"Bit n of `flags` in `{VIEW}` is rule n of its manifest's `rules`: such a negative may match.\n"
+    flags = f"Bit n of `flags` in `{VIEW}` is rule n of its manifest's `rules`: a negative is left out or may match.\n"
     text = _CARD.substitute(
         license="" if licence is None else f"license: {json.dumps(licence)}\n",
         task="image-text-retrieval" if table_sides(manifest) == TWO_SIDES else "retrieval",
         tables=describe_tables(folder, tables, default=_FILES[0]),
-        about=f"For each of the {sides[0]}, {negatives} that a teacher scores highest and that do not match it{both}",
+        about=f"For each of the {sides[0]}, {others} that a teacher scores highest of those not paired with it{both}",
         dataset=visible(str(manifest.get("dataset", "unknown"))),
         guarantees="\n".join(f"- `{one}`: {guarantee}." for one, guarantee in guarantees.items()),
         tool=visible(str(manifest.get("tool", "aoq"))),

@@ -2,7 +2,7 @@
 
 "Images" and "captions" stand for any two sides. In a table of one set, whose rows are searched among themselves,
 similarities and pairs are symmetric, so both directions have the same lists, and `i2t.parquet` holds them once. Queries
-that are also documents, but are searched in one direction only, are a side of their own.
+that are also documents, but are searched in one direction only, are a second side all the same.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _require_hash(path: Path, what: str, sha256: str, stated: str | None) -> Non
 
 
 def count_lists(path: Path) -> tuple[int, int]:
-    """Count the lists of one direction, and the places of each."""
+    """Count the lists of one direction, and the length to which each is padded."""
     with open_lists(path) as file:
         return len(file), file.file.schema_arrow.field("scores").type.list_size
 

@@ -4,7 +4,7 @@
     score   the mean, weighted by w_m, of F_m(s) over all members: the fraction of the member's positive pairs that
             score at most s. If a member does not list the pair, s is the lowest score that it lists for the anchor:
             that score bounds all pairs that an exact list leaves out, so the pair loses as little as
-            possible by the cut. A member that lists nothing for the anchor gives 0.
+            possible through the cut. A member that lists nothing for the anchor gives 0.
 
 In both directions F_m counts the pairs of each caption and its image: the positive scores of t2i. A fused score belongs
 to one anchor's list, and the other direction may score the pair differently. Under `score`, `positive_score` is the

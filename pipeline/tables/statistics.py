@@ -107,7 +107,7 @@ def compare(
         most = min(a.h, b.h)
         cut = most if depth is None else depth
         if not 1 <= cut <= most:
-            raise ValueError(f"depth {cut} is not between 1 and {most}, the shorter length of {direction} lists.")
+            raise ValueError(f"depth is {cut}, but the shorter {direction} lists have {most}; choose 1 to {most}.")
         differences[direction] = difference(a.negative_ids[:, :cut], b.negative_ids[:, :cut], changed=changed)
     return differences
 

@@ -213,7 +213,7 @@ def _on_host(value: Any, name: str) -> Any:
 
 
 def _host_pairs(pairs: Any, images: int, captions: int) -> Pairs:
-    """Convert pairs of any numbers, or the image of each caption, to rows (image, caption)."""
+    """Convert pairs of any integer type, or the image of each caption, to rows (image, caption)."""
     rows = host_array(pairs, "positives")
     if rows.size and rows.dtype.kind not in "iu":
         raise ValueError(f"positives are {rows.dtype} of shape {rows.shape}; give integer rows (image, caption).")

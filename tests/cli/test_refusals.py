@@ -82,9 +82,9 @@ mine $D $E item.npy item.npy out --unpaired :: IMAGES and CAPTIONS are the same 
 mine $D $E query.npy document.npy out --pairs pairs.qrels --image-ids item_ids.txt :: 25 image ids are given for 12
 batches table out --batch-size 8 --ranks 3 :: '3' is not START:STOP, such as 30:130
 batches table out --batch-size 8 --ranks 5:5 :: 0 <= START < STOP; got 5:5
-batches table out --batch-size 8 --ranks 12:20 :: exceed the table's 6 per i2t list
+batches table out --batch-size 8 --ranks 12:20 :: start beyond the table's i2t lists, which have 6
 batches table out --batch-size 8 --write-shards :: give --data, or --image-root and --texts
-diff table table --depth 999 :: depth 999 is not between 1 and
+diff table table --depth 999 :: depth is 999, but the shorter i2t lists have
 estimate :: give IMAGES and CAPTIONS, or --experiment NAME
 estimate $PAIRED --experiment demo :: give IMAGES and CAPTIONS, or
 estimate --experiment $TINY --h-images 60 :: an experiment has its own, in its [mining] or in [engine] of luigi.cfg

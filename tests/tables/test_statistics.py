@@ -55,7 +55,7 @@ def test_tables_of_different_data_or_too_deep_are_refused():
     with pytest.raises(ValueError, match="2 and 3 i2t lists; compare tables of one data set"):
         compare(NegativeTable(two, two, {}), NegativeTable(three, three, {}))
     for depth in (0, 2):
-        with pytest.raises(ValueError, match=f"depth {depth} is not between 1 and 1, the shorter length of i2t lists"):
+        with pytest.raises(ValueError, match=f"depth is {depth}, but the shorter i2t lists have 1; choose 1 to 1"):
             compare(*[NegativeTable(two, two, {})] * 2, depth=depth)
 
 

@@ -185,7 +185,7 @@ def test_no_orphan_survives_sigterm(command, tmp_path):
     ended = running.wait(30)
     assert ended.returncode == 128 + signal.SIGTERM
     assert "Traceback" not in ended.stderr
-    assert ended.stderr.endswith("\nstopped; finished work is kept, and the same command resumes it\n")
+    assert ended.stderr.endswith("\nstopped; finished work is kept, and the same command continues from there\n")
     wait_for(lambda: not processes_of(running.pid), seconds=10)
 
 

@@ -234,7 +234,7 @@ def _cleaned(
     vectors: Sequence[Float32[np.ndarray, "_ D"]] | None,
     counts: dict[str, int],
 ) -> Iterator[NegativeLists]:
-    """Iterate over blocks of lists without own positives, and add to the `counts`; `vectors` has both sides'."""
+    """Iterate over blocks of lists without own positives, and add to `counts`; `vectors` are those of both sides."""
     source, every_id, every_score = lists
     for start, stop in blocks(len(every_id), BLOCK_LISTS):
         ids, rows = np.asarray(every_id[start:stop]), np.arange(stop - start)

@@ -30,7 +30,7 @@ _TSV_COLUMNS = pa.schema(dict.fromkeys(("title", "filepath", "neg_caption", "neg
 
 
 def write_negclip(outgoing: Outgoing, folder: Path) -> tuple[int, int]:
-    """Write captions as the anchors; one without negatives of both kinds is left out, and no other row names it."""
+    """Write a row per pair; one without negatives of both kinds is left out, and no other row names it."""
     assert outgoing.other is not None
     of_captions, of_images = (
         np.concatenate([rows.negatives["row"] for rows in one.rows()]) for one in (outgoing, outgoing.other)

@@ -68,7 +68,7 @@ class Format:
     """Anchors that its reader accepts."""
     scores: Literal["optional", "always", "never", "of negatives"] = "never"
     scores_are_for: str = "distillation"
-    """The losses or the option that read the scores of positives and negatives, for the README."""
+    """Named in the README as what reads the scores of positives and negatives: losses or an option."""
     directions: Literal["one", "each", "joined"] = "one"
     """One requested direction; both in turn; or both at once: the captions' lists, with the images' as `other`."""
 

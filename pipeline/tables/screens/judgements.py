@@ -121,7 +121,7 @@ def _find_side_rows(name: str, table: pa.Table, images: int, captions: int) -> l
 def pairs_to_judge(table: TableContents, *, top: int, view: View | None = None) -> pa.Table:
     """Collect the pairs among the first `top` of each list, each once, by image, then by caption: data rows and scores.
 
-    With a view, only pairs that its weaker rules suspect, and that neither people nor a judge judged.
+    With a view, only pairs that its weaker rules flag and no other rule does; judged pairs are left out.
     """
     known, captions = sum(bit(rule) for rule in (*EXCLUSIONS, *CERTAIN, "judgements")), len(table.t2i)
     keys, scores = [], []

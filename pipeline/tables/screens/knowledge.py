@@ -114,7 +114,7 @@ class Texts:
         return is_among(images * self._count + self._text[captions], self._own_texts)
 
     def jaccard(self, images: Numbers, captions: Numbers) -> Float64[np.ndarray, " entries"]:
-        """Return the largest Jaccard index of the caption's words and those of the image's own captions; else 0."""
+        """Return the caption's largest Jaccard index of words with one of the image's captions; 0 if it has none."""
         highest, own = np.zeros(len(images)), self._own
         in_parallel(
             _write_jaccard, len(highest), images, captions, own.ids, own.offsets, self._words, self._offsets, highest
@@ -168,7 +168,7 @@ class Context:
         return {side: checked_norms(vectors, side) for side, vectors in sides.items() if vectors is not None}
 
     def nearest_own(self, side: Literal["images", "captions"], entries: Entries) -> Float32[np.ndarray, " entries"]:
-        """Return the cosine of each listed image and the nearest of the caption's own, or vice versa; else -inf."""
+        """Return each listed image's cosine to the nearest of the caption's own, or vice versa; -inf if it has none."""
         rows, owners, own = (
             (entries.images, entries.captions, self.table.own("t2i"))
             if side == "images"
