@@ -95,7 +95,7 @@ class Screen(ArtifactTask):
 
 
 class Control(ArtifactTask):
-    """The second round's student and schedule without offline negatives: the baseline of round two."""
+    """The second round's student and schedule without a table and teachers' scores: the baseline of round two."""
 
     resources = TRAINING
 
