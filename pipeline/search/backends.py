@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from aoq.pipeline.console import duration
 from aoq.pipeline.search.exact import ONE_PASS
 from aoq.pipeline.search.faiss_flat import FAISS_FLAT, has_faiss
 from aoq.pipeline.search.faiss_index import FAISS_PREFIX, RECIPES, Indexed
@@ -25,6 +26,9 @@ Lists = TypeVar("Lists")
 WORTH_MEASURING = 2e12
 """Multiplications in a job of ten seconds or more."""
 _PIECE_ROWS = 2048, 8192
+"""Least rows of a piece per side; a thirty-second of a larger side, up to four times as many."""
+_LEAST_DEPTH = 4
+"""Shorter lists of a piece would need far more second searches than those of the whole problem."""
 
 BACKENDS: dict[str, Backend] = {
     "onepass": ONE_PASS,
@@ -38,33 +42,43 @@ def fastest(problem: Problem) -> tuple[Backend, str]:
     products = len(problem.images) * len(problem.captions) * problem.images.shape[1]
     if products < WORTH_MEASURING or not has_faiss():
         return ONE_PASS, "a tile serves both directions"
-    images, captions = (
-        side[np.linspace(0, len(side) - 1, min(most, len(side)), dtype=np.int64)]
-        for side, most in zip((problem.images, problem.captions), _PIECE_ROWS, strict=True)
-    )
-    piece, seconds = take_piece(problem, images, captions), {}
+    sides = [
+        side[np.linspace(0, len(side) - 1, min(len(side), max(least, min(4 * least, len(side) // 32))), dtype=np.int64)]
+        for side, least in zip((problem.images, problem.captions), _PIECE_ROWS, strict=True)
+    ]
+    piece, seconds = take_piece(problem, *sides), {}
     for backend in (ONE_PASS, FAISS_FLAT, ONE_PASS, FAISS_FLAT):  # the first run of each loads and compiles
-        started, store = time.perf_counter(), MemoryStore()
-        for step in backend.plan(piece):
-            for unit in step:
-                unit.do(piece, store)
-        seconds[backend.name] = time.perf_counter() - started
-    times = ", ".join(f"{name} {1e3 * duration:.0f} ms" for name, duration in seconds.items())
-    return BACKENDS[min(seconds, key=seconds.__getitem__)], f"a piece of the problem took {times}"
+        seconds[backend.name] = _forecast(backend, piece, problem)
+    times = ", ".join(f"{name} {duration(total)}" for name, total in seconds.items())
+    return BACKENDS[min(seconds, key=seconds.__getitem__)], f"judging by a piece of the problem, {times}"
+
+
+def _forecast(backend: Backend, piece: Problem, problem: Problem) -> float:
+    """Search the piece, and scale the time of each step by its operations to those of the problem."""
+    assert backend.costs is not None
+    store, total = MemoryStore(), 0.0
+    costs = zip(backend.costs(problem).values(), backend.costs(piece).values(), strict=True)
+    for units, (whole, part) in zip(backend.plan(piece), costs, strict=True):
+        started = time.perf_counter()
+        for unit in units:
+            unit.do(piece, store)
+        total += (time.perf_counter() - started) * whole / max(part, 1.0)
+    return total
 
 
 def take_piece(problem: Problem, images: np.ndarray, captions: np.ndarray) -> Problem:
     """Take a piece of the problem without its pairs, with depths reduced in proportion."""
     captions = images if problem.one_set else captions
     h_captions = -(-problem.h_captions * len(captions) // len(problem.captions))
+    h_images = -(-problem.h_images * len(images) // len(problem.images))
     return replace(
         problem,
         images=images,
         known_norms=None,
         captions=captions,
         positives=np.empty((0, 2), np.int32),
-        h_captions=min(h_captions, len(captions) - problem.one_set),
-        h_images=-(-problem.h_images * len(images) // len(problem.images)),
+        h_captions=min(max(h_captions, min(_LEAST_DEPTH, problem.h_captions)), len(captions) - problem.one_set),
+        h_images=min(max(h_images, min(_LEAST_DEPTH, problem.h_images)), len(images)),
     )
 
 
