@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Float32, Float64, Int64
 from torch import Tensor
 
-from aoq.pipeline.engine import CHOOSE_CPU, find_device
+from aoq.pipeline.engine import CHOOSE_CPU, find_device, return_freed_memory
 from aoq.pipeline.search.arithmetic import Arithmetic, Operand, product_errors, product_floors
 from aoq.pipeline.search.device import (
     Tiling,
@@ -110,6 +110,7 @@ class Scan:
                 pairs = owners[some][here] - top, own[some][here] - start
                 near[tuple(torch.from_numpy(each).to(self.device) for each in pairs)] = -torch.inf  # positives
                 self._select(near, rows, ends)
+            return_freed_memory()
             yield others
 
     def _candidates(self, side: Side, start: int, stop: int) -> Operand:
