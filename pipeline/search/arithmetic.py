@@ -56,7 +56,7 @@ class Operand:
         bounds = torch.tensor(norms, dtype=torch.float64, device=exact.device)
         near, lost = how.prepare(exact), torch.zeros_like(bounds)
         if how.rounds:
-            # Float32 takes a fifth of float64's time; no square of an error vanishes beside the largest of its row.
+            # Float32 takes a sixth of float64's time; no square of an error vanishes beside the largest of its row.
             errors = exact - near
             largest = errors.abs().amax(dim=1, keepdim=True).clamp(min=2.0**-126)
             relative = (errors / largest).norm(dim=1, keepdim=True)

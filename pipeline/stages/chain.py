@@ -137,8 +137,8 @@ class Chain:
     @property
     def is_taught(self) -> bool:
         """Return whether the second round, unlike its control, learns from a table or from teachers' scores."""
-        trains = "second_round" in self.stages and self.experiment.weights is None
-        return trains and (self.experiment.uses_table or self.experiment.student.distillation is not None)
+        student = self.experiment.second_round if "second_round" in self.stages else None
+        return self.trains_on_table or (student is not None and student.distillation is not None)
 
 
 @dataclass(frozen=True)
