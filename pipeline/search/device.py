@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -43,7 +44,7 @@ def choose_tiling(device: torch.device, memory: int, shrink: int) -> Tiling:
         OSError: if there is too little memory for any tile.
     """
     if device.type != "cuda":
-        free, tiling = memory, Tiling(1024, max(256, min(4096, memory // 2**18)), 0, 14.0, 2**18)
+        free, tiling = memory, Tiling(4096, max(256, min(2048, memory // 2**18)), 0, 14.0, 2**19)
     else:
         held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         free = torch.cuda.mem_get_info(device)[0] + held
@@ -58,14 +59,15 @@ def choose_tiling(device: torch.device, memory: int, shrink: int) -> Tiling:
 
 
 def to_device(vectors: Float32[np.ndarray, "items D"], device: torch.device) -> Float32[Tensor, "items D"]:
-    """Move a block of vectors to the device; on a CPU, share it if torch can."""
+    """Move a block of vectors to the device; a CPU shares them, and nothing writes to them."""
     if device.type == "cuda":
         return torch.from_numpy(np.array(vectors)).pin_memory().to(device, non_blocking=True)
-    is_shared = vectors.flags.writeable and vectors.flags.c_contiguous
-    return torch.from_numpy(vectors if is_shared else np.array(vectors)).to(device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of arrays that are read-only
+        return torch.from_numpy(np.ascontiguousarray(vectors)).to(device)
 
 
-def marked_places(mask: Bool[Tensor, "rows columns"]) -> Int64[Tensor, " places"]:
+def marked_places(mask: Bool[Tensor, "*axes"]) -> Int64[Tensor, " places"]:
     """List where a mask is True, in the flattened order."""
     if mask.device.type == "cpu":
         return torch.from_numpy(np.flatnonzero(mask.numpy()))  # a few places take numpy a sixth of torch's time

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float32, Int32, Int64
 from torch import Tensor
 
-from aoq.pipeline.search.device import sort_rows
+from aoq.pipeline.search.device import marked_places, sort_rows
 
 NO_CANDIDATE = torch.iinfo(torch.int64).max
 """The key that sorts last: no candidate."""
@@ -46,10 +46,10 @@ class Pool:
 
     def reached(
         self, anchors: Int64[Tensor, " pairs"], scores: Float32[Tensor, " pairs"]
-    ) -> Bool[Tensor, " pairs"] | None:
-        """Mark the pairs to keep; None if they do not fit even after limits are raised."""
+    ) -> Int64[Tensor, " some"] | None:
+        """Find the pairs to keep; None if they do not fit even after limits are raised."""
         for _ in range(2):
-            reached = scores >= self.limits[anchors]
+            reached = marked_places(scores >= self.limits[anchors])
             crowded = self.counts + torch.bincount(anchors[reached], minlength=len(self.counts)) > self.keys.shape[1]
             if not crowded.any():
                 return reached
@@ -60,11 +60,13 @@ class Pool:
         self, anchors: Int64[Tensor, " pairs"], candidates: Int64[Tensor, " pairs"], scores: Float32[Tensor, " pairs"]
     ) -> None:
         """Keep these pairs, which must fit."""
-        order = anchors.short().argsort(stable=True)  # a tile has fewer than 2^15 anchors, and int16 sorts fast
-        anchors = anchors[order]
+        keys = make_keys(candidates, scores)
+        if (anchors[1:] < anchors[:-1]).any():
+            order = anchors.short().argsort(stable=True)  # a tile has fewer than 2^15 anchors, and int16 sorts fast
+            anchors, keys = anchors[order], keys[order]
         new = torch.bincount(anchors, minlength=len(self.counts))
         places = torch.arange(len(anchors), device=anchors.device) + (self.counts - new.cumsum(0) + new)[anchors]
-        self.keys[anchors, places] = make_keys(candidates, scores)[order]
+        self.keys[anchors, places] = keys
         self.counts.add_(new)
 
     def trim(self) -> None:
