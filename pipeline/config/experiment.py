@@ -174,8 +174,14 @@ class Experiment(Runs):
         if student.loss.makes_triples and student.distillation is not None and student.distillation.listed:
             drawn = 'with companions = "anchors" most pairs of a triple are drawn themselves'
             yield f'[second_round.distillation] lists are drawn for each anchor, and {drawn}; choose kind = "batch"'
+        if self.sampling.negatives is not None and not student.loss.takes_columns:
+            draws = f"loss {student.loss.name!r} compares no drawn pair without its companion, or none at all"
+            yield f"[sampling] negatives: {draws}; choose a loss such as 'infonce', or leave `negatives` out"
         if (screen := self.screen) is None or not student.loss.draws_offline:
             return
+        if screen.suspected == "soft_margin" and self.sampling.negatives is not None:
+            others = "[sampling] negatives are compared with all anchors"
+            yield f'[screen] suspected = "soft_margin" softens the negative of one anchor, and {others}; choose "drop"'
         if screen.suspected == "drop" and screen.match_prior is not None and not screen.suspecting:
             yield '[screen] match_prior sets no flag, so suspected = "drop" drops nothing; choose "downweight"'
         if screen.suspected == "soft_margin" and student.loss.makes_triples:

@@ -51,6 +51,13 @@ class LossSection(NamedSection):
         return self.draws_offline and (self.makes_triples or not stands_alone)
 
     @property
+    def takes_columns(self) -> bool:
+        """Return whether the loss can compare an anchor with several drawn negatives: it derives no pairs from one."""
+        from aoq.pipeline.losses import LOSSES
+
+        return self.draws_offline and not self.makes_triples and LOSSES[self.name].offline == "anchors"
+
+    @property
     def online_margin(self) -> float:
         """Margin of online negatives, or its default if the loss has none."""
         return float(getattr(self, "margin", getattr(self, "margin_online", MARGIN)))

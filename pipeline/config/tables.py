@@ -145,6 +145,11 @@ class Sampling(Section):
     """Ranks [start, stop) of captions, from 0, that link pairs in `batches`; by default all."""
     community: Annotated[int, Field(ge=2)] | None = None
     """Number of pairs close to each other in `batches`; by default 32."""
+    negatives: PositiveInt | None = None
+    """Offline negatives of each kind drawn for each anchor, all of them compared with every anchor of the batch, for
+    losses without companions; by default one, compared with its own anchor."""
+    columns: Literal["own"] | None = None
+    """`own`: an anchor is compared with its own `negatives` only."""
     guide_margin: Annotated[float, Field(ge=-2.0, le=2.0)] | None = None
     """Leave out in-batch negatives that the teacher scores above the anchor's own pair less this margin (GISTEmbed)."""
 
@@ -162,6 +167,10 @@ class Sampling(Section):
                 yield f"hardest = {self.hardest} leaves nothing of hardness = {self.hardness}; raise it"
         if self.windows is not None:
             check_windows(self.windows)
+        if self.columns is not None and self.negatives is None:
+            yield "`columns` says what `negatives` are compared with; set `negatives`, or leave it out"
+        if self.negatives is not None and self.strategy == "normal":
+            yield 'strategy = "normal" draws one negative from the middle of a list; leave `negatives` or it out'
 
 
 def check_windows(windows: Sequence[Sequence[float]]) -> None:

@@ -1,6 +1,6 @@
 """Losses on logits: InfoNCE with offline negatives as further columns and weights, and SigLIP's sigmoid loss.
 
-In InfoNCE an anchor is compared with its positive p, its in-batch negatives, and its offline negative if one was drawn:
+In InfoNCE an anchor is compared with its positive p, its in-batch negatives and the drawn offline ones:
 
     L = sum over anchors of  -log( e^(p / tau) / (e^(p / tau) + sum over negatives j of w_j e^(s_j / tau)) )
 
@@ -28,11 +28,16 @@ from aoq.pipeline.losses.similarities import LossValue, Similarities, levelled, 
 
 
 class Negatives(NamedTuple):
-    """One direction's negatives, a row per anchor: those of the batch, then the offline one if there is a table."""
+    """One direction's negatives, a row per anchor: those of the batch, then the offline ones if there is a table."""
 
     similarity: Float[Tensor, "batch columns"]
     log_weight: Float[Tensor, "batch columns"]
     """-inf for entries that are no negatives"""
+
+    @property
+    def in_batch(self) -> int:
+        """Number of columns of the batch."""
+        return len(self.similarity)
 
 
 Weigh = Callable[[Negatives], Float[Tensor, "batch columns"]]
@@ -59,7 +64,7 @@ def adap_info_nce(
 ) -> LossValue:
     """InfoNCE whose in-batch negatives have the adaptive weights of AOQ eq. (5), and offline negatives the weight 1.
 
-        w_j = [beta - (s_offline - s_j) / alpha]_+
+        w_j = [beta - (s_offline - s_j) / alpha]_+        s_offline: of the hardest offline negative
 
     Unlike in eq. (6) the weights have no gradient: in a softmax a harder offline negative would lower the weights of
     the whole row, and be rewarded for it. Without an offline negative all weights are 1. LLaVE's multiply them.
@@ -74,8 +79,9 @@ def adap_info_nce(
     value = _contrast(pairs, temperature, weigh)
     with torch.no_grad():  # of in-batch negatives; 0 if there are none
         directions = negatives_by_direction(pairs)
-        weights = torch.stack([adaptive_columns(one.similarity, alpha=alpha, beta=beta)[:, :-1] for one in directions])
-        is_other = torch.stack([one.log_weight[:, :-1] for one in directions]).isinf()
+        own = [(adaptive_columns(one.similarity, alpha=alpha, beta=beta), one.log_weight) for one in directions]
+        weights, logarithms = (torch.stack([each[:, : len(each)] for each in both]) for both in zip(*own, strict=True))
+        is_other = logarithms.isinf()
         count = (~is_other).sum().clamp(min=1)
         shown = {"weight_mean": weights, "weight_zero_share": (weights == 0).to(weights.dtype)}
         figures = {name: figure.masked_fill(is_other, 0).sum() / count for name, figure in shown.items()}
@@ -85,15 +91,17 @@ def adap_info_nce(
 def adaptive_columns(
     similarity: Float[Tensor, "batch columns"], *, alpha: float, beta: float
 ) -> Float[Tensor, "batch columns"]:
-    """Weigh every in-batch negative; the last column, the offline one, has weight 1.
+    """Weigh every in-batch negative; the columns after the batch's, the offline ones, have weight 1.
 
-    >>> adaptive_columns(torch.tensor([[0.6, 0.3, -0.2, 0.6]]), alpha=0.3, beta=1.5)
-    tensor([[1.5000, 0.5000, 0.0000, 1.0000]])
+    >>> adaptive_columns(torch.tensor([[0.6, 0.3, 0.6], [-0.2, 0.6, 0.6]]), alpha=0.3, beta=1.5)
+    tensor([[1.5000, 0.5000, 1.0000],
+            [0.0000, 1.5000, 1.0000]])
     """
-    online, offline = similarity[:, :-1], similarity[:, -1:]
-    flat = offline.expand_as(online).flatten(), online.flatten()
+    online, offline = similarity.split([len(similarity), similarity.shape[1] - len(similarity)], dim=1)
+    hardest = offline.amax(1, keepdim=True)
+    flat = hardest.expand_as(online).flatten(), online.flatten()
     weights = adaptive_weight(*flat, alpha=alpha, beta=beta).clamp(min=0).view_as(online)
-    weights = weights.masked_fill(offline < NO_NEGATIVE / 2, 1.0)
+    weights = weights.masked_fill(hardest < NO_NEGATIVE / 2, 1.0)
     return torch.cat([weights, torch.ones_like(offline)], dim=1)
 
 
@@ -106,11 +114,10 @@ def negatives_by_direction(pairs: Similarities) -> list[Negatives]:
     for side, (similarity, is_positive) in enumerate(pairs.directions):
         log_weight = torch.zeros_like(similarity).masked_fill(is_positive, -torch.inf)
         if pairs.offline is not None:
-            drawn, probability = pairs.offline.drawn[side], pairs.offline.match_probability
-            left = torch.ones_like(drawn) if probability is None else 1 - probability[side].to(drawn.dtype)
-            own = left.log().masked_fill(drawn < NO_NEGATIVE / 2, -torch.inf)
-            similarity = torch.cat([similarity, drawn[:, None]], dim=1)
-            log_weight = torch.cat([log_weight, own[:, None]], dim=1)
+            drawn, probability = pairs.offline.all_drawn[side], pairs.offline.match_probability
+            left = torch.ones_like(drawn) if probability is None else 1 - probability[side].to(drawn.dtype)[:, None]
+            similarity = torch.cat([similarity, drawn], dim=1)
+            log_weight = torch.cat([log_weight, left.log().masked_fill(drawn < NO_NEGATIVE / 2, -torch.inf)], dim=1)
         by_direction.append(Negatives(similarity, log_weight))
     return by_direction
 
@@ -131,7 +138,7 @@ def _contrast(pairs: Similarities, temperature: Number, weigh: Weigh) -> LossVal
 
 
 def _add_up(pairs: Similarities, temperature: Number, weigh: Weigh) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Return the sum over anchors, and the last column's mean fraction among the negatives (0 in rows without any)."""
+    """Return the sum over anchors, and the offline columns' mean fraction of the negatives (0 in rows without any)."""
     total, shares = pairs.matrix.new_zeros(()), []
     own = (pairs.positive / temperature)[:, None]
     for negatives in negatives_by_direction(pairs):
@@ -139,7 +146,7 @@ def _add_up(pairs: Similarities, temperature: Number, weigh: Weigh) -> tuple[Flo
         # Divided by a temperature, float16's similarity of a missing negative is infinite, and has no gradient.
         logits = negatives.similarity.masked_fill(weights.isinf(), 0) / temperature + weights
         total = total + (torch.cat([own, logits], dim=1).logsumexp(dim=1) - own[:, 0]).sum()
-        shares.append(logits.detach().softmax(dim=1)[:, -1].nan_to_num())
+        shares.append(logits.detach().softmax(dim=1)[:, negatives.in_batch :].sum(1).nan_to_num())
     return total, torch.stack(shares).mean()
 
 
@@ -177,12 +184,12 @@ def _cross_entropies(
     online = softplus(logits(pairs.matrix)).masked_fill(pairs.is_positive, 0.0).sum()
     total, offline = softplus(-logits(pairs.positive)).sum() + online, pairs.matrix.new_zeros(())
     if pairs.offline is not None:
-        drawn = torch.stack(pairs.offline.drawn)
+        drawn = torch.stack(pairs.offline.all_drawn)
         missing = drawn < NO_NEGATIVE / 2
         # Divided by a temperature, float16's similarity of a missing negative is infinite, and has no gradient.
         cost = softplus(logits(drawn.masked_fill(missing, 0.0))).masked_fill(missing, 0.0)
         probability = pairs.offline.match_probability
-        offline = (cost if probability is None else cost * (1 - probability)).sum()
+        offline = (cost if probability is None else cost * (1 - probability)[..., None]).sum()
     return total + offline, offline
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -35,6 +35,24 @@ class OfflineSimilarities:
     """S(i_own, t_own), for the quintuplet losses"""
     match_probability: Float[Tensor, "2 batch"] | None = None
     """Probability, for soft margins or weights, that i and t_off match (row 0), and that i_off and t do (row 1)"""
+    columns: tuple[Float[Tensor, "batch columns"], Float[Tensor, "batch columns"]] | None = field(
+        default=None, kw_only=True
+    )
+    """Where several negatives are drawn, those of images and of captions; -10^4 (`NO_NEGATIVE`) is none"""
+
+    @classmethod
+    def of_columns(
+        cls, captions: Float[Tensor, "batch columns"], images: Float[Tensor, "batch columns"]
+    ) -> OfflineSimilarities:
+        """Take several drawn captions for each image, and images for each caption; t_off and i_off are the hardest."""
+        return cls(captions.amax(1), images.amax(1), columns=(captions, images))
+
+    @property
+    def all_drawn(self) -> tuple[Float[Tensor, "batch columns"], Float[Tensor, "batch columns"]]:
+        """All negatives drawn for images, and all for captions, a row per anchor."""
+        if self.columns is not None:
+            return self.columns
+        return self.image_to_caption[:, None], self.caption_to_image[:, None]
 
     @property
     def drawn(self) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:
@@ -167,8 +185,8 @@ def levelled(pairs: Similarities) -> Similarities:
     mean = pairs.matrix.detach().mean()
     offline = pairs.offline
     if offline is not None:
-        to_caption, to_image = (torch.where(one < NO_NEGATIVE / 2, NO_NEGATIVE, mean) for one in offline.drawn)
-        offline = OfflineSimilarities(to_caption, to_image, match_probability=offline.match_probability)
+        level = (torch.where(one < NO_NEGATIVE / 2, NO_NEGATIVE, mean) for one in offline.all_drawn)
+        offline = replace(OfflineSimilarities.of_columns(*level), match_probability=offline.match_probability)
     return replace(pairs, matrix=mean.expand_as(pairs.matrix), offline=offline)
 
 

@@ -145,9 +145,10 @@ def _make_sampler(chain: Chain, split: Split, table: NegativeTable, view: View |
             direction, listed, h=ranks.stop, after=ranks.start, judged=judged, suspected=suspected, gaps=gaps
         )
         shortest = int((drawn.ids >= 0).sum(axis=1).min())
-        if distillation is not None and shortest < distillation.listed:
-            sentence = "%s: the shortest list has %d negatives, and distillation takes %d: short lists have fewer terms"
-            logger.info(sentence, direction, shortest, distillation.listed)
+        most = max(sampling.negatives or 0, 0 if distillation is None else distillation.listed)
+        if shortest < most:
+            sentence = "%s: the shortest list has %d negatives, and %d are drawn: short lists have fewer terms"
+            logger.info(sentence, direction, shortest, most)
     return Sampler(
         lists["i2t"],
         lists["t2i"],
@@ -156,6 +157,8 @@ def _make_sampler(chain: Chain, split: Split, table: NegativeTable, view: View |
         resample=sampling.resample,
         windows=sampling.windows or WHOLE_LISTS,
         identity=split.identity,
+        negatives=sampling.negatives,
+        shared=sampling.columns != "own",
     )
 
 

@@ -38,6 +38,8 @@ class Batch:
     """True where the pairs derived from the offline negatives are true pairs."""
     match_probability: Float[Tensor, "2 batch"] | None = None
     """Probability that the offline negatives match their anchors, for soft margins."""
+    excluded: Bool[Tensor, "2 batch columns"] | None = None
+    """Drawn captions that are no negatives of an image (0), images of a caption (1), where several are drawn each."""
     guided: Bool[Tensor, "batch batch"] | None = None
     """Pairs that the guide excludes as in-batch negatives."""
     teacher_scores: Float[Tensor, "teachers batch batch"] | None = None
@@ -75,7 +77,9 @@ def read_batch(pairs: PairData, draw: Draw, part: slice = slice(None)) -> Batch:
     """Read the images and captions of this part of each group."""
     images, captions = draw.groups[:, part].reshape(-1, 2).T
     anchors, identity = draw.groups[0, :, 0], pairs.split.identity
-    further = {name: getattr(draw, name) for name in ("corresponding", "match_probability", "listed_scores")}
+    further = {
+        name: getattr(draw, name) for name in ("corresponding", "match_probability", "excluded", "listed_scores")
+    }
     return Batch(
         replace(pairs.images(images), groups=len(draw.groups)),
         pairs.captions(captions),

@@ -105,8 +105,16 @@ class BatchScores:
             tensors = _tensors(*parts, captions)
             if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors) and is_sparse():
                 return _score_again(self._score, self._score_pairs, *parts, captions, *tensors)
+        return self._score_all(parts, captions)
+
+    def between(self, images: int, captions: int) -> Float[Tensor, "batch batch"]:
+        """Score all images of one group with all captions of another."""
+        everything = self._processes.gather_code(_join_chunks(self._captions[captions]), self._size)
+        return self._score_all([bare(chunk) for chunk in self._images[images]], everything)
+
+    def _score_all(self, images: Sequence[Code], captions: Code) -> Float[Tensor, "batch batch"]:
         with shared_statistics(self._model, self._processes):
-            rows = [self._run(self._score, images, captions) for images in parts]
+            rows = [self._run(self._score, chunk, captions) for chunk in images]
         return self._processes.gather_for_loss(torch.cat(rows), self._size)
 
     def pair_lists(self, wanted: Sequence[tuple[int, int]]) -> Sequence[Float[Tensor, " batch"]]:

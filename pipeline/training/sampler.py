@@ -38,6 +38,9 @@ class Draw:
     """Fraction of first draws with such a derived pair."""
     match_probability: Float32[np.ndarray, "2 batch"] | None = None
     """Probability that each image matches its offline caption (row 0), each caption its image; for soft margins."""
+    excluded: Bool[np.ndarray, "2 batch columns"] | None = None
+    """True where a drawn caption is no negative of an image (0), or an image of a caption (1): a true pair,
+    one that the screen leaves out, or a repetition. A column per group or, shared, per group and anchor."""
     listed_scores: Float32[np.ndarray, "2 batch candidates"] | None = None
     """Scores of each anchor's own pair and of its negatives in the last groups: row 0 for images, row 1 for captions.
     -inf for a negative that a short list repeats."""
@@ -84,6 +87,9 @@ class Sampler:
 
     `positives` are the image of each caption, or rows (image, caption), of which either side may have several. Anchors
     are rows of `pairs`, by caption and then by image; if every caption has one image, these are rows of captions.
+
+    With `negatives`, a draw without companions has as many groups of offline negatives, each from its part of the
+    lists; `shared`, they are columns of all anchors.
     """
 
     def __init__(
@@ -97,6 +103,8 @@ class Sampler:
         windows: Sequence[Sequence[float]] = WHOLE_LISTS,
         identity: Int32[np.ndarray, " images"] | None = None,
         one_set: bool = False,
+        negatives: int | None = None,
+        shared: bool = True,
     ) -> None:
         images, captions = len(i2t.ids), len(t2i.ids)
         self.pairs = unique_pairs(positives, images, captions)
@@ -114,6 +122,10 @@ class Sampler:
             own = matching_pairs(positives, identity)
             keys = np.unique(pair_keys(own[:, 0], own[:, 1], captions))
         self._true = keys
+        if negatives is not None:
+            flagged = [_left_out(*one, captions) for one in zip(DIRECTIONS, (i2t, t2i), strict=True)]
+            self._no_columns = np.unique(np.concatenate([keys, *flagged]))
+        self._negatives, self._shared = negatives, shared
         check_registered("strategy", strategy, STRATEGIES)
         self._strategy, self._resample, self._windows = STRATEGIES[strategy], resample, windows
 
@@ -161,11 +173,31 @@ class Sampler:
         """
         if offline == "none":
             return Draw(self.pairs[rows][None])
+        if offline == "anchors" and self._negatives is not None:
+            return self._draw_columns(rows, self._negatives, rng, epoch)
         if offline != "triples":
             return self.draw(rows, rng, epoch, companions=offline == "quintuplet")
         draw = self.draw(rows[: max(1, len(rows) // 3)], rng, epoch)
         triples = np.stack([draw.groups[[0, 2, 1], :, 0], draw.groups[:, :, 1]], axis=-1)
         return Draw(triples.reshape(1, -1, 2), collision_rate=draw.collision_rate)
+
+    def _draw_columns(self, rows: BatchRows, count: int, rng: np.random.Generator, epoch: int) -> Draw:
+        """Draw `count` negatives of each anchor, each from a part of its list, and mark columns that are none."""
+        start, stop = self._windows[min(epoch, len(self._windows) - 1)]
+        places = np.stack([(part + self._strategy(rng, len(rows))) / count for part in range(count)])
+        nowhere = np.zeros(len(rows))
+        groups = [self.at(rows, start + one * (stop - start), nowhere, companions=False) for one in places]
+        anchors, drawn = groups[0][0], np.stack([group[1] for group in groups])
+        repeated = np.zeros(drawn.shape, np.bool_)
+        repeated[1:] = drawn[1:] == drawn[:-1]  # a list shorter than the count
+        if not self._shared:
+            excluded = repeated.transpose(2, 1, 0)[::-1]
+        else:
+            (images, captions), (others, texts) = anchors.T[..., None], drawn.reshape(-1, 2).T[:, None]
+            keys = [pair_keys(*pairs, len(self._t2i.ids)) for pairs in ((images, texts), (others, captions))]
+            again = repeated.reshape(-1, 2).T[::-1, None]
+            excluded = np.stack([is_among(each, self._no_columns) for each in keys]) | again
+        return Draw(np.concatenate([anchors[None], drawn]), excluded=excluded.copy())
 
     def with_lists(self, draw: Draw, count: int, rng: np.random.Generator) -> Draw:
         """Add `count` negatives of each anchor as further groups, each from a part of its list, with their scores."""
@@ -180,6 +212,12 @@ def _choose(own: Positives, rows: BatchRows, choice: Float64[np.ndarray, " batch
     """Choose one of each row's positives, at a place in [0, 1) among them."""
     first = own.offsets[rows]
     return own.ids[first + (choice * (own.offsets[rows + 1] - first)).astype(np.int64)]
+
+
+def _left_out(direction: Direction, lists: Drawable, captions: int) -> Int64[np.ndarray, " keys"]:
+    """Return the keys of listed pairs that may not be drawn."""
+    rows, places = np.nonzero((lists.ids >= 0) & ~lists.may_draw())
+    return listed_keys(direction, rows, lists.ids[rows, places], captions)
 
 
 def _check_ids(

@@ -103,7 +103,8 @@ def forward(
         is_positive = is_positive | batch.guided
     listed = 0 if batch.listed_scores is None else batch.listed_scores.shape[2] - 1
     drawn = batch.images.groups - listed
-    offline = _offline_similarities(scores, batch, drawn) if drawn > 1 else None
+    compare = _offline_similarities if batch.excluded is None else _offline_columns
+    offline = compare(scores, batch, drawn) if drawn > 1 else None
     pairs = Similarities(matrix, is_positive, offline)
     value = objective.loss(pairs if objective.pace is None else objective.pace(pairs))
     figures = {**value.figures, "positive_gap": (matrix.diagonal().mean() - matrix.mean()).detach()}
@@ -145,6 +146,21 @@ def _offline_similarities(scores: BatchScores, batch: Batch, groups: int) -> Off
     if batch.corresponding is not None:
         derived = [similarity.masked_fill(batch.corresponding, NO_NEGATIVE) for similarity in derived]
     return replace(OfflineSimilarities(to_caption, to_image, *derived), match_probability=batch.match_probability)
+
+
+def _offline_columns(scores: BatchScores, batch: Batch, groups: int) -> OfflineSimilarities:
+    """Score the drawn groups with all anchors, or each with its own where `excluded` has a column a group."""
+    drawn, excluded = range(1, groups), batch.excluded
+    assert excluded is not None
+    if excluded.shape[2] == len(drawn):
+        lists = scores.pair_lists([*((0, group) for group in drawn), *((group, 0) for group in drawn)])
+        columns = [torch.stack([*side], dim=1) for side in (lists[: len(drawn)], lists[len(drawn) :])]
+    else:
+        to_captions, to_images = zip(*((scores.between(0, n), scores.between(n, 0).T) for n in drawn), strict=True)
+        columns = [torch.cat(to_captions, dim=1), torch.cat(to_images, dim=1)]
+    return OfflineSimilarities.of_columns(
+        *(side.masked_fill(mask, NO_NEGATIVE) for side, mask in zip(columns, excluded, strict=True))
+    )
 
 
 def descend(

@@ -56,7 +56,7 @@ def test_lists_teach_the_tables_scores_without_an_offline_loss_and_short_ones_fe
     chain = make("own", "mining", "second_round", loss="online", second_round=taught)
     assert chain["hard_negatives"] in chain["second_round"].upstream
     assert all(value > 0 for value in figures(chain))
-    said = "t2i: the shortest list has 4 negatives, and distillation takes 6: short lists have fewer terms"
+    said = "t2i: the shortest list has 4 negatives, and 6 are drawn: short lists have fewer terms"
     assert said in caplog.text
 
 

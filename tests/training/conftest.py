@@ -151,9 +151,13 @@ def pairs():
 
 @pytest.fixture
 def sampler(pairs):
+    return sampler_of(pairs)
+
+
+def sampler_of(pairs, **options):
     i2t, t2i, rng = random_lists(pairs.split.image_of)
     scored = [
         Drawable(ids.astype(np.int32), scores=rng.random(ids.shape, "f4"), positive_score=rng.random(len(ids), "f4"))
         for ids in (i2t, t2i)
     ]
-    return Sampler(*scored, pairs.split.image_of)
+    return Sampler(*scored, pairs.split.image_of, **options)

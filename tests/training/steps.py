@@ -19,13 +19,14 @@ from aoq.pipeline.training.batches import matched, offline_draws, read_batch, sc
 from aoq.pipeline.training.chunks import UNCUT, Cut
 from aoq.pipeline.training.processes import Processes, has_batch_norm
 from aoq.pipeline.training.step import constrain, make_objective, take_step
-from tests.training.conftest import CPU, SMALL
+from tests.training.conftest import CPU, SMALL, sampler_of
 
 LOSSES = {
     "online": OnlineLoss(name="online"),
     "table": AdaptiveLoss(name="adapoffquin"),
     "companions": AdaptiveLoss(name="adapoffquin", companions="anchors"),
     "learnt": LossSection.model_validate({"name": "infonce"}),
+    "columns": AdaptiveLoss(name="adapofftri"),
     "taught": AdaptiveLoss(name="adapoffquin"),
 }
 TAUGHT = Distillation(kind="both", negatives=2)
@@ -72,6 +73,8 @@ def drawn(pairs, sampler, loss, rows=ROWS):
     rng = np.random.default_rng(3)
     if sampler is None:
         return matched(pairs, rows)
+    if loss == "columns":
+        sampler = sampler_of(pairs, negatives=2)
     draw = sampler.draw_for(offline_draws(LOSSES[loss]), rows, rng, 0)
     return sampler.with_lists(draw, TAUGHT.listed, rng) if loss == "taught" else draw
 

@@ -1,0 +1,147 @@
+"""Several offline negatives an anchor, compared with all anchors of the batch or with their own."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from aoq.pipeline.config.losses import LossSection
+from aoq.pipeline.losses import LOSSES
+from aoq.pipeline.losses.hinge import NO_NEGATIVE
+from aoq.pipeline.losses.similarities import OfflineSimilarities, Similarities, positive_pairs
+from aoq.pipeline.training.batches import matched, read_batch
+from aoq.pipeline.training.drawable import Drawable
+from aoq.pipeline.training.sampler import Sampler
+from aoq.pipeline.training.step import forward, make_objective
+from tests.training.conftest import of_loss, random_lists, sampler_of
+from tests.training.steps import fresh, read
+
+ROWS = np.arange(0, 48, 5, dtype=np.int32)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_columns_leave_out_true_pairs_what_a_screen_drops_and_repetitions(pairs, shared):
+    image_of = pairs.split.image_of
+    i2t, t2i, rng = random_lists(image_of)
+    kept = [rng.random(ids.shape) > 0.4 for ids in (i2t, t2i)]
+    for one in kept:
+        one[:, 0] = True
+    lists = [
+        Drawable(ids.astype(np.int32), weights=one.astype("f4")) for ids, one in zip((i2t, t2i), kept, strict=True)
+    ]
+    dropped = {(m, c) for m, row, one in zip(range(16), i2t, kept[0], strict=True) for c in row[~one]}
+    dropped |= {(m, c) for c, row, one in zip(range(48), t2i, kept[1], strict=True) for m in row[~one]}
+    sampler, count = Sampler(*lists, image_of, negatives=3, shared=shared), 3
+    draw, seen = sampler.draw_for("anchors", ROWS, np.random.default_rng(2), 0), set()
+    assert draw.groups.shape == (1 + count, len(ROWS), 2)
+    images, captions = draw.groups[1:].transpose(2, 0, 1)
+    for a, caption in enumerate(ROWS):
+        image = image_of[caption]
+        assert draw.groups[0, a].tolist() == [image, caption]
+        assert {*captions[:, a]} <= {*i2t[image][kept[0][image]]}
+        assert {*images[:, a]} <= {*t2i[caption][kept[1][caption]]}
+        for k in range(count):
+            for b in range(len(ROWS)) if shared else [a]:
+                column = k * len(ROWS) + b if shared else k
+                repeats = [k > 0 and side[k, b] == side[k - 1, b] for side in (captions, images)]
+                other_caption, other_image = captions[k, b], images[k, b]
+                excluded = [bool(one) for one in repeats]
+                if shared:
+                    excluded[0] |= image_of[other_caption] == image or (image, other_caption) in dropped
+                    excluded[1] |= image_of[caption] == other_image or (other_image, caption) in dropped
+                assert draw.excluded[:, a, column].tolist() == excluded
+                seen.add((tuple(excluded), *repeats))
+    assert len(seen) >= (5 if shared else 2)
+
+
+def test_a_list_yields_each_negative_once_before_it_repeats(pairs):
+    draw = sampler_of(pairs, negatives=4).draw_for("anchors", ROWS, np.random.default_rng(0), 0)
+    assert all(len({*column}) == 4 for column in draw.groups[1:, :, 0].T)  # lists of four images
+    short = sampler_of(pairs, negatives=8, shared=False).draw_for("anchors", ROWS, np.random.default_rng(0), 0)
+    assert (short.excluded[1].sum(axis=1) == 4).all()
+
+
+def definition(name, pairs, offline, temperature=0.2):
+    """Sums over single columns; the weights are those of one anchor."""
+    total = 0
+    directions = (pairs.matrix, pairs.is_positive, offline[0]), (pairs.matrix.T, pairs.is_positive.T, offline[1])
+    for matrix, positive, columns in directions:
+        for a in range(len(matrix)):
+            drawn = [s for s in columns[a] if s > NO_NEGATIVE / 2]
+            batch = [matrix[a, b] for b in range(len(matrix)) if not positive[a, b]]
+            if name == "offtri":
+                hinges = [torch.relu(0.1 - matrix[a, a] + max(drawn))] if drawn else []
+                total = total + sum([*hinges, torch.relu(0.2 - matrix[a, a] + max(batch))])
+            elif name == "sigmoid":
+                batch, own = (batch, [-matrix[a, a]]) if matrix is pairs.matrix else ([], [])  # pairs count once
+                total = total + sum(torch.log1p(torch.exp(s / temperature)) for s in [*drawn, *batch, *own])
+            else:
+                weights = [1.0] * len(batch)
+                if name == "adapinfonce" and drawn:
+                    weights = [max(0.0, 1.5 - (max(drawn).item() - s.item()) / 0.3) for s in batch]
+                weighted = sum(w * torch.exp(s / temperature) for w, s in zip(weights, batch, strict=True))
+                below = weighted + sum(torch.exp(s / temperature) for s in drawn)
+                total = total - torch.log(
+                    torch.exp(matrix[a, a] / temperature) / (torch.exp(matrix[a, a] / temperature) + below)
+                )
+    return total
+
+
+NUMBERS = {
+    "infonce": {"temperature": 0.2},
+    "adapinfonce": {"temperature": 0.2, "alpha": 0.3, "beta": 1.5},
+    "sigmoid": {"temperature": 0.2, "bias": 0.0},
+    "offtri": {"margin_online": 0.2, "margin_offline": 0.1},
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_losses_equal_their_definitions(name):
+    generator = torch.Generator().manual_seed(1)
+    matrix = (torch.rand(5, 5, generator=generator, dtype=torch.float64) - 0.4).requires_grad_()
+    columns = torch.rand(2, 5, 10, generator=generator, dtype=torch.float64).requires_grad_()
+    missing = torch.rand(2, 5, 10, generator=generator) < 0.3
+    missing[0, 2] = True
+    offline = columns.masked_fill(missing, NO_NEGATIVE)
+    positive = positive_pairs(torch.tensor([0, 1, 1, 2, 3]), mask_positives=True)
+    pairs = Similarities(matrix, positive, OfflineSimilarities.of_columns(*offline))
+    value = LOSSES[name].function(pairs, **NUMBERS[name])
+    expected = definition(name, replace(pairs, offline=None), columns.masked_fill(missing, NO_NEGATIVE))
+    torch.testing.assert_close(value.total, expected)
+    for ours, theirs in zip(
+        *(torch.autograd.grad(one, [matrix, columns]) for one in (value.total, expected)), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs)
+    assert all(math.isfinite(figure) for figure in value.figures.values())
+
+
+def test_each_column_is_the_pair_that_the_sampler_drew(pairs):
+    sampler = sampler_of(pairs, negatives=2)
+    draw, model, seen = sampler.draw_for("anchors", ROWS, np.random.default_rng(1), 0), fresh("vsepp"), []
+    objective = make_objective(LossSection.kind("infonce")(name="infonce"))
+    watched = replace(objective, loss=lambda given: seen.append(given) or objective.loss(given))
+    forward(model.eval(), read(pairs, draw), watched)
+    everything = read(pairs, matched(pairs, np.arange(48, dtype=np.int32)))
+    images, captions = model.encode_images(everything.images), model.encode_captions(everything.captions)
+    scores = model.similarity(images, captions)[::3]  # each image once
+    drawn = draw.groups[1:].reshape(-1, 2)
+    excluded = torch.from_numpy(draw.excluded)
+    expected = [scores[draw.groups[0, :, :1], drawn[None, :, 1]], scores[drawn[None, :, 0], draw.groups[0, :, 1:]]]
+    for ours, theirs, mask in zip(seen[0].offline.columns, expected, excluded, strict=True):
+        torch.testing.assert_close(ours, theirs.masked_fill(mask, NO_NEGATIVE))
+
+
+@pytest.mark.parametrize("name", ["infonce", "offtri"])
+def test_one_negative_of_its_own_trains_as_by_default(pairs, run_training, tmp_path, name):
+    trainings = [
+        run_training(tmp_path / str(number), training=of_loss(name), sampler=sampler_of(pairs, **options))[0]
+        for number, options in enumerate(({}, {"negatives": 1, "shared": False}, {"negatives": 1}))
+    ]
+    weights = [training["final_weights_sha256"] for training in trainings]
+    assert weights[0] == weights[1] != weights[2]
+    batch = read_batch(pairs, sampler_of(pairs).draw_for("anchors", ROWS, np.random.default_rng(0), 0))
+    assert batch.excluded is None
