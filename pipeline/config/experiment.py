@@ -64,9 +64,16 @@ class Experiment(Runs):
         student = self.student
         is_control = student.loss.name == "online" and student.distillation is None and not self.uses_table
         if use == "control" or is_control:
-            return control_training(student)
+            return control_training(student, self.encoded_groups)
         # Warm-up and start-up are for fresh weights, so fine-tuning has neither.
         return student if student.start is None else student.model_copy(update={"warmup": (), "start_up": None})
+
+    @property
+    def encoded_groups(self) -> int:
+        """Number of images, and of captions, that the student encodes for each pair of its batch."""
+        drawn = {"anchors": self.sampling.negatives or 1, "quintuplet": 2}
+        distillation = self.student.distillation
+        return 1 + drawn.get(self.student.loss.draws, 0) + (distillation.listed if distillation else 0)
 
     @property
     def uses_table(self) -> bool:
@@ -174,7 +181,7 @@ class Experiment(Runs):
         if student.loss.makes_triples and student.distillation is not None and student.distillation.listed:
             drawn = 'with companions = "anchors" most pairs of a triple are drawn themselves'
             yield f'[second_round.distillation] lists are drawn for each anchor, and {drawn}; choose kind = "batch"'
-        if self.sampling.negatives is not None and not student.loss.takes_columns:
+        if self.sampling.negatives is not None and student.loss.draws != "anchors":
             draws = f"loss {student.loss.name!r} compares no drawn pair without its companion, or none at all"
             yield f"[sampling] negatives: {draws}; choose a loss such as 'infonce', or leave `negatives` out"
         if (screen := self.screen) is None or not student.loss.draws_offline:

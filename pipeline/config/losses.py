@@ -51,11 +51,13 @@ class LossSection(NamedSection):
         return self.draws_offline and (self.makes_triples or not stands_alone)
 
     @property
-    def takes_columns(self) -> bool:
-        """Return whether the loss can compare an anchor with several drawn negatives: it derives no pairs from one."""
+    def draws(self) -> Literal["none", "anchors", "quintuplet", "triples"]:
+        """Draws of a step: nothing, the anchors' negatives, their companions as well, or triples of true pairs."""
         from aoq.pipeline.losses import LOSSES
 
-        return self.draws_offline and not self.makes_triples and LOSSES[self.name].offline == "anchors"
+        if self.makes_triples:
+            return "triples"
+        return LOSSES[self.name].offline if self.draws_offline else "none"
 
     @property
     def online_margin(self) -> float:

@@ -207,6 +207,9 @@ class SecondRoundSection(Training):
     start: Literal["teacher", "control"] | None = None
     """Fine-tuning instead of fresh weights: start from the first round that mined the table, or from the student's own
     control. The control itself always starts afresh; `warmup` and `start_up` then apply only to it."""
+    control: Literal["items"] | None = None
+    """`items`: the control encodes as many images and captions as the student, in larger batches and about as many steps; by
+    default it has the student's batches without what is drawn."""
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()
@@ -246,11 +249,17 @@ class CoTeaching(Schedule):
         return self.epochs // 2 if self.rectify_from is None else self.rectify_from
 
 
-def control_training(training: Training) -> Training:
+def control_training(training: SecondRoundSection, encoded_groups: int = 1) -> Training:
     """Return the same training without offline negatives and distillation, on the online loss or the loss itself.
 
+    With `control = "items"` its batch holds as many pairs as the student encodes, and its epochs make as many steps.
     Warm-up epochs that are online anyway are dropped, so that equal trainings have equal keys.
     """
+    if training.control == "items":
+        times, longer = encoded_groups, tuple(name for name in training.warmup for _ in range(encoded_groups))
+        schedule = {"batch_size": times * training.batch_size, "epochs": times * training.epochs, "warmup": longer}
+        decay = tuple(times * after for after in training.decay_epochs)
+        training = training.model_copy(update={**schedule, "decay_epochs": decay})
     warmup, loss = list(training.warmup), control_version(training.loss)
     while warmup and warmup[-1] == "online" and isinstance(loss, OnlineLoss):
         warmup.pop()

@@ -62,13 +62,16 @@ def find_control(member: Member, *, data_root: Path, artifact_root: Path) -> Mem
         return None
     name, override = split_member(member.reference)
     change: dict[str, Any] = {} if experiment.student.distillation is None else {"distillation": False}
-    change["loss"] = control_training(experiment.student).loss.model_dump(mode="json", exclude_defaults=True)
+    control = control_training(experiment.student, experiment.encoded_groups)
+    change["loss"] = control.loss.model_dump(mode="json", exclude_defaults=True)
+    if experiment.student.control is not None:
+        change |= control.model_dump(mode="json", include={"batch_size", "epochs", "decay_epochs"})
     changed = merged(parse_override(override), {"second_round": change})
     try:
-        control = _plan_run(f"{name}@{override_text(changed)}", data_root=data_root, artifact_root=artifact_root)
+        found = _plan_run(f"{name}@{override_text(changed)}", data_root=data_root, artifact_root=artifact_root)
     except ValueError:  # the experiment has options that need offline negatives
         return None
-    return control if trains_as_control(control.chain, member.chain) else None
+    return found if trains_as_control(found.chain, member.chain) else None
 
 
 def make_report(planned: PlannedReport, build: Build, engine: Engine) -> None:

@@ -110,6 +110,7 @@ def _model(chain: Chain) -> dict[str, Any]:
 def _unused(section: Schedule) -> set[str]:
     """Return later options that stay out of keys: those that are None, an unused `start_up`, `precision` if float32."""
     unused = {name for name in type(section).model_fields if name != "rectify_from" and getattr(section, name) is None}
+    unused |= {"control"} & type(section).model_fields.keys()  # it changes another training
     if isinstance(section, Training) and not section.is_paced:
         unused.add("start_up")
     return unused if section.precision != "float32" else unused | {"precision"}

@@ -15,13 +15,11 @@ from torch import Tensor
 
 from aoq.models.base import Captions, Images, MatchingModel, concatenate
 from aoq.models.packing import sent
-from aoq.pipeline.config.losses import Loss
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.embedding import SCORED_CAPTIONS, SCORED_IMAGES, EmbeddingStore
 from aoq.pipeline.engine import products_in
-from aoq.pipeline.losses import LOSSES
 from aoq.pipeline.search.problem import blocks
-from aoq.pipeline.training.sampler import Draw, Offline
+from aoq.pipeline.training.sampler import Draw
 
 Input = TypeVar("Input")
 
@@ -59,13 +57,6 @@ class Batch:
 
     def _each(self, change: Callable[[Any], Any]) -> Batch:
         return replace(self, **{name: change(part) for name, part in vars(self).items() if part is not None})
-
-
-def offline_draws(loss: Loss) -> Offline:
-    """Return which offline negatives a batch of this loss contains."""
-    if loss.makes_triples:
-        return "triples"
-    return LOSSES[loss.name].offline if loss.draws_offline else "none"
 
 
 def matched(pairs: PairData, captions: Int32[np.ndarray, " batch"]) -> Draw:

@@ -22,7 +22,7 @@ from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.losses import collapsed_cost
 from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.losses.similarities import guided_matches
-from aoq.pipeline.training.batches import Batch, matched, offline_draws, read_batch, read_items, score_all, score_batch
+from aoq.pipeline.training.batches import Batch, matched, read_batch, read_items, score_all, score_batch
 from aoq.pipeline.training.loop import Loop
 from aoq.pipeline.training.metrics import CollapseDetector, means_by_epoch, read_metrics
 from aoq.pipeline.training.sampler import Offline, Sampler
@@ -65,7 +65,7 @@ class Trainer(Loop):
         learns = self.learnt is not None and loss is training.loss  # a warm-up has numbers of its own
         objective = make_objective(loss, self.pace, self._loss_numbers if learns else dict)
         objective = replace(objective, distillation=training.distillation)
-        make = partial(self._make, state.epoch, self._order(state.epoch), offline_draws(loss))
+        make = partial(self._make, state.epoch, self._order(state.epoch), loss.draws)
         steps = self.windows(0, self.steps, make, partial(self._step, objective))
         with closing(steps) as windows:
             for window in windows:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.stages.conftest import lines_with
+from aoq.pipeline.report.verdict import gain_on_control
+from aoq.pipeline.stages.chain import Member
+from aoq.pipeline.stages.report import find_control
+from tests.stages.conftest import SHORT, lines_with
 
 SCREENED = "screen.near_text = 0.4\nsampling = {{negatives = 6{}}}"
 
@@ -22,3 +25,26 @@ def test_a_student_trains_on_shared_and_own_columns_of_a_screened_table(make, lo
         losses.append(lines_with("retrieval_loss", chain))
     assert all(shared > own for shared, own in zip(*losses, strict=True))  # of more negatives, or a harder one
     assert "t2i: the shortest list has 4 negatives, and 6 are drawn: short lists have fewer terms" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("loss", "more", "times"),
+    [("infonce", "sampling.negatives = 2", 3), ("offquin", "", 3), ("offtri", "", 2), ("online", "", 1)],
+)
+def test_a_control_of_equal_items_has_larger_batches_and_as_many_steps(make, loss, more, times, data_root, tmp_path):
+    equal = f'{SHORT}, control = "items", warmup = []'.replace("epochs = 1", "epochs = 4, decay_epochs = [3]")
+    chain = make("equal", "mining", "control", loss=loss, more=more, second_round=equal)
+    usual = make("usual", loss=loss, more=more, second_round=equal.replace(', control = "items"', ""))
+    assert chain["second_round"].key == usual["second_round"].key
+    assert (chain["control"].key == usual["control"].key) == (times == 1)
+    training = chain.experiment.trained_by("control")
+    assert (training.batch_size, training.epochs, training.decay_epochs) == (16 * times, 4 * times, (3 * times,))
+    steps = [-(-200 // one.batch_size) * one.epochs for one in (training, chain.experiment.second_round)]
+    assert chain["control"].manifest()["steps"] == steps[0]
+    assert 0 <= steps[0] - steps[1] <= training.epochs  # each epoch may end in a smaller batch
+    if times > 1 and loss != "infonce":  # whose control no override makes
+        member = Member(str(tmp_path / "equal.toml"), chain, "evaluation")
+        control = find_control(member, data_root=data_root, artifact_root=tmp_path / "artifacts")
+        assert control.chain["second_round"].key == chain["control"].key
+        make("equal", "second_round", loss=loss, more=more, second_round=equal)
+        assert "; the control encoded as many images and captions" in gain_on_control(chain)

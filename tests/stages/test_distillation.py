@@ -18,7 +18,7 @@ from aoq.pipeline.stages import draws
 from aoq.pipeline.stages.plan import plan, plan_parts
 from aoq.pipeline.stages.report import plan_report, render_report
 from aoq.pipeline.stages.splits import open_pairs, open_train_split
-from aoq.pipeline.training.batches import offline_draws, read_items, score_all, score_batch
+from aoq.pipeline.training.batches import read_items, score_all, score_batch
 from aoq.pipeline.training.checkpoint import load_model
 from tests.stages.conftest import lines_with, make_stage
 
@@ -62,7 +62,7 @@ def test_lists_teach_the_tables_scores_without_an_offline_loss_and_short_ones_fe
 
 @pytest.mark.parametrize(("columns", "drawn"), [(True, "anchors"), (False, "none")])
 def test_lists_teach_a_loss_without_offline_columns_that_draws_nothing_else(columns, drawn):
-    assert offline_draws(InfoNCELoss(name="infonce", offline_columns=columns)) == drawn
+    assert InfoNCELoss(name="infonce", offline_columns=columns).draws == drawn
 
 
 def test_missing_teachers_are_needed_and_count_in_the_key(make, taught_by, file_of):

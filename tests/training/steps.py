@@ -15,7 +15,7 @@ from aoq.pipeline.config.losses import AdaptiveLoss, LossSection, OnlineLoss
 from aoq.pipeline.config.training import Constraints, Distillation
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.losses.info_nce import LearntTemperature
-from aoq.pipeline.training.batches import matched, offline_draws, read_batch, score_all
+from aoq.pipeline.training.batches import matched, read_batch, score_all
 from aoq.pipeline.training.chunks import UNCUT, Cut
 from aoq.pipeline.training.processes import Processes, has_batch_norm
 from aoq.pipeline.training.step import constrain, make_objective, take_step
@@ -75,7 +75,7 @@ def drawn(pairs, sampler, loss, rows=ROWS):
         return matched(pairs, rows)
     if loss == "columns":
         sampler = sampler_of(pairs, negatives=2)
-    draw = sampler.draw_for(offline_draws(LOSSES[loss]), rows, rng, 0)
+    draw = sampler.draw_for(LOSSES[loss].draws, rows, rng, 0)
     return sampler.with_lists(draw, TAUGHT.listed, rng) if loss == "taught" else draw
 
 

@@ -19,7 +19,6 @@ from aoq.pipeline.data.batches import epoch_order, step_rng, steps_per_epoch
 from aoq.pipeline.losses.similarities import positive_pairs
 from aoq.pipeline.mining.hard_negatives import hard_negatives
 from aoq.pipeline.training.batch_sampler import BatchSampler
-from aoq.pipeline.training.batches import offline_draws
 from aoq.pipeline.training.drawable import Drawable
 from aoq.pipeline.training.sampler import Sampler
 from tests.training.conftest import random_lists, table_of
@@ -61,7 +60,7 @@ def test_batches_are_those_of_our_own_training(table, make, companions, loss):
     assert len(found) == steps_per_epoch(PAIRS, 10) == 5
     assert len(make(drop_last=True)) == 4
     sampler = Sampler(Drawable(table.i2t.negative_ids), Drawable(table.t2i.negative_ids), IMAGE_OF)
-    offline = offline_draws(loss)
+    offline = loss.draws
     for epoch in range(3):
         order = epoch_order(PAIRS, seed=5, epoch=epoch)
         for step, batch in enumerate(found):

@@ -13,7 +13,7 @@ from aoq.pipeline.losses import LOSSES as LOSS_KINDS
 from aoq.pipeline.losses import collapsed_cost
 from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.training import loop
-from aoq.pipeline.training.batches import matched, offline_draws
+from aoq.pipeline.training.batches import matched
 from aoq.pipeline.training.chunks import Cut
 from aoq.pipeline.training.co_teaching import CoTrainer
 from aoq.pipeline.training.step import make_objective, take_step
@@ -62,7 +62,7 @@ def test_no_loss_waits(pairs, sampler, name):
     with Simulated():
         model, learnt = fresh("vsepp").to(DEVICE), loop.learnt_numbers(loss, DEVICE)
         objective = make_objective(loss, Pace(loss.online_margin) if loss.takes_pace else None, learnt or dict)
-        drawing = sampler.draw_for(offline_draws(loss), ROWS, np.random.default_rng(0), 0)
+        drawing = sampler.draw_for(loss.draws, ROWS, np.random.default_rng(0), 0)
         batch = read(pairs, drawing).to(DEVICE)
         with unwaited():
             take_step(model, torch.optim.Adam(model.parameters()), batch, objective, 2.0)
