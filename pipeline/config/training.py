@@ -208,8 +208,8 @@ class SecondRoundSection(Training):
     """Fine-tuning instead of fresh weights: start from the first round that mined the table, or from the student's own
     control. The control itself always starts afresh; `warmup` and `start_up` then apply only to it."""
     control: Literal["items"] | None = None
-    """`items`: the control encodes as many images and captions as the student, in larger batches and about as many steps; by
-    default it has the student's batches without what is drawn."""
+    """`items`: the control encodes as many images and captions as the student, in larger batches and about as many
+    steps; by default it has the student's batches without what is drawn."""
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()

@@ -149,11 +149,13 @@ def offline_similarities(
     image_rows: Int[Tensor, " rows"] | Int[np.ndarray, " rows"] | None = None,
     *,
     companions: bool = True,
+    excluded: Bool[Tensor, "2 batch columns"] | Bool[np.ndarray, "2 batch columns"] | None = None,
 ) -> OfflineSimilarities:
     """Compute the offline similarities of a batch whose embeddings are in three groups: anchors, offline, companions.
 
     Without `companions` there are two groups, and no derived pairs. Given the batch's `image_rows`, derived pairs that
     are true pairs are no negatives. They are rare: the sampler redraws where an anchor's two negatives correspond.
+    With several negatives an anchor, `excluded` is `BatchSampler.excluded` of the batch, and companions are left out.
 
     >>> images = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])  # i, i_off, i_own
     >>> captions = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]])  # t, t_off, t_own
@@ -161,6 +163,8 @@ def offline_similarities(
     >>> offline.image_to_caption, offline.caption_to_image, offline.offline_pair, offline.companion_pair
     (tensor([0.6000]), tensor([0.]), tensor([0.8000]), tensor([0.8000]))
     """
+    if excluded is not None:
+        return _all_columns(images, captions, torch.as_tensor(excluded, device=images.device))
     names = ["anchors", "offline", *(["companions"] if companions else [])]
     if len(images) % len(names) or len(images) != len(captions):
         raise ValueError(
@@ -178,6 +182,28 @@ def offline_similarities(
     return OfflineSimilarities(
         (anchor_images * other_captions[0]).sum(dim=1), (other_images[0] * anchor_captions).sum(dim=1), *derived
     )
+
+
+def _all_columns(
+    images: Float[Tensor, "rows D"], captions: Float[Tensor, "rows D"], excluded: Bool[Tensor, "2 batch columns"]
+) -> OfflineSimilarities:
+    """Compare the anchors with all drawn rows, or with their own where `excluded` has a column a group."""
+    size, groups = excluded.shape[1], len(images) // excluded.shape[1] - 1
+    if (
+        len(images) != len(captions)
+        or len(images) != (groups + 1) * size
+        or excluded.shape[2] not in (groups, groups * size)
+    ):
+        shapes = f"{len(images)} images, {len(captions)} captions and `excluded` of {tuple(excluded.shape)}"
+        raise ValueError(f"{shapes} are not one batch; give all rows of a batch, and `BatchSampler.excluded` of it.")
+    columns = []
+    for anchors, drawn, mask in zip((images, captions), (captions[size:], images[size:]), excluded, strict=True):
+        if excluded.shape[2] == groups:
+            scores = torch.einsum("bd,gbd->bg", anchors[:size], drawn.view(groups, size, -1))
+        else:
+            scores = anchors[:size] @ drawn.T
+        columns.append(scores.masked_fill(mask, NO_NEGATIVE))
+    return OfflineSimilarities.of_columns(*columns)
 
 
 def levelled(pairs: Similarities) -> Similarities:

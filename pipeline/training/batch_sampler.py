@@ -35,7 +35,8 @@ class BatchSampler:
     With `companions="anchors"` B = batch_size // 3 and N = 3 B, all of them matched pairs for the same losses with
     companions as anchors: (i, t), (i_own, t_off), (i_off, t_own). An epoch then draws a third of the pairs. With
     `companions="omit"` N = 2 B: anchors and offline negatives alone, for losses without derived pairs. By default each
-    pair is an anchor once per epoch.
+    pair is an anchor once per epoch. `negatives=K` draws K of them, N = (1 + K) B, each group from another part of the
+    lists; `excluded` says which are no negatives of which anchors, and `aoq.offline_similarities` takes them all.
 
     A `DataLoader(dataset, batch_sampler=sampler)` reads `dataset[row]` for each (image, caption) of a batch;
     `DataLoader(dataset, sampler=sampler, batch_size=None)` reads `dataset[batch]` for the whole (N, 2) array.
@@ -81,12 +82,19 @@ class BatchSampler:
         batch_ranks: tuple[int, int] | None = None,
         community: int = COMMUNITY,
         offline: bool = True,
+        negatives: SupportsIndex | None = None,
+        shared: bool = True,
     ) -> None:
         batch_size, seed, rank, world_size = map(index, (batch_size, seed, rank, world_size))
         if not offline and (batches is None or companions is not None):
             raise ValueError('offline=False draws only mined batches; set batches="mined", and no companions.')
         if companions not in _OFFLINE:
             raise ValueError(f'companions is {companions!r}; it must be "anchors", "omit" or None.')
+        if negatives is not None and (index(negatives) < 1 or companions != "omit"):
+            raise ValueError(
+                f"negatives = {negatives} and companions = {companions!r}; several negatives have no companions: give "
+                '1 or more, and companions="omit".'
+            )
         if batches not in (None, "mined"):
             raise ValueError(f'batches is {batches!r}; it must be "mined" or None.')
         if batches is None and batch_ranks is not None:
@@ -103,8 +111,17 @@ class BatchSampler:
         i2t = drawable_lists(table, "i2t", h=h_captions, weights=i2t_weights)
         t2i = drawable_lists(table, "t2i", h=h_images, weights=t2i_weights)
         self._offline: Offline = _OFFLINE[companions] if offline else "none"
+        self._groups = 1 if negatives is None else 1 + index(negatives)
         self._sampler = Sampler(
-            i2t, t2i, positives, strategy=strategy, resample=resample, windows=windows, one_set=bare.is_one_set
+            i2t,
+            t2i,
+            positives,
+            strategy=strategy,
+            resample=resample,
+            windows=windows,
+            one_set=bare.is_one_set,
+            negatives=None if negatives is None else index(negatives),
+            shared=shared,
         )
         self._has_companions = self._offline in ("quintuplet", "triples")
         if self._has_companions:
@@ -180,6 +197,17 @@ class BatchSampler:
         """
         rows = host_array(batch, "batch")
         return self._sampler.are_pairs(rows[:, :1], rows[None, :, 1])
+
+    def excluded(self, batch: Int[np.ndarray, "rows 2"] | Int[Tensor, "rows 2"]) -> Bool[np.ndarray, "2 B columns"]:
+        """Mark drawn captions that are no negatives of an image (0), and images that are none of a caption (1).
+
+        With `negatives`: a column per drawn pair of the batch or, if they are not `shared`, per group. Columns are true
+        pairs, pairs that the screen leaves out, and repetitions of a short list.
+        """
+        rows = host_array(batch, "batch")
+        if self._groups == 1 or len(rows) % self._groups:
+            raise ValueError(f"{len(rows)} rows are no anchors with several `negatives`; give a batch of this sampler.")
+        return self._sampler.excluded(rows.reshape(self._groups, -1, 2))
 
     def set_epoch(self, epoch: SupportsIndex) -> None:
         """Iterate over this epoch next: from its start, or from the position that `load_state_dict` set."""

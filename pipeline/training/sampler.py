@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool, Float32, Float64, Int32, Int64, Integer
+from jaxtyping import Bool, Float32, Float64, Int, Int32, Int64, Integer
 
 from aoq.pipeline.config.section import check_registered
 from aoq.pipeline.config.tables import check_windows
@@ -187,17 +187,20 @@ class Sampler:
         places = np.stack([(part + self._strategy(rng, len(rows))) / count for part in range(count)])
         nowhere = np.zeros(len(rows))
         groups = [self.at(rows, start + one * (stop - start), nowhere, companions=False) for one in places]
-        anchors, drawn = groups[0][0], np.stack([group[1] for group in groups])
+        drawn = np.stack([groups[0][0], *(group[1] for group in groups)])
+        return Draw(drawn, excluded=self.excluded(drawn))
+
+    def excluded(self, groups: Int[np.ndarray, "groups batch 2"]) -> Bool[np.ndarray, "2 batch columns"]:
+        """Mark the columns that are no negatives of the anchors, the first group: true pairs, what the screen leaves
+        out, and repetitions."""
+        anchors, drawn = groups[0], groups[1:]
         repeated = np.zeros(drawn.shape, np.bool_)
         repeated[1:] = drawn[1:] == drawn[:-1]  # a list shorter than the count
         if not self._shared:
-            excluded = repeated.transpose(2, 1, 0)[::-1]
-        else:
-            (images, captions), (others, texts) = anchors.T[..., None], drawn.reshape(-1, 2).T[:, None]
-            keys = [pair_keys(*pairs, len(self._t2i.ids)) for pairs in ((images, texts), (others, captions))]
-            again = repeated.reshape(-1, 2).T[::-1, None]
-            excluded = np.stack([is_among(each, self._no_columns) for each in keys]) | again
-        return Draw(np.concatenate([anchors[None], drawn]), excluded=excluded.copy())
+            return repeated.transpose(2, 1, 0)[::-1].copy()
+        (images, captions), (others, texts) = anchors.T[..., None], drawn.reshape(-1, 2).T[:, None]
+        keys = [pair_keys(*pairs, len(self._t2i.ids)) for pairs in ((images, texts), (others, captions))]
+        return np.stack([is_among(each, self._no_columns) for each in keys]) | repeated.reshape(-1, 2).T[::-1, None]
 
     def with_lists(self, draw: Draw, count: int, rng: np.random.Generator) -> Draw:
         """Add `count` negatives of each anchor as further groups, each from a part of its list, with their scores."""

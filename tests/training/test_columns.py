@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import aoq
 from aoq.pipeline.config.losses import LossSection
 from aoq.pipeline.losses import LOSSES
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
@@ -21,6 +22,14 @@ from tests.training.conftest import of_loss, random_lists, sampler_of
 from tests.training.steps import fresh, read
 
 ROWS = np.arange(0, 48, 5, dtype=np.int32)
+
+
+def rng_vectors(count):
+    return np.random.default_rng(count).normal(size=(count, 8)).astype(np.float32)
+
+
+def table_of_random_vectors():
+    return aoq.hard_negatives(rng_vectors(12), rng_vectors(36), np.repeat(np.arange(12), 3), h=(9, 5))
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -145,3 +154,40 @@ def test_one_negative_of_its_own_trains_as_by_default(pairs, run_training, tmp_p
     assert weights[0] == weights[1] != weights[2]
     batch = read_batch(pairs, sampler_of(pairs).draw_for("anchors", ROWS, np.random.default_rng(0), 0))
     assert batch.excluded is None
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_other_trainers_draw_and_compare_the_same_columns(shared):
+    table = table_of_random_vectors()
+    screened = table.screen(mutual_rank=3)
+    sampler = aoq.BatchSampler(screened, batch_size=6, companions="omit", negatives=3, shared=shared)
+    rows, vectors = sampler.batch(0, 1), [torch.from_numpy(rng_vectors(n)) for n in (12, 36)]
+    assert rows.shape == (24, 2)
+    excluded = sampler.excluded(rows)
+    images, captions = (side[column] for side, column in zip(vectors, rows.T, strict=True))
+    offline = aoq.offline_similarities(images, captions, excluded=excluded)
+    for side, (anchors, drawn) in enumerate(((images, captions), (captions, images))):
+        for a in range(6):
+            columns = range(6, 24) if shared else range(6 + a, 24, 6)
+            expected = [anchors[a] @ drawn[row] for row in columns]
+            for column, (row, score) in enumerate(zip(columns, expected, strict=True)):
+                pair = (rows[a, 0], rows[row, 1]) if side == 0 else (rows[row, 0], rows[a, 1])
+                if shared and pair[1] // 3 == pair[0]:
+                    assert excluded[side, a, column]
+                wanted = NO_NEGATIVE if excluded[side, a, column] else score.item()
+                assert offline.columns[side][a, column].item() == pytest.approx(wanted, rel=1e-5)
+    assert 0 < excluded.mean() < 0.9
+    pairs = aoq.Similarities(images[:6] @ captions[:6].T, torch.as_tensor(sampler.is_positive(rows[:6])), offline)
+    assert torch.isfinite(aoq.info_nce(pairs).total)
+
+
+def test_a_batch_of_other_rows_is_refused():
+    table = table_of_random_vectors()
+    with pytest.raises(ValueError, match=r"give 1 or more, and companions=\"omit\""):
+        aoq.BatchSampler(table, batch_size=6, negatives=3)
+    sampler = aoq.BatchSampler(table, batch_size=6, companions="omit", negatives=3)
+    rows = sampler.batch(0, 0)
+    with pytest.raises(ValueError, match="23 rows are no anchors with several `negatives`"):
+        sampler.excluded(rows[:-1])
+    with pytest.raises(ValueError, match="are not one batch"):
+        aoq.offline_similarities(torch.ones(18, 2), torch.ones(18, 2), excluded=sampler.excluded(rows))
