@@ -62,11 +62,13 @@ class Experiment(Runs):
         if use == "second_round" and self.co_teaching is not None:
             return self.co_teaching
         student = self.student
+        if student.start is not None and (use != "control" or student.control_continues):
+            # Warm-up and start-up are for fresh weights, so fine-tuning has neither.
+            student = student.model_copy(update={"warmup": (), "start_up": None})
         is_control = student.loss.name == "online" and student.distillation is None and not self.uses_table
         if use == "control" or is_control:
             return control_training(student, self.encoded_groups)
-        # Warm-up and start-up are for fresh weights, so fine-tuning has neither.
-        return student if student.start is None else student.model_copy(update={"warmup": (), "start_up": None})
+        return student
 
     @property
     def encoded_groups(self) -> int:

@@ -206,15 +206,23 @@ class SecondRoundSection(Training):
 
     start: Literal["teacher", "control"] | None = None
     """Fine-tuning instead of fresh weights: start from the first round that mined the table, or from the student's own
-    control. The control itself always starts afresh; `warmup` and `start_up` then apply only to it."""
-    control: Literal["items"] | None = None
-    """`items`: the control encodes as many images and captions as the student, in larger batches and about as many
-    steps; by default it has the student's batches without what is drawn."""
+    control. The control starts afresh unless `control` is set; `warmup` and `start_up` are for fresh weights."""
+    control: Literal["steps", "items"] | None = None
+    """What the control shares with the student: by default its pairs and steps. `items`: it encodes as many images and
+    captions, in larger batches and about as many steps. Both `steps` and `items` let it continue from the teacher where
+    the student does."""
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()
         if self.start is not None and not self.loss.draws_offline:
             yield f"`start` needs a loss on offline negatives; with {self.loss.name!r} leave it out"
+        if self.start == "control" and self.control is not None:
+            yield 'start = "control" continues the control itself, so the steps cannot be equal; leave `control` out'
+
+    @property
+    def control_continues(self) -> bool:
+        """Return whether the control starts from the teacher's weights, as the student does."""
+        return self.start == "teacher" and self.control is not None
 
 
 class CoTeaching(Schedule):

@@ -97,7 +97,7 @@ def gain_on_control(chain: Chain) -> str | None:
         line += "; the control encoded as many images and captions"
     if times := time_to_control(chain):
         line += f"; {times:.2f} times its training time"
-    if lead := head_start(chain):
+    if (lead := head_start(chain)) and not chain.experiment.student.control_continues:
         line += f". Round two started {lead}, the control from scratch: their steps are not equal"
     return line
 

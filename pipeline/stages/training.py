@@ -31,9 +31,11 @@ def plan_training(chain: Chain, use: str) -> None:
     distilled = chain.distilled.get(use, ())
     teachers = [member.artifact for member in distilled]
     reads = [member.chain["dataset"] for member in distilled if member.stage == "second_round"]
+    starts = use == "second_round" or (use == "control" and experiment.student.control_continues)
+    start = _start(chain) if starts else []
     if use != "second_round" or not experiment.uses_table:
         version = 1 if section.constraints is None else 2
-        chain.add("first_round", ingredients, data, *teachers, reads=reads, version=version, use=use)
+        chain.add("first_round", ingredients, data, *start, *teachers, reads=reads, version=version, use=use)
         return
     table, sampling = chain["hard_negatives"], experiment.sampling
     depths = {"h_captions": sampling.h_captions, "h_images": sampling.h_images}  # other options came later
@@ -43,7 +45,7 @@ def plan_training(chain: Chain, use: str) -> None:
         table, reads = chain["screen"], [*reads, table]
     if sampling.guide_margin is not None:
         reads.append(chain["embeddings"])
-    chain.add("second_round", ingredients, data, table, *_start(chain), *teachers, reads=reads, version=2)
+    chain.add("second_round", ingredients, data, table, *start, *teachers, reads=reads, version=2)
 
 
 def check_table(chain: Chain) -> None:

@@ -116,6 +116,7 @@ MISTAKES = [
     ("sampling={hardness=9.0, h_images=5}", r"take out \['h_images'\]"),
     ("sampling={hardness='auto', hardest=9.0}", "that is a number"),
     ("sampling={hardness=9.0, hardest=9.0}", "leaves nothing"),
+    (f"{LOSS}='offtri'}}, second_round.start='control', second_round.control='items'", "leave `control` out"),
     ("sampling.negatives=4", "loss 'adapoffquin' compares no drawn pair without its companion.* such as 'infonce'"),
     (f"{LOSS}='offtri', {ANCHORS}}}, sampling.negatives=4", "or leave `negatives` out"),
     (f"{LOSS}='offtri'}}, sampling.columns='own'", "set `negatives`, or leave it out"),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from aoq.pipeline.report.verdict import gain_on_control
 from aoq.pipeline.stages.chain import Member
 from aoq.pipeline.stages.report import find_control
+from aoq.pipeline.training.checkpoint import read_weights
 from tests.stages.conftest import SHORT, lines_with
 
 SCREENED = "screen.near_text = 0.4\nsampling = {{negatives = 6{}}}"
@@ -48,3 +50,15 @@ def test_a_control_of_equal_items_has_larger_batches_and_as_many_steps(make, los
         assert control.chain["second_round"].key == chain["control"].key
         make("equal", "second_round", loss=loss, more=more, second_round=equal)
         assert "; the control encoded as many images and captions" in gain_on_control(chain)
+
+
+@pytest.mark.parametrize("control", ["steps", "items"])
+def test_a_control_continues_from_the_teacher_as_a_fine_tuned_student_does(make, control):
+    still = f'{SHORT}, learning_rate = 1e-30, start = "teacher", control = "{control}", start_up = "auto"'
+    chain = make("tuned", "mining", "control", "second_round", loss="offtri", second_round=still)
+    weights = [read_weights(chain[stage].path / "model.safetensors")[1] for stage in ("first_round", "control")]
+    assert all(torch.allclose(one, other) for one, other in zip(*map(dict.values, weights), strict=True))
+    assert chain.experiment.trained_by("control").start_up is None
+    assert chain["first_round"] in chain["control"].upstream
+    assert ("as many images and captions" in gain_on_control(chain)) == (control == "items")
+    assert "not equal" not in gain_on_control(chain)
