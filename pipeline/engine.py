@@ -150,14 +150,14 @@ def core_count() -> int:
 
 
 def let_waiting_threads_sleep() -> None:
-    """Let OpenMP's threads soon sleep while they wait for each other, unless the user has chosen otherwise.
+    """Let OpenMP's waiting threads sleep after a moment, unless the user has chosen otherwise.
 
     By default they spin for milliseconds, and beside other work a training takes several times as long. If they never
-    spin, steps of small operations take half as long again. OpenMP reads the variables when torch is imported.
+    spin, steps of small operations take 50 % longer. OpenMP reads the variables when torch is imported.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ["OMP_WAIT_POLICY"] = "passive"
-        os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # of GNU's OpenMP, which torch has on Linux
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # read by GNU's OpenMP, which torch uses on Linux
 
 
 def in_parallel(function: Callable[..., Any], count: int, *arguments: Any, parts: int = PARTS) -> None:
@@ -174,7 +174,7 @@ def in_parallel(function: Callable[..., Any], count: int, *arguments: Any, parts
 
 
 def return_freed_memory() -> None:
-    """Return freed memory to the system: glibc keeps what threads have freed, gigabytes after hundreds of tiles."""
+    """Return freed memory to the system: glibc keeps what threads have freed, gigabytes after some sweeps."""
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)
 

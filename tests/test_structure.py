@@ -137,11 +137,10 @@ def test_scheduling_imports_neither_torch_nor_faiss_and_lets_threads_sleep(start
 
     OpenMP reads the variable when torch is imported, and threads that spin slow down all other work.
     """
-    code = (
-        f"{start}; import os, sys; print(os.environ.get('OMP_WAIT_POLICY'), *{{'torch', 'faiss'}} & {{*sys.modules}})"
-    )
+    shows = "*map(os.environ.get, ('OMP_WAIT_POLICY', 'GOMP_SPINCOUNT')), *{'torch', 'faiss'} & {*sys.modules}"
+    code = f"{start}; import os, sys; print({shows})"
     shown = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert shown.stdout == "passive\n"
+    assert shown.stdout == "passive 10000\n"
 
 
 def loaded(code):

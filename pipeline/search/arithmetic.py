@@ -41,7 +41,7 @@ FLOAT64 = Arithmetic("float64", torch.float64, 2.2, 2.0**-53, smallest=0.0)
 
 
 PREPARED_ROWS = 512
-"""Vectors prepared together: their rounding errors stay in a CPU's cache."""
+"""Vectors rounded together on a CPU, so that their errors stay in its cache."""
 SPARE = 1.01
 """Covers the rounding errors of computing a bound in float64."""
 
@@ -63,7 +63,8 @@ class Operand:
         near, lost = torch.empty_like(exact, dtype=how.dtype), torch.empty_like(bounds)
         # Float32 takes a sixth of float64's time. In units of the norms, only squares below 2^-126 vanish.
         units, dimensions = bounds.float().clamp(2.0**-126, 2.0**127), exact.shape[1]
-        for some in (slice(*rows) for rows in blocks(len(exact), PREPARED_ROWS)):
+        size = PREPARED_ROWS if exact.device.type == "cpu" else max(1, len(exact))
+        for some in (slice(*rows) for rows in blocks(len(exact), size)):
             near[some] = how.prepare(exact[some])
             errors = torch.sub(exact[some], near[some]).div_(units[some, None]).norm(dim=1).double()
             lost[some] = units[some] * (errors * (1 + dimensions * 2.0**-22) + dimensions**0.5 * 2.0**-63)

@@ -38,7 +38,7 @@ def arithmetics(device: torch.device) -> list[Arithmetic]:
 
 
 def choose_tiling(device: torch.device, memory: int, shrink: int) -> Tiling:
-    """Choose tiles that fit a CPU's cache or a quarter of a GPU's memory, divided by `shrink`.
+    """Choose tiles whose vectors fit a CPU's cache or a quarter of a GPU's memory, divided by `shrink`.
 
     Raises:
         OSError: if there is too little memory for any tile.
@@ -59,16 +59,16 @@ def choose_tiling(device: torch.device, memory: int, shrink: int) -> Tiling:
 
 
 def to_device(vectors: Float32[np.ndarray, "items D"], device: torch.device) -> Float32[Tensor, "items D"]:
-    """Move a block of vectors to the device; a CPU shares them, and nothing writes to them."""
+    """Move a block of vectors to the device; on a CPU share it: it may be read-only, so never write to it."""
     if device.type == "cuda":
         return torch.from_numpy(np.array(vectors)).pin_memory().to(device, non_blocking=True)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of arrays that are read-only
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
         return torch.from_numpy(np.ascontiguousarray(vectors)).to(device)
 
 
 def marked_places(mask: Bool[Tensor, "*axes"]) -> Int64[Tensor, " places"]:
-    """List where a mask is True, in the flattened order."""
+    """List the places where a mask is True, in the flattened order."""
     if mask.device.type == "cpu":
         return torch.from_numpy(np.flatnonzero(mask.numpy()))  # a few places take numpy a sixth of torch's time
     return mask.flatten().nonzero().squeeze(1)
