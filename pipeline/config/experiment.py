@@ -183,9 +183,9 @@ class Experiment(Runs):
         if student.loss.makes_triples and student.distillation is not None and student.distillation.listed:
             drawn = 'with companions = "anchors" most pairs of a triple are drawn themselves'
             yield f'[second_round.distillation] lists are drawn for each anchor, and {drawn}; choose kind = "batch"'
-        if self.sampling.negatives is not None and student.loss.draws != "anchors":
-            draws = f"loss {student.loss.name!r} compares no drawn pair without its companion, or none at all"
-            yield f"[sampling] negatives: {draws}; choose a loss such as 'infonce', or leave `negatives` out"
+        if self.sampling.negatives is not None and student.loss.draws in ("quintuplet", "triples"):
+            draws = f"loss {student.loss.name!r} draws a companion for each negative"
+            yield f"[sampling] negatives: {draws}; choose 'offtri', 'infonce' or the like, or leave it out"
         if (screen := self.screen) is None or not student.loss.draws_offline:
             return
         if screen.suspected == "soft_margin" and self.sampling.negatives is not None:

@@ -149,7 +149,8 @@ class Sampling(Section):
     """Offline negatives of each kind drawn for each anchor, all of them compared with every anchor of the batch, for
     losses without companions; by default one, compared with its own anchor."""
     columns: Literal["own"] | None = None
-    """`own`: an anchor is compared with its own `negatives` only."""
+    """`own`: an anchor is compared with its own `negatives` only. Those of other anchors otherwise count as in-batch
+    negatives, unless they are true pairs or suspected ones that are not drawn."""
     guide_margin: Annotated[float, Field(ge=-2.0, le=2.0)] | None = None
     """Leave out in-batch negatives that the teacher scores above the anchor's own pair less this margin (GISTEmbed)."""
 
@@ -169,8 +170,10 @@ class Sampling(Section):
             check_windows(self.windows)
         if self.columns is not None and self.negatives is None:
             yield "`columns` says what `negatives` are compared with; set `negatives`, or leave it out"
+        if self.negatives is not None and self.columns is None and self.guide_margin is not None:
+            yield '`guide_margin` does not see negatives drawn for other anchors; set columns = "own", or leave it out'
         if self.negatives is not None and self.strategy == "normal":
-            yield 'strategy = "normal" draws one negative from the middle of a list; leave `negatives` or it out'
+            yield 'strategy = "normal" draws one negative of each list; leave out `negatives` or `strategy`'
 
 
 def check_windows(windows: Sequence[Sequence[float]]) -> None:

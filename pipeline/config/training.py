@@ -260,14 +260,15 @@ class CoTeaching(Schedule):
 def control_training(training: SecondRoundSection, encoded_groups: int = 1) -> Training:
     """Return the same training without offline negatives and distillation, on the online loss or the loss itself.
 
-    With `control = "items"` its batch holds as many pairs as the student encodes, and its epochs make as many steps.
+    With `control = "items"` its batch holds as many pairs as the student encodes in a step that draws, and it has more
+    epochs, so that both encode as much.
     Warm-up epochs that are online anyway are dropped, so that equal trainings have equal keys.
     """
     if training.control == "items":
-        times, longer = encoded_groups, tuple(name for name in training.warmup for _ in range(encoded_groups))
-        schedule = {"batch_size": times * training.batch_size, "epochs": times * training.epochs, "warmup": longer}
-        decay = tuple(times * after for after in training.decay_epochs)
-        training = training.model_copy(update={**schedule, "decay_epochs": decay})
+        ends = training.epochs, *training.decay_epochs  # an epoch of the warm-up draws nothing
+        epochs, *decay = (end + max(0, end - len(training.warmup)) * (encoded_groups - 1) for end in ends)
+        schedule = {"batch_size": encoded_groups * training.batch_size, "epochs": epochs, "decay_epochs": tuple(decay)}
+        training = training.model_copy(update=schedule)
     warmup, loss = list(training.warmup), control_version(training.loss)
     while warmup and warmup[-1] == "online" and isinstance(loss, OnlineLoss):
         warmup.pop()

@@ -28,16 +28,13 @@ from aoq.pipeline.losses.similarities import LossValue, Similarities, levelled, 
 
 
 class Negatives(NamedTuple):
-    """One direction's negatives, a row per anchor: those of the batch, then the offline ones if there is a table."""
+    """One direction's negatives, a row per anchor: those of the batch, then its offline ones if there is a table."""
 
     similarity: Float[Tensor, "batch columns"]
     log_weight: Float[Tensor, "batch columns"]
     """-inf for entries that are no negatives"""
-
-    @property
-    def in_batch(self) -> int:
-        """Number of columns of the batch."""
-        return len(self.similarity)
+    offline: int
+    """Number of columns at the end drawn for the anchor itself."""
 
 
 Weigh = Callable[[Negatives], Float[Tensor, "batch columns"]]
@@ -73,15 +70,19 @@ def adap_info_nce(
         return info_nce(pairs, temperature=temperature, hardness_weight=hardness_weight)
 
     def weigh(negatives: Negatives) -> Float[Tensor, "batch columns"]:
-        adaptive = adaptive_columns(negatives.similarity, alpha=alpha, beta=beta)
+        adaptive = adaptive_columns(negatives.similarity, negatives.offline, alpha=alpha, beta=beta)
         return adaptive.log() + hardness_weight * negatives.similarity
 
     value = _contrast(pairs, temperature, weigh)
     with torch.no_grad():  # of in-batch negatives; 0 if there are none
         directions = negatives_by_direction(pairs)
-        own = [(adaptive_columns(one.similarity, alpha=alpha, beta=beta), one.log_weight) for one in directions]
-        weights, logarithms = (torch.stack([each[:, : len(each)] for each in both]) for both in zip(*own, strict=True))
-        is_other = logarithms.isinf()
+        weights = torch.stack(
+            [
+                adaptive_columns(one.similarity, one.offline, alpha=alpha, beta=beta)[:, : -one.offline]
+                for one in directions
+            ]
+        )
+        is_other = torch.stack([one.log_weight[:, : -one.offline] for one in directions]).isinf()
         count = (~is_other).sum().clamp(min=1)
         shown = {"weight_mean": weights, "weight_zero_share": (weights == 0).to(weights.dtype)}
         figures = {name: figure.masked_fill(is_other, 0).sum() / count for name, figure in shown.items()}
@@ -89,20 +90,19 @@ def adap_info_nce(
 
 
 def adaptive_columns(
-    similarity: Float[Tensor, "batch columns"], *, alpha: float, beta: float
+    similarity: Float[Tensor, "batch columns"], offline: int, *, alpha: float, beta: float
 ) -> Float[Tensor, "batch columns"]:
-    """Weigh every in-batch negative; the columns after the batch's, the offline ones, have weight 1.
+    """Weigh every in-batch negative; the last columns, the `offline` ones, have weight 1.
 
-    >>> adaptive_columns(torch.tensor([[0.6, 0.3, 0.6], [-0.2, 0.6, 0.6]]), alpha=0.3, beta=1.5)
-    tensor([[1.5000, 0.5000, 1.0000],
-            [0.0000, 1.5000, 1.0000]])
+    >>> adaptive_columns(torch.tensor([[0.6, 0.3, -0.2, 0.6]]), 1, alpha=0.3, beta=1.5)
+    tensor([[1.5000, 0.5000, 0.0000, 1.0000]])
     """
-    online, offline = similarity.split([len(similarity), similarity.shape[1] - len(similarity)], dim=1)
-    hardest = offline.amax(1, keepdim=True)
+    online, drawn = similarity[:, :-offline], similarity[:, -offline:]
+    hardest = drawn.amax(1, keepdim=True)
     flat = hardest.expand_as(online).flatten(), online.flatten()
     weights = adaptive_weight(*flat, alpha=alpha, beta=beta).clamp(min=0).view_as(online)
     weights = weights.masked_fill(hardest < NO_NEGATIVE / 2, 1.0)
-    return torch.cat([weights, torch.ones_like(offline)], dim=1)
+    return torch.cat([weights, torch.ones_like(drawn)], dim=1)
 
 
 def negatives_by_direction(pairs: Similarities) -> list[Negatives]:
@@ -118,7 +118,7 @@ def negatives_by_direction(pairs: Similarities) -> list[Negatives]:
             left = torch.ones_like(drawn) if probability is None else 1 - probability[side].to(drawn.dtype)[:, None]
             similarity = torch.cat([similarity, drawn], dim=1)
             log_weight = torch.cat([log_weight, left.log().masked_fill(drawn < NO_NEGATIVE / 2, -torch.inf)], dim=1)
-        by_direction.append(Negatives(similarity, log_weight))
+        by_direction.append(Negatives(similarity, log_weight, 0 if pairs.offline is None else drawn.shape[1]))
     return by_direction
 
 
@@ -142,11 +142,12 @@ def _add_up(pairs: Similarities, temperature: Number, weigh: Weigh) -> tuple[Flo
     total, shares = pairs.matrix.new_zeros(()), []
     own = (pairs.positive / temperature)[:, None]
     for negatives in negatives_by_direction(pairs):
-        weights = negatives.log_weight + weigh(Negatives(*(part.detach() for part in negatives)))
+        similarity, log_weight, count = negatives
+        weights = log_weight + weigh(Negatives(similarity.detach(), log_weight, count))
         # Divided by a temperature, float16's similarity of a missing negative is infinite, and has no gradient.
-        logits = negatives.similarity.masked_fill(weights.isinf(), 0) / temperature + weights
+        logits = similarity.masked_fill(weights.isinf(), 0) / temperature + weights
         total = total + (torch.cat([own, logits], dim=1).logsumexp(dim=1) - own[:, 0]).sum()
-        shares.append(logits.detach().softmax(dim=1)[:, negatives.in_batch :].sum(1).nan_to_num())
+        shares.append(logits.detach().softmax(dim=1)[:, logits.shape[1] - count :].sum(1).nan_to_num())
     return total, torch.stack(shares).mean()
 
 
@@ -184,12 +185,12 @@ def _cross_entropies(
     online = softplus(logits(pairs.matrix)).masked_fill(pairs.is_positive, 0.0).sum()
     total, offline = softplus(-logits(pairs.positive)).sum() + online, pairs.matrix.new_zeros(())
     if pairs.offline is not None:
-        drawn = torch.stack(pairs.offline.all_drawn)
-        missing = drawn < NO_NEGATIVE / 2
-        # Divided by a temperature, float16's similarity of a missing negative is infinite, and has no gradient.
-        cost = softplus(logits(drawn.masked_fill(missing, 0.0))).masked_fill(missing, 0.0)
-        probability = pairs.offline.match_probability
-        offline = (cost if probability is None else cost * (1 - probability)[..., None]).sum()
+        probability, others = pairs.offline.match_probability, pairs.offline.others or ()
+        for side, drawn in enumerate((*pairs.offline.all_drawn, *others)):
+            missing = drawn < NO_NEGATIVE / 2
+            # Divided by a temperature, float16's similarity of a missing negative is infinite, and has no gradient.
+            cost = softplus(logits(drawn.masked_fill(missing, 0.0))).masked_fill(missing, 0.0)
+            offline = offline + (cost if probability is None else cost * (1 - probability[side])[:, None]).sum()
     return total + offline, offline
 
 

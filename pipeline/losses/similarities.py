@@ -35,20 +35,33 @@ class OfflineSimilarities:
     """S(i_own, t_own), for the quintuplet losses"""
     match_probability: Float[Tensor, "2 batch"] | None = None
     """Probability, for soft margins or weights, that i and t_off match (row 0), and that i_off and t do (row 1)"""
-    columns: tuple[Float[Tensor, "batch columns"], Float[Tensor, "batch columns"]] | None = field(
+    columns: tuple[Float[Tensor, "batch K"], Float[Tensor, "batch K"]] | None = field(default=None, kw_only=True)
+    """Where K negatives are drawn for each anchor, those of images and of captions; -10^4 (`NO_NEGATIVE`) is none."""
+    others: tuple[Float[Tensor, "batch others"], Float[Tensor, "batch others"]] | None = field(
         default=None, kw_only=True
     )
-    """Where several negatives are drawn, those of images and of captions; -10^4 (`NO_NEGATIVE`) is none"""
+    """Negatives drawn for other anchors; they count as in-batch ones."""
 
     @classmethod
     def of_columns(
-        cls, captions: Float[Tensor, "batch columns"], images: Float[Tensor, "batch columns"]
+        cls, captions: Float[Tensor, "batch columns"], images: Float[Tensor, "batch columns"], groups: int
     ) -> OfflineSimilarities:
-        """Take several drawn captions for each image, and images for each caption; t_off and i_off are the hardest."""
-        return cls(captions.amax(1), images.amax(1), columns=(captions, images))
+        """Take the drawn captions for each image, and images for each caption; t_off and i_off are the hardest.
+
+        There is a column for each of the `groups` or, group by group, for each anchor that draws.
+        """
+        own, others = [captions, images], None
+        if captions.shape[1] != groups:
+            size = len(captions)
+            cubes = [side.view(size, groups, size) for side in own]
+            own = [cube.diagonal(dim1=0, dim2=2).T for cube in cubes]
+            is_own = torch.eye(size, dtype=torch.bool, device=captions.device)[:, None]
+            image, caption = (cube.masked_fill(is_own, NO_NEGATIVE).flatten(1) for cube in cubes)
+            others = image, caption
+        return cls(own[0].amax(1), own[1].amax(1), columns=(own[0], own[1]), others=others)
 
     @property
-    def all_drawn(self) -> tuple[Float[Tensor, "batch columns"], Float[Tensor, "batch columns"]]:
+    def all_drawn(self) -> tuple[Float[Tensor, "batch K"], Float[Tensor, "batch K"]]:
         """All negatives drawn for images, and all for captions, a row per anchor."""
         if self.columns is not None:
             return self.columns
@@ -83,9 +96,18 @@ class Similarities:
         return self.matrix.diagonal()
 
     @property
-    def directions(self) -> list[tuple[Float[Tensor, "batch batch"], Bool[Tensor, "batch batch"]]]:
-        """The matrix with a row per anchor, and its positives: images are anchors, then captions."""
-        return [(self.matrix, self.is_positive), (self.matrix.T, self.is_positive.T)]
+    def directions(self) -> list[tuple[Float[Tensor, "batch columns"], Bool[Tensor, "batch columns"]]]:
+        """The matrix with a row per anchor, and its positives: images are anchors, then captions.
+
+        Negatives drawn for other anchors are further columns.
+        """
+        both = [(self.matrix, self.is_positive), (self.matrix.T, self.is_positive.T)]
+        if self.offline is None or self.offline.others is None:
+            return both
+        return [
+            (torch.cat([matrix, more], dim=1), torch.cat([positive, more < NO_NEGATIVE / 2], dim=1))
+            for (matrix, positive), more in zip(both, self.offline.others, strict=True)
+        ]
 
     @property
     def online(self) -> list[Float[Tensor, " batch"]]:
@@ -188,11 +210,14 @@ def _all_columns(
     images: Float[Tensor, "rows D"], captions: Float[Tensor, "rows D"], excluded: Bool[Tensor, "2 batch columns"]
 ) -> OfflineSimilarities:
     """Compare the anchors with all drawn rows, or with their own where `excluded` has a column a group."""
-    size, groups = excluded.shape[1], len(images) // excluded.shape[1] - 1
+    size = max(1, excluded.shape[1])
+    groups = len(images) // size - 1
     if (
         len(images) != len(captions)
         or len(images) != (groups + 1) * size
         or excluded.shape[2] not in (groups, groups * size)
+        or excluded.dtype != torch.bool
+        or groups < 1
     ):
         shapes = f"{len(images)} images, {len(captions)} captions and `excluded` of {tuple(excluded.shape)}"
         raise ValueError(f"{shapes} are not one batch; give all rows of a batch, and `BatchSampler.excluded` of it.")
@@ -203,7 +228,7 @@ def _all_columns(
         else:
             scores = anchors[:size] @ drawn.T
         columns.append(scores.masked_fill(mask, NO_NEGATIVE))
-    return OfflineSimilarities.of_columns(*columns)
+    return OfflineSimilarities.of_columns(columns[0], columns[1], groups)
 
 
 def levelled(pairs: Similarities) -> Similarities:
@@ -211,8 +236,17 @@ def levelled(pairs: Similarities) -> Similarities:
     mean = pairs.matrix.detach().mean()
     offline = pairs.offline
     if offline is not None:
-        level = (torch.where(one < NO_NEGATIVE / 2, NO_NEGATIVE, mean) for one in offline.all_drawn)
-        offline = replace(OfflineSimilarities.of_columns(*level), match_probability=offline.match_probability)
+
+        def level(sides: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+            image, caption = (torch.where(one < NO_NEGATIVE / 2, NO_NEGATIVE, mean) for one in sides)
+            return image, caption
+
+        own = level(offline.all_drawn)
+        others = None if offline.others is None else level(offline.others)
+        probability = offline.match_probability
+        offline = OfflineSimilarities(
+            own[0].amax(1), own[1].amax(1), match_probability=probability, columns=own, others=others
+        )
     return replace(pairs, matrix=mean.expand_as(pairs.matrix), offline=offline)
 
 
@@ -220,10 +254,12 @@ def offline_figures(pairs: Similarities) -> dict[str, Tensor]:
     """Return the fractions of offline negatives harder than the hardest in-batch one, and than the positive, if any."""
     if pairs.offline is None:
         return {}
-    offline = torch.stack(pairs.offline.drawn).detach()
-    hardest, probability = torch.stack(replace(pairs, hardness=math.inf).online), pairs.offline.match_probability
+    offline, probability = torch.stack(pairs.offline.all_drawn).detach(), pairs.offline.match_probability
+    hardest = torch.stack(replace(pairs, hardness=math.inf, offline=None).online)[..., None]
+    count = (offline > NO_NEGATIVE / 2).sum().clamp(min=1)
     soft = {} if probability is None else {"offline_match_probability": probability.mean()}
     return soft | {
-        "offline_above_positive_share": (offline > pairs.positive + _SIMILARITY_ROUNDING).double().mean(),
-        "offline_harder_share": (offline > hardest + _SIMILARITY_ROUNDING).double().mean(),
+        "offline_above_positive_share": (offline > pairs.positive[:, None] + _SIMILARITY_ROUNDING).sum().double()
+        / count,
+        "offline_harder_share": (offline > hardest + _SIMILARITY_ROUNDING).sum().double() / count,
     }

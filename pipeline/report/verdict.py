@@ -80,7 +80,7 @@ def time_to_control(chain: Chain) -> float | None:
 
 
 def head_start(chain: Chain) -> str:
-    """Describe the training that a fine-tuned student has had before, unlike its control; else return ""."""
+    """Describe the training that a fine-tuned student has had before; "" without one."""
     if chain.start is None:
         return ""
     epochs = chain.start.recipe["ingredients"].get("training", {}).get("epochs")

@@ -65,7 +65,7 @@ def find_control(member: Member, *, data_root: Path, artifact_root: Path) -> Mem
     control = control_training(experiment.student, experiment.encoded_groups)
     change["loss"] = control.loss.model_dump(mode="json", exclude_defaults=True)
     if experiment.student.control is not None:
-        change |= control.model_dump(mode="json", include={"batch_size", "epochs", "decay_epochs"})
+        change |= control.model_dump(mode="json", include={"batch_size", "epochs", "decay_epochs", "warmup"})
     changed = merged(parse_override(override), {"second_round": change})
     try:
         found = _plan_run(f"{name}@{override_text(changed)}", data_root=data_root, artifact_root=artifact_root)

@@ -64,9 +64,10 @@ def check_table(chain: Chain) -> None:
 
 def _start(chain: Chain) -> list[Artifact]:
     """Return the training whose weights a fine-tuned student starts from; none for fresh weights."""
-    experiment, owner = chain.experiment, chain.owner("hard_negatives")
+    experiment = chain.experiment
     if experiment.student.start != "teacher":
         return [chain["control"]] if experiment.student.start == "control" else []
+    owner = chain.owner("hard_negatives")
     if experiment.refresh is not None and experiment.refresh.rounds:
         return [owner.members[-1].artifact]
     remedy = 'start = "control" takes the student\'s own weights after the online loss.'

@@ -90,6 +90,12 @@ class BatchSampler:
             raise ValueError('offline=False draws only mined batches; set batches="mined", and no companions.')
         if companions not in _OFFLINE:
             raise ValueError(f'companions is {companions!r}; it must be "anchors", "omit" or None.')
+        if negatives is None and not shared:
+            raise ValueError("shared says what `negatives` are compared with; give these too, or leave it out.")
+        if negatives is not None and strategy == "normal":
+            raise ValueError(
+                'strategy = "normal" draws one negative of each list; leave out `negatives` or `strategy`.'
+            )
         if negatives is not None and (index(negatives) < 1 or companions != "omit"):
             raise ValueError(
                 f"negatives = {negatives} and companions = {companions!r}; several negatives have no companions: give "
@@ -160,7 +166,8 @@ class BatchSampler:
         drawn = []
         for pair in host_array(pairs, "pairs").astype(np.int32):
             rng = step_rng(seed=self._seed, epoch=epoch, step=int(pair))
-            drawn.append(self._sampler.draw(pair[None], rng, epoch, companions=self._has_companions).groups)
+            offline: Offline = "quintuplet" if self._has_companions else "anchors"
+            drawn.append(self._sampler.draw_for(offline, pair[None], rng, epoch).groups)
         return np.concatenate(drawn, axis=1).astype(np.int64)
 
     def __len__(self) -> int:
@@ -199,13 +206,18 @@ class BatchSampler:
         return self._sampler.are_pairs(rows[:, :1], rows[None, :, 1])
 
     def excluded(self, batch: Int[np.ndarray, "rows 2"] | Int[Tensor, "rows 2"]) -> Bool[np.ndarray, "2 B columns"]:
-        """Mark drawn captions that are no negatives of an image (0), and images that are none of a caption (1).
+        """Mark drawn captions that do not count as negatives of an image (0), and images likewise of a caption (1).
 
-        With `negatives`: a column per drawn pair of the batch or, if they are not `shared`, per group. Columns are true
-        pairs, pairs that the screen leaves out, and repetitions of a short list.
+        There is a column per drawn pair of the batch or, if they are not `shared`, per group. Marked are repetitions of
+        a short list, and among those drawn for other anchors true pairs and suspected pairs that are not drawn.
+
+        Raises:
+            ValueError: if the sampler draws no several `negatives`, or the rows are no batch of it.
         """
         rows = host_array(batch, "batch")
-        if self._groups == 1 or len(rows) % self._groups:
+        if self._groups == 1:
+            raise ValueError("this sampler draws one negative of each list; set `negatives` to draw several.")
+        if len(rows) % self._groups or not len(rows):
             raise ValueError(f"{len(rows)} rows are no anchors with several `negatives`; give a batch of this sampler.")
         return self._sampler.excluded(rows.reshape(self._groups, -1, 2))
 

@@ -37,7 +37,8 @@ class Batch:
     match_probability: Float[Tensor, "2 batch"] | None = None
     """Probability that the offline negatives match their anchors, for soft margins."""
     excluded: Bool[Tensor, "2 batch columns"] | None = None
-    """Drawn captions that are no negatives of an image (0), images of a caption (1), where several are drawn each."""
+    """True where a drawn caption does not count as a negative of an image (row 0), or an image as one of a caption (row
+    1); only where several are drawn for each anchor."""
     guided: Bool[Tensor, "batch batch"] | None = None
     """Pairs that the guide excludes as in-batch negatives."""
     teacher_scores: Float[Tensor, "teachers batch batch"] | None = None

@@ -109,8 +109,10 @@ class BatchScores:
 
     def between(self, images: int, captions: int) -> Float[Tensor, "batch batch"]:
         """Score all images of one group with all captions of another."""
-        everything = self._processes.gather_code(_join_chunks(self._captions[captions]), self._size)
-        return self._score_all([bare(chunk) for chunk in self._images[images]], everything)
+        code = self._all_captions
+        if captions:
+            code = self._processes.gather_code(_join_chunks(self._captions[captions]), self._size)
+        return self._score_all([bare(chunk) for chunk in self._images[images]], code)
 
     def _score_all(self, images: Sequence[Code], captions: Code) -> Float[Tensor, "batch batch"]:
         with shared_statistics(self._model, self._processes):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Float64, Int32, Int64
@@ -42,6 +42,8 @@ class Drawable:
     """The teacher's scores of the negatives."""
     positive_score: Float32[np.ndarray, " anchors"] | None = None
     """The teacher's score of each anchor's lowest own pair."""
+    suspects: Int64[np.ndarray, "pairs 2"] = field(default_factory=lambda: np.empty((0, 2), np.int64))
+    """Anchors and candidates of the whole lists that are suspected to match, and so are not drawn."""
 
     def may_draw(self, anchors: int | slice = slice(None)) -> Bool[np.ndarray, "*anchors h"]:
         """Mark negatives of these lists whose weight is not 0."""
@@ -127,6 +129,10 @@ def drawable(
         logarithms = np.where(left > 0, logarithms + np.log(left), -np.inf)
     highest = logarithms.max(axis=1, keepdims=True)
     relative = np.exp(logarithms - np.where(np.isfinite(highest), highest, 0))
+    if judged is not None:
+        never = judged.is_allowed & (judged.weights(suspected) == 0) & (lists.negative_ids >= 0)
+        rows, places = np.nonzero(never)
+        drawn = replace(drawn, suspects=np.stack([rows, lists.negative_ids[rows, places]], axis=1).astype(np.int64))
     probability = judged.suspicion[:, ranks] if judged is not None and suspected == "soft_margin" else None
     return replace(drawn, weights=relative.astype(np.float32), match_probability=probability)
 

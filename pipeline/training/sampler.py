@@ -39,8 +39,8 @@ class Draw:
     match_probability: Float32[np.ndarray, "2 batch"] | None = None
     """Probability that each image matches its offline caption (row 0), each caption its image; for soft margins."""
     excluded: Bool[np.ndarray, "2 batch columns"] | None = None
-    """True where a drawn caption is no negative of an image (0), or an image of a caption (1): a true pair,
-    one that the screen leaves out, or a repetition. A column per group or, shared, per group and anchor."""
+    """True where a drawn caption does not count as a negative of an image (row 0), or an image as one of a caption (row
+    1), as `Sampler.excluded` says. A column per group or, shared, per group and anchor."""
     listed_scores: Float32[np.ndarray, "2 batch candidates"] | None = None
     """Scores of each anchor's own pair and of its negatives in the last groups: row 0 for images, row 1 for captions.
     -inf for a negative that a short list repeats."""
@@ -123,7 +123,10 @@ class Sampler:
             keys = np.unique(pair_keys(own[:, 0], own[:, 1], captions))
         self._true = keys
         if negatives is not None:
-            flagged = [_left_out(*one, captions) for one in zip(DIRECTIONS, (i2t, t2i), strict=True)]
+            flagged = [
+                listed_keys(direction, lists.suspects[:, 0], lists.suspects[:, 1], captions)
+                for direction, lists in zip(DIRECTIONS, (i2t, t2i), strict=True)
+            ]
             self._no_columns = np.unique(np.concatenate([keys, *flagged]))
         self._negatives, self._shared = negatives, shared
         check_registered("strategy", strategy, STRATEGIES)
@@ -191,8 +194,10 @@ class Sampler:
         return Draw(drawn, excluded=self.excluded(drawn))
 
     def excluded(self, groups: Int[np.ndarray, "groups batch 2"]) -> Bool[np.ndarray, "2 batch columns"]:
-        """Mark the columns that are no negatives of the anchors, the first group: true pairs, what the screen leaves
-        out, and repetitions."""
+        """Mark columns that do not count as negatives of the anchors, the first group.
+
+        These are repetitions, and among negatives drawn for other anchors true pairs and suspected ones, never drawn.
+        """
         anchors, drawn = groups[0], groups[1:]
         repeated = np.zeros(drawn.shape, np.bool_)
         repeated[1:] = drawn[1:] == drawn[:-1]  # a list shorter than the count
@@ -200,7 +205,10 @@ class Sampler:
             return repeated.transpose(2, 1, 0)[::-1].copy()
         (images, captions), (others, texts) = anchors.T[..., None], drawn.reshape(-1, 2).T[:, None]
         keys = [pair_keys(*pairs, len(self._t2i.ids)) for pairs in ((images, texts), (others, captions))]
-        return np.stack([is_among(each, self._no_columns) for each in keys]) | repeated.reshape(-1, 2).T[::-1, None]
+        masks = np.stack([is_among(each, self._no_columns) for each in keys])
+        rows = np.arange(len(anchors))
+        masks.reshape(2, len(rows), len(drawn), len(rows))[:, rows, :, rows] = False  # drawn for this anchor
+        return masks | repeated.reshape(-1, 2).T[::-1, None]
 
     def with_lists(self, draw: Draw, count: int, rng: np.random.Generator) -> Draw:
         """Add `count` negatives of each anchor as further groups, each from a part of its list, with their scores."""
@@ -215,12 +223,6 @@ def _choose(own: Positives, rows: BatchRows, choice: Float64[np.ndarray, " batch
     """Choose one of each row's positives, at a place in [0, 1) among them."""
     first = own.offsets[rows]
     return own.ids[first + (choice * (own.offsets[rows + 1] - first)).astype(np.int64)]
-
-
-def _left_out(direction: Direction, lists: Drawable, captions: int) -> Int64[np.ndarray, " keys"]:
-    """Return the keys of listed pairs that may not be drawn."""
-    rows, places = np.nonzero((lists.ids >= 0) & ~lists.may_draw())
-    return listed_keys(direction, rows, lists.ids[rows, places], captions)
 
 
 def _check_ids(

@@ -158,9 +158,8 @@ def _offline_columns(scores: BatchScores, batch: Batch, groups: int) -> OfflineS
     else:
         to_captions, to_images = zip(*((scores.between(0, n), scores.between(n, 0).T) for n in drawn), strict=True)
         columns = [torch.cat(to_captions, dim=1), torch.cat(to_images, dim=1)]
-    return OfflineSimilarities.of_columns(
-        *(side.masked_fill(mask, NO_NEGATIVE) for side, mask in zip(columns, excluded, strict=True))
-    )
+    captions, images = (side.masked_fill(mask, NO_NEGATIVE) for side, mask in zip(columns, excluded, strict=True))
+    return OfflineSimilarities.of_columns(captions, images, len(drawn))
 
 
 def descend(

@@ -11,17 +11,20 @@ import torch
 
 import aoq
 from aoq.pipeline.config.losses import LossSection
+from aoq.pipeline.config.screen import RULES
 from aoq.pipeline.losses import LOSSES
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
 from aoq.pipeline.losses.similarities import OfflineSimilarities, Similarities, positive_pairs
+from aoq.pipeline.tables.screens.view import EXCLUDED, Judged
 from aoq.pipeline.training.batches import matched, read_batch
-from aoq.pipeline.training.drawable import Drawable
+from aoq.pipeline.training.drawable import drawable
 from aoq.pipeline.training.sampler import Sampler
 from aoq.pipeline.training.step import forward, make_objective
-from tests.training.conftest import of_loss, random_lists, sampler_of
+from tests.training.conftest import of_loss, random_lists, sampler_of, table_of
 from tests.training.steps import fresh, read
 
 ROWS = np.arange(0, 48, 5, dtype=np.int32)
+SUSPECTED = 1 << RULES.index("same_text")
 
 
 def rng_vectors(count):
@@ -36,14 +39,17 @@ def table_of_random_vectors():
 def test_columns_leave_out_true_pairs_what_a_screen_drops_and_repetitions(pairs, shared):
     image_of = pairs.split.image_of
     i2t, t2i, rng = random_lists(image_of)
-    kept = [rng.random(ids.shape) > 0.4 for ids in (i2t, t2i)]
-    for one in kept:
-        one[:, 0] = True
+    flags = [np.where(rng.random(ids.shape) > 0.6, SUSPECTED, 0).astype(np.uint32) for ids in (i2t, t2i)]
+    flags = [np.where(rng.random(one.shape) > 0.8, EXCLUDED, one).astype(np.uint32) for one in flags]
+    for one in flags:
+        one[:, 1] = 0
+    table = table_of(i2t, t2i)
     lists = [
-        Drawable(ids.astype(np.int32), weights=one.astype("f4")) for ids, one in zip((i2t, t2i), kept, strict=True)
+        drawable(direction, table[direction], after=1, judged=Judged(one, (one == SUSPECTED).astype("f4")))
+        for direction, one in zip(("i2t", "t2i"), flags, strict=True)
     ]
-    dropped = {(m, c) for m, row, one in zip(range(16), i2t, kept[0], strict=True) for c in row[~one]}
-    dropped |= {(m, c) for c, row, one in zip(range(48), t2i, kept[1], strict=True) for m in row[~one]}
+    dropped = {(m, c) for m, row, one in zip(range(16), i2t, flags[0], strict=True) for c in row[one == SUSPECTED]}
+    dropped |= {(m, c) for c, row, one in zip(range(48), t2i, flags[1], strict=True) for m in row[one == SUSPECTED]}
     sampler, count = Sampler(*lists, image_of, negatives=3, shared=shared), 3
     draw, seen = sampler.draw_for("anchors", ROWS, np.random.default_rng(2), 0), set()
     assert draw.groups.shape == (1 + count, len(ROWS), 2)
@@ -51,15 +57,15 @@ def test_columns_leave_out_true_pairs_what_a_screen_drops_and_repetitions(pairs,
     for a, caption in enumerate(ROWS):
         image = image_of[caption]
         assert draw.groups[0, a].tolist() == [image, caption]
-        assert {*captions[:, a]} <= {*i2t[image][kept[0][image]]}
-        assert {*images[:, a]} <= {*t2i[caption][kept[1][caption]]}
+        assert {*captions[:, a]} <= {*i2t[image][1:][flags[0][image][1:] == 0]}
+        assert {*images[:, a]} <= {*t2i[caption][1:][flags[1][caption][1:] == 0]}
         for k in range(count):
             for b in range(len(ROWS)) if shared else [a]:
                 column = k * len(ROWS) + b if shared else k
                 repeats = [k > 0 and side[k, b] == side[k - 1, b] for side in (captions, images)]
                 other_caption, other_image = captions[k, b], images[k, b]
                 excluded = [bool(one) for one in repeats]
-                if shared:
+                if b != a:
                     excluded[0] |= image_of[other_caption] == image or (image, other_caption) in dropped
                     excluded[1] |= image_of[caption] == other_image or (other_image, caption) in dropped
                 assert draw.excluded[:, a, column].tolist() == excluded
@@ -74,29 +80,32 @@ def test_a_list_yields_each_negative_once_before_it_repeats(pairs):
     assert (short.excluded[1].sum(axis=1) == 4).all()
 
 
-def definition(name, pairs, offline, temperature=0.2):
-    """Sums over single columns; the weights are those of one anchor."""
-    total = 0
+def definition(name, pairs, offline, temperature=0.2, groups=2):
+    """Sums over single columns; those drawn for other anchors count as the batch's."""
+    total, size = 0, len(pairs.matrix)
     directions = (pairs.matrix, pairs.is_positive, offline[0]), (pairs.matrix.T, pairs.is_positive.T, offline[1])
     for matrix, positive, columns in directions:
-        for a in range(len(matrix)):
-            drawn = [s for s in columns[a] if s > NO_NEGATIVE / 2]
-            batch = [matrix[a, b] for b in range(len(matrix)) if not positive[a, b]]
+        for a in range(size):
+            shared = columns.shape[1] > groups
+            own = [c for c in range(columns.shape[1]) if not shared or c % size == a]
+            there = [s for c, s in enumerate(columns[a]) if c in own and s > NO_NEGATIVE / 2]
+            more = [s for c, s in enumerate(columns[a]) if c not in own and s > NO_NEGATIVE / 2]
+            inside = [matrix[a, b] for b in range(size) if not positive[a, b]]
+            batch = [*inside, *more]
             if name == "offtri":
-                hinges = [torch.relu(0.1 - matrix[a, a] + max(drawn))] if drawn else []
+                hinges = [torch.relu(0.1 - matrix[a, a] + max(there))] if there else []
                 total = total + sum([*hinges, torch.relu(0.2 - matrix[a, a] + max(batch))])
             elif name == "sigmoid":
-                batch, own = (batch, [-matrix[a, a]]) if matrix is pairs.matrix else ([], [])  # pairs count once
-                total = total + sum(torch.log1p(torch.exp(s / temperature)) for s in [*drawn, *batch, *own])
+                once = [*inside, -matrix[a, a]] if matrix is pairs.matrix else []  # pairs of the batch count once
+                total = total + sum(torch.log1p(torch.exp(s / temperature)) for s in [*there, *more, *once])
             else:
                 weights = [1.0] * len(batch)
-                if name == "adapinfonce" and drawn:
-                    weights = [max(0.0, 1.5 - (max(drawn).item() - s.item()) / 0.3) for s in batch]
+                if name == "adapinfonce" and there:
+                    weights = [max(0.0, 1.5 - (max(there).item() - s.item()) / 0.3) for s in batch]
                 weighted = sum(w * torch.exp(s / temperature) for w, s in zip(weights, batch, strict=True))
-                below = weighted + sum(torch.exp(s / temperature) for s in drawn)
-                total = total - torch.log(
-                    torch.exp(matrix[a, a] / temperature) / (torch.exp(matrix[a, a] / temperature) + below)
-                )
+                positive_term = torch.exp(matrix[a, a] / temperature)
+                below = positive_term + weighted + sum(torch.exp(s / temperature) for s in there)
+                total = total - torch.log(positive_term / below)
     return total
 
 
@@ -108,16 +117,17 @@ NUMBERS = {
 }
 
 
+@pytest.mark.parametrize("width", [2, 10], ids=["own", "shared"])
 @pytest.mark.parametrize("name", NUMBERS)
-def test_losses_equal_their_definitions(name):
+def test_losses_equal_their_definitions(name, width):
     generator = torch.Generator().manual_seed(1)
     matrix = (torch.rand(5, 5, generator=generator, dtype=torch.float64) - 0.4).requires_grad_()
-    columns = torch.rand(2, 5, 10, generator=generator, dtype=torch.float64).requires_grad_()
-    missing = torch.rand(2, 5, 10, generator=generator) < 0.3
+    columns = torch.rand(2, 5, width, generator=generator, dtype=torch.float64).requires_grad_()
+    missing = torch.rand(2, 5, width, generator=generator) < 0.3
     missing[0, 2] = True
     offline = columns.masked_fill(missing, NO_NEGATIVE)
     positive = positive_pairs(torch.tensor([0, 1, 1, 2, 3]), mask_positives=True)
-    pairs = Similarities(matrix, positive, OfflineSimilarities.of_columns(*offline))
+    pairs = Similarities(matrix, positive, OfflineSimilarities.of_columns(*offline, groups=2))
     value = LOSSES[name].function(pairs, **NUMBERS[name])
     expected = definition(name, replace(pairs, offline=None), columns.masked_fill(missing, NO_NEGATIVE))
     torch.testing.assert_close(value.total, expected)
@@ -140,8 +150,13 @@ def test_each_column_is_the_pair_that_the_sampler_drew(pairs):
     drawn = draw.groups[1:].reshape(-1, 2)
     excluded = torch.from_numpy(draw.excluded)
     expected = [scores[draw.groups[0, :, :1], drawn[None, :, 1]], scores[drawn[None, :, 0], draw.groups[0, :, 1:]]]
-    for ours, theirs, mask in zip(seen[0].offline.columns, expected, excluded, strict=True):
-        torch.testing.assert_close(ours, theirs.masked_fill(mask, NO_NEGATIVE))
+    size, offline = len(ROWS), seen[0].offline
+    for own, others, theirs, mask in zip(offline.columns, offline.others, expected, excluded, strict=True):
+        masked = theirs.masked_fill(mask, NO_NEGATIVE)
+        for a in range(size):
+            torch.testing.assert_close(own[a], masked[a, a::size])
+            masked[a, a::size] = NO_NEGATIVE
+        torch.testing.assert_close(others, masked)
 
 
 @pytest.mark.parametrize("name", ["infonce", "offtri"])
@@ -172,11 +187,17 @@ def test_other_trainers_draw_and_compare_the_same_columns(shared):
             expected = [anchors[a] @ drawn[row] for row in columns]
             for column, (row, score) in enumerate(zip(columns, expected, strict=True)):
                 pair = (rows[a, 0], rows[row, 1]) if side == 0 else (rows[row, 0], rows[a, 1])
-                if shared and pair[1] // 3 == pair[0]:
-                    assert excluded[side, a, column]
+                is_own = not shared or column % 6 == a
+                assert is_own or pair[1] // 3 != pair[0] or excluded[side, a, column]
                 wanted = NO_NEGATIVE if excluded[side, a, column] else score.item()
-                assert offline.columns[side][a, column].item() == pytest.approx(wanted, rel=1e-5)
-    assert 0 < excluded.mean() < 0.9
+                found = (
+                    offline.columns[side][a, column // 6 if shared else column]
+                    if is_own
+                    else offline.others[side][a, column]
+                )
+                assert found.item() == pytest.approx(wanted, rel=1e-5)
+    assert excluded.any()
+    assert sampler.draw_each(np.arange(5), 0).shape == (4, 5, 2)
     pairs = aoq.Similarities(images[:6] @ captions[:6].T, torch.as_tensor(sampler.is_positive(rows[:6])), offline)
     assert torch.isfinite(aoq.info_nce(pairs).total)
 
@@ -189,5 +210,9 @@ def test_a_batch_of_other_rows_is_refused():
     rows = sampler.batch(0, 0)
     with pytest.raises(ValueError, match="23 rows are no anchors with several `negatives`"):
         sampler.excluded(rows[:-1])
+    with pytest.raises(ValueError, match="`negatives` are compared with"):
+        aoq.BatchSampler(table, batch_size=6, companions="omit", shared=False)
+    with pytest.raises(ValueError, match="set `negatives` to draw several"):
+        aoq.BatchSampler(table, batch_size=6, companions="omit").excluded(rows)
     with pytest.raises(ValueError, match="are not one batch"):
         aoq.offline_similarities(torch.ones(18, 2), torch.ones(18, 2), excluded=sampler.excluded(rows))
