@@ -97,6 +97,13 @@ def _check_batches(experiment: Experiment, captions: int) -> None:
         if section.batch_size > captions:
             there = f"the training split has {captions} captions"
             raise ValueError(f"[{name}] batch_size is {section.batch_size}, and {there}; lower it.")
+    if experiment.second_round is not None and experiment.second_round.control == "items":
+        size = experiment.trained_by("control").batch_size
+        if size > captions:
+            there = f"the training split has {captions} captions"
+            raise ValueError(
+                f'[second_round] control = "items" makes batches of {size}, and {there}; lower batch_size.'
+            )
 
 
 def _make_trainer(chain: Chain, stage: str, section: Training | CoTeaching, verify: Verify, **common: Any) -> Loop:

@@ -68,3 +68,10 @@ def test_a_control_continues_from_the_teacher_as_a_fine_tuned_student_does(make,
     assert chain["first_round"] in chain["control"].upstream
     assert ("as many images and captions" in gain_on_control(chain)) == (control == "items")
     assert "not equal" not in gain_on_control(chain)
+
+
+def test_a_control_whose_batch_exceeds_the_data_is_refused_before_anything_trains(make):
+    large = SHORT.replace("batch_size = 16", 'batch_size = 128, control = "items"')
+    refused = r'control = "items" makes batches of 384, and the training split has 200 captions; lower batch_size\.$'
+    with pytest.raises(ValueError, match=refused):
+        make("large", "dataset", "control", loss="offquin", second_round=large)
