@@ -48,7 +48,6 @@ from benchmarks.mining_world import BLOCK, EACH, SIZES, make_world
 console = Console(width=120)
 
 CHECKED = 200
-SPINS = {"GOMP_SPINCOUNT": "10000"}  # as the commands set it, and best for all rivals
 PACKAGES = "aoq", "numpy", "torch", "numba", "faiss-cpu"
 
 
@@ -180,7 +179,8 @@ def run(place: Path, name: str, h: list[int], threads: int) -> dict[str, Any]:
     """Run one turn, in a process of its own."""
     code = f"import sys; sys.path.insert(0, {sys.path[0]!r}); from benchmarks.mining import turn; turn(*sys.argv[1:])"
     command = [sys.executable, "-c", code, str(place), name, str(h[0]), str(h[1]), str(threads)]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"} | SPINS
+    waiting = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000"}  # as the commands set them
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), **waiting}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
         console.print(done.stderr[-2000:], highlight=False, markup=False)

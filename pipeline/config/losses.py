@@ -14,6 +14,8 @@ from aoq.pipeline.config.section import MarginRange, NamedSection, check_registe
 if TYPE_CHECKING:
     from aoq.pipeline.losses import LossKind
 
+Offline = Literal["none", "anchors", "quintuplet", "triples"]
+"""Draws of a step: nothing, the anchors' negatives, their companions as well, or triples of true pairs."""
 MARGIN = 0.2
 MARGINS = {"margin": MARGIN, "margin_online": MARGIN, "margin_offline": 0.0}
 """Defaults of a registered loss's margins."""
@@ -51,8 +53,8 @@ class LossSection(NamedSection):
         return self.draws_offline and (self.makes_triples or not stands_alone)
 
     @property
-    def draws(self) -> Literal["none", "anchors", "quintuplet", "triples"]:
-        """Draws of a step: nothing, the anchors' negatives, their companions as well, or triples of true pairs."""
+    def draws(self) -> Offline:
+        """What a step draws from a table."""
         from aoq.pipeline.losses import LOSSES
 
         if self.makes_triples:

@@ -262,6 +262,7 @@ def control_training(training: SecondRoundSection, encoded_groups: int = 1) -> T
 
     With `control = "items"` its batch holds as many pairs as the student encodes in a step that draws, and it has more
     epochs, so that both encode as much.
+
     Warm-up epochs that are online anyway are dropped, so that equal trainings have equal keys.
     """
     if training.control == "items":

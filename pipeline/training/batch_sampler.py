@@ -12,12 +12,13 @@ from torch import Tensor
 
 from aoq.pipeline.batches.lists import meeting_lists
 from aoq.pipeline.batches.order import COMMUNITY, MinedBatches
+from aoq.pipeline.config.losses import Offline
 from aoq.pipeline.data.batches import epoch_order, step_rng
 from aoq.pipeline.reading import host_array
 from aoq.pipeline.tables.pairs import Pairs
 from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, table_parts
 from aoq.pipeline.training.drawable import Drawable, drawable_lists
-from aoq.pipeline.training.sampler import WHOLE_LISTS, Offline, Sampler
+from aoq.pipeline.training.sampler import WHOLE_LISTS, Sampler
 
 _OFFLINE: dict[str | None, Offline] = {None: "quintuplet", "anchors": "triples", "omit": "anchors"}
 """Draws for each value of `companions`."""
@@ -212,7 +213,7 @@ class BatchSampler:
         a short list, and among those drawn for other anchors true pairs and suspected pairs that are not drawn.
 
         Raises:
-            ValueError: if the sampler draws no several `negatives`, or the rows are no batch of it.
+            ValueError: if the sampler has no `negatives`, or the rows are not a batch of it.
         """
         rows = host_array(batch, "batch")
         if self._groups == 1:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int, Int32, Int64, Integer
 
+from aoq.pipeline.config.losses import Offline
 from aoq.pipeline.config.section import check_registered
 from aoq.pipeline.config.tables import check_windows
 from aoq.pipeline.search.positives import Positives, matching_pairs, unique_pairs, with_itself
@@ -16,8 +16,6 @@ from aoq.pipeline.search.problem import DIRECTIONS, READ_ROWS, Direction, blocks
 from aoq.pipeline.tables.pairs import SIDES, group_positives, is_among, listed_keys, pair_keys
 from aoq.pipeline.training.drawable import BatchRows, Drawable
 
-Offline = Literal["none", "anchors", "quintuplet", "triples"]
-"""Draws of a step: nothing, the anchors' negatives, their companions as well, or triples of true pairs."""
 WHOLE_LISTS = ((0.0, 1.0),)
 MOST_REDRAWS = 100
 """After this many redraws, a pair whose offline negatives still correspond has no derived pairs."""

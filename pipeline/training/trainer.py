@@ -16,7 +16,7 @@ from torch import Tensor
 
 from aoq.models.base import Captions, Images, MatchingModel
 from aoq.pipeline.batches.order import MinedBatches
-from aoq.pipeline.config.losses import online_version
+from aoq.pipeline.config.losses import Offline, online_version
 from aoq.pipeline.data.batches import PairData, epoch_order, step_rng
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.losses import collapsed_cost
@@ -25,7 +25,7 @@ from aoq.pipeline.losses.similarities import guided_matches
 from aoq.pipeline.training.batches import Batch, matched, read_batch, read_items, score_all, score_batch
 from aoq.pipeline.training.loop import Loop
 from aoq.pipeline.training.metrics import CollapseDetector, means_by_epoch, read_metrics
-from aoq.pipeline.training.sampler import Offline, Sampler
+from aoq.pipeline.training.sampler import Sampler
 from aoq.pipeline.training.step import Figure, Objective, constrain, make_objective, take_step
 
 logger = logging.getLogger(__name__)
