@@ -61,6 +61,15 @@ class Tower(nn.Module, ABC):
         self.network.requires_grad_(False).eval()
         self.is_frozen = True
 
+    def freeze_below(self, trained: int) -> None:
+        """Freeze the embeddings and all but the highest `trained` blocks; what follows the last block is trained."""
+        layers, blocks = self.layers(), len(_stacked_blocks(self.network))
+        if trained > blocks:
+            raise ValueError(f"train_layers = {trained}, and this {type(self).__name__} has {blocks} layers; lower it.")
+        for layer in layers[: 1 + blocks - trained]:
+            for parameter in layer:
+                parameter.requires_grad_(False)
+
     def checkpoint_gradients(self) -> None:
         """Recompute activations in the backward pass instead of keeping them."""
         network: Any = self.network

@@ -125,7 +125,11 @@ def _estimate_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int],
         other = teacher.chain.experiment
         section = other.first_round if teacher.stage == "embeddings" else other.second_round
         trained[f"teacher {teacher.run}"] = section if teacher.reference else None
-    steps = {name: one.epochs * steps_per_epoch(captions, one.batch_size) for name, one in trained.items() if one}
+    steps = {
+        name: one.epochs * (one.epoch_steps or steps_per_epoch(captions, one.batch_size))
+        for name, one in trained.items()
+        if one
+    }
     if source is None:
         note = "co-taught networks draw from no table; after the warm-up they train on the pairs selected as clean"
         return None, {"co-teaching, at most": 2 * steps["round two"]}, [note]

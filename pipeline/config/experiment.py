@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from aoq.pipeline.config.dataset import DatasetSection, EvaluationSection
+from aoq.pipeline.config.losses import LogitLoss
 from aoq.pipeline.config.models import Model
 from aoq.pipeline.config.screen import ScreenSection
 from aoq.pipeline.config.section import Runs
@@ -15,7 +16,8 @@ from aoq.pipeline.config.tables import Mining, Refresh, Sampling
 from aoq.pipeline.config.training import CoTeaching, SecondRoundSection, Training, control_training, plain_training
 
 TOWER_OPTIONS = {
-    **{name: {"image", "text"} for name in ("tower_rate", "freeze", "layer_decay", "gradient_checkpointing", "lora")},
+    **{name: {"image", "text"} for name in ("tower_rate", "freeze", "train_layers", "layer_decay")},
+    **{name: {"image", "text"} for name in ("gradient_checkpointing", "lora")},
     "augment": {"image"},
 }
 """Training options that need one of these towers."""
@@ -65,10 +67,16 @@ class Experiment(Runs):
         if student.start is not None and (use != "control" or student.control_continues):
             # Warm-up and start-up are for fresh weights, so fine-tuning has neither.
             student = student.model_copy(update={"warmup": (), "start_up": None})
-        is_control = student.loss.name == "online" and student.distillation is None and not self.uses_table
+        is_control = isinstance(student.loss, LogitLoss) or student.loss.name == "online"
+        is_control = is_control and student.distillation is None and not self.uses_table
         if use == "control" or is_control:
-            return control_training(student, self.encoded_groups)
+            return control_training(student, self.encoded_groups, self.tuned_rounds)
         return student
+
+    @property
+    def tuned_rounds(self) -> int:
+        """Number of trainings one after the other from the teacher's weights: with [refresh] several."""
+        return 1 + (self.refresh.rounds if self.refresh and self.student.start == "teacher" else 0)
 
     @property
     def encoded_groups(self) -> int:

@@ -140,6 +140,8 @@ class Schedule(Section):
     """Decay of an exponential moving average of the weights, evaluated and saved instead of them."""
     freeze: TomlArray[Literal["image", "text"]] | None = None
     """Towers whose pretrained weights stay fixed."""
+    train_layers: PositiveInt | None = None
+    """Number of highest layers that each tower trains; its lower layers and embeddings stay fixed."""
     layer_decay: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
     """Ratio of a tower layer's learning rate to that of the layer above; the highest layer has `tower_rate`."""
     gradient_checkpointing: Literal[True] | None = None
@@ -160,10 +162,13 @@ class Schedule(Section):
             yield 'schedule = "cosine" replaces `decay_epochs`; leave one of them out'
         if self.decay_biases is False and self.weight_decay is None:
             yield "decay_biases = false needs a decay; set `weight_decay` as well"
+        if self.train_layers is not None and self.lora is not None:
+            yield "lora trains adapters in all layers, and none of the towers' own weights; leave `train_layers` out"
 
 
 class Training(Schedule):
-    """One round of training. An epoch visits every caption once; with companions as anchors, a third in equal steps."""
+    """One round of training. An epoch visits every caption once; with companions as anchors, a third in equal steps.
+    With `epoch_steps` its steps go on through the captions where the last epoch ended."""
 
     loss: Loss
     warmup: TomlArray[WarmUp] = ()
@@ -173,6 +178,10 @@ class Training(Schedule):
     which may collapse a training from scratch. Losses on logits, `sum` and `onlyoffline` do not use it."""
     constraints: Constraints | None = None
     """Constraints on the model's attention."""
+    epoch_steps: PositiveInt | None = None
+    """Steps of an epoch, after which it is evaluated; by default those of one pass over the captions."""
+    keep: Literal["last"] | None = None
+    """`last`: publish the last epoch's weights instead of the best epoch's on dev."""
     distillation: Distillation | None = None
     """Learning from a teacher's scores; an override removes the section with `distillation=false`."""
     chunk: PositiveInt | None = None
@@ -214,8 +223,8 @@ class SecondRoundSection(Training):
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()
-        if self.start is not None and not self.loss.draws_offline:
-            yield f"`start` needs a loss on offline negatives; with {self.loss.name!r} leave it out"
+        if self.start == "control" and not self.loss.draws_offline:
+            yield f'start = "control" needs a loss on offline negatives; with {self.loss.name!r} leave it out'
         if self.start == "control" and self.control is not None:
             yield 'start = "control" continues the control itself, so the steps cannot be equal; leave `control` out'
 
@@ -257,18 +266,20 @@ class CoTeaching(Schedule):
         return self.epochs // 2 if self.rectify_from is None else self.rectify_from
 
 
-def control_training(training: SecondRoundSection, encoded_groups: int = 1) -> Training:
+def control_training(training: SecondRoundSection, encoded_groups: int = 1, rounds: int = 1) -> Training:
     """Return the same training without offline negatives and distillation, on the online loss or the loss itself.
 
     With `control = "items"` its batch holds as many pairs as the student encodes in a step that draws, and it has more
-    epochs, so that both encode as much.
+    epochs, so that both encode as much. `rounds` counts the trainings that a student with [refresh] continues.
 
     Warm-up epochs that are online anyway are dropped, so that equal trainings have equal keys.
     """
-    if training.control == "items":
+    if training.control is not None:
+        groups = encoded_groups if training.control == "items" else 1
+        longer = 1 if training.epoch_steps else groups
         ends = training.epochs, *training.decay_epochs  # an epoch of the warm-up draws nothing
-        epochs, *decay = (end + max(0, end - len(training.warmup)) * (encoded_groups - 1) for end in ends)
-        schedule = {"batch_size": encoded_groups * training.batch_size, "epochs": epochs, "decay_epochs": tuple(decay)}
+        epochs, *decay = (rounds * (end + max(0, end - len(training.warmup)) * (longer - 1)) for end in ends)
+        schedule = {"batch_size": groups * training.batch_size, "epochs": epochs, "decay_epochs": tuple(decay)}
         training = training.model_copy(update=schedule)
     warmup, loss = list(training.warmup), control_version(training.loss)
     while warmup and warmup[-1] == "online" and isinstance(loss, OnlineLoss):

@@ -118,7 +118,8 @@ def _make_trainer(chain: Chain, stage: str, section: Training | CoTeaching, veri
     if on_table:
         draws = table_draws(chain, split, section)
     model = _fresh_model(**common["description"])
-    if chain.start is not None and (on_table or (stage == "control" and chain.experiment.student.control_continues)):
+    starts = stage == "second_round" or (stage == "control" and chain.experiment.student.control_continues)
+    if chain.start is not None and starts:
         model.load_state_dict(read_weights(chain.start.opened() / "model.safetensors")[1])
     schedule = _with_numbers_of_pair(section, model)
     teachers = make_teachers(chain, stage, section, split, common["run"], verify)

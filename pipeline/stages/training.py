@@ -32,7 +32,7 @@ def plan_training(chain: Chain, use: str) -> None:
     teachers = [member.artifact for member in distilled]
     reads = [member.chain["dataset"] for member in distilled if member.stage == "second_round"]
     starts = use == "second_round" or (use == "control" and experiment.student.control_continues)
-    start = _start(chain) if starts else []
+    start = _start(_first_tuned(chain) if use == "control" else chain) if starts else []
     if use != "second_round" or not experiment.uses_table:
         version = 1 if section.constraints is None else 2
         chain.add("first_round", ingredients, data, *start, *teachers, reads=reads, version=version, use=use)
@@ -60,6 +60,13 @@ def check_table(chain: Chain) -> None:
         raise ValueError(f"[sampling] guide_margin needs {from_none}; leave it out.")
     if experiment.screen is not None and experiment.screen.needs_vectors:
         raise ValueError(f"[screen] {', '.join(VECTOR_RULES)} need {from_none}; leave these rules out.")
+
+
+def _first_tuned(chain: Chain) -> Chain:
+    """Return the chain before all refreshes."""
+    while chain.experiment.refresh is not None and chain.experiment.refresh.rounds:
+        chain = chain.owner("hard_negatives").members[-1].chain
+    return chain
 
 
 def _start(chain: Chain) -> list[Artifact]:

@@ -118,7 +118,9 @@ class Loop(ABC):
         learnt = () if self.learnt is None else tuple(self.learnt.parameters())
         self.optimizers = [make_optimizer(model, schedule, learnt) for model in self.models]
         self.averages = [] if schedule.ema is None else [make_average(model, schedule.ema) for model in self.models]
-        self.steps = steps_per_epoch(self.pairs.split.caption_count, schedule.batch_size)
+        self.pass_steps = steps_per_epoch(self.pairs.split.caption_count, schedule.batch_size)
+        """Steps that visit every caption once."""
+        self.steps = schedule.epoch_steps or self.pass_steps
         """Steps in an epoch of one model on all pairs."""
         warm, steps = schedule.warmup_steps or 0, self.steps * schedule.epochs
         if warm >= steps:
@@ -216,7 +218,8 @@ class Loop(ABC):
         """Log the metrics on dev, and keep the weights of the best epoch so far."""
         state, metrics = self.state, summarise(ranks)
         state.history.append(metrics)
-        if state.epoch >= self.first_best and metrics["rsum"] > state.best_rsum:
+        is_best = self.schedule.keep == "last" or metrics["rsum"] > state.best_rsum
+        if state.epoch >= self.first_best and is_best:
             state.best_rsum, state.best_epoch = metrics["rsum"], state.epoch
             state.best_files = self._checkpoints.write_best(state.epoch, partial(self.write_best, ranks))
         self.append({f"dev_{name}": value for name, value in metrics.items()})

@@ -70,6 +70,8 @@ def set_up_towers(model: MatchingModel, schedule: Schedule) -> None:
         if side in (schedule.freeze or ()):
             tower.freeze()
             continue
+        if schedule.train_layers is not None:
+            tower.freeze_below(schedule.train_layers)
         if schedule.gradient_checkpointing:
             tower.checkpoint_gradients()
         if schedule.lora is not None:

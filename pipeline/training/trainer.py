@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,8 @@ class Trainer(Loop):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.pace = Pace(self.schedule.loss.online_margin) if self.schedule.is_paced else None
+        # Steps ask for the order of each pass again.
+        self._mined_order = None if self.mined is None else lru_cache(maxsize=2)(self.mined.order)
         if self.schedule.start_up is not None and self.pace is None:
             logger.info("start_up is ignored with loss %r, which has no hardest negatives", self.schedule.loss.name)
 
@@ -65,7 +67,7 @@ class Trainer(Loop):
         learns = self.learnt is not None and loss is training.loss  # a warm-up has numbers of its own
         objective = make_objective(loss, self.pace, self._loss_numbers if learns else dict)
         objective = replace(objective, distillation=training.distillation)
-        make = partial(self._make, state.epoch, self._order(state.epoch), loss.draws)
+        make = partial(self._make, state.epoch, loss.draws)
         steps = self.windows(0, self.steps, make, partial(self._step, objective))
         with closing(steps) as windows:
             for window in windows:
@@ -82,16 +84,21 @@ class Trainer(Loop):
             numbers = ", ".join(f"{name} {value:.4g}" for name, value in state.learnt[-1].items())
             logger.info("epoch %d: learnt %s", state.epoch + 1, numbers)
 
-    def _order(self, epoch: int) -> Int32[np.ndarray, " captions"]:
-        if self.mined is None or epoch < len(self.schedule.warmup):
-            return epoch_order(self.pairs.split.caption_count, seed=self.seed, epoch=epoch)
-        return self.mined.order(epoch - len(self.schedule.warmup))
+    def _captions(self, epoch: int, step: int) -> Int32[np.ndarray, " batch"]:
+        """Return the captions of a step; passes over all of them begin anew after the warm-up."""
+        warm, size = min(epoch, len(self.schedule.warmup)), self.schedule.batch_size
+        number, place = divmod((epoch - warm) * self.steps + step, self.pass_steps)
+        if self._mined_order is None or epoch < len(self.schedule.warmup):
+            order = epoch_order(self.pairs.split.caption_count, seed=self.seed, epoch=warm + number)
+        else:
+            order = self._mined_order(number)
+        return order[place * size :][:size]
 
-    def _make(self, epoch: int, order: Int32[np.ndarray, " captions"], offline: Offline, step: int) -> _Drawn:
+    def _make(self, epoch: int, offline: Offline, step: int) -> _Drawn:
         """Make the batch of a step, as a pure function of (seed, epoch, step)."""
         training, pairs = self.schedule, self.pairs
         rng = step_rng(seed=self.seed, epoch=epoch, step=step)
-        captions = order[step * training.batch_size :][: training.batch_size]
+        captions = self._captions(epoch, step)
         draw = matched(pairs, captions)
         if self.sampler is not None:
             # Epochs of the sampler count from the first after the warm-up, which draws nothing.

@@ -50,7 +50,7 @@ def test_a_control_of_equal_items_has_larger_batches_and_as_many_steps(make, los
     assert (training.batch_size, training.epochs) == (16 * times, alone + times * drawing[0])
     assert training.decay_epochs == (alone + times * drawing[1],)
     assert chain["control"].manifest()["steps"] == -(-200 // training.batch_size) * training.epochs
-    if times > 1 and loss != "infonce":  # whose control no override makes
+    if times > 1:
         member = Member(str(tmp_path / "equal.toml"), chain, "evaluation")
         control = find_control(member, data_root=data_root, artifact_root=tmp_path / "artifacts")
         assert control.chain["second_round"].key == chain["control"].key
@@ -68,6 +68,29 @@ def test_a_control_continues_from_the_teacher_as_a_fine_tuned_student_does(make,
     assert chain["first_round"] in chain["control"].upstream
     assert ("as many images and captions" in gain_on_control(chain)) == (control == "items")
     assert "not equal" not in gain_on_control(chain)
+
+
+def test_a_student_without_a_table_continues_from_the_teacher_as_a_control_does(make):
+    tuned = SHORT.replace("epochs = 1", 'epochs = 2, epoch_steps = 7, start = "teacher"')
+    chain = make("tuned", loss="infonce", second_round=f'{tuned}, control = "steps"')
+    alone = tuned.replace("loss.name = ", "loss = {name = ") + ", offline_columns = false}"
+    plain = make("alone", "mining", "second_round", loss="infonce", second_round=alone)
+    assert plain["second_round"].key == chain["control"].key
+    assert plain["first_round"] in plain["second_round"].upstream
+    assert lines_with("learning_rate", plain)[-1] > 0
+    assert plain["second_round"].manifest()["steps"] == 14
+
+
+@pytest.mark.parametrize(("control", "batch_size"), [("steps", 16), ("items", 48)])
+def test_the_control_of_a_refreshed_student_takes_the_steps_of_all_rounds_from_the_teacher(make, control, batch_size):
+    tuned = SHORT.replace("epochs = 1", 'epochs = 2, epoch_steps = 7, decay_epochs = [1], start = "teacher"')
+    more = "refresh = {rounds = 2, h_captions = 9, h_images = 4}\nsampling.negatives = 2"
+    chain = make("again", loss="infonce", second_round=f'{tuned}, control = "{control}"', more=more)
+    training = chain.experiment.trained_by("control")
+    assert (training.epochs, training.batch_size, training.decay_epochs) == (6, batch_size, (3,))
+    first = make("once", loss="infonce", second_round=tuned)["first_round"]
+    assert first.key in {one.key for one in chain["control"].upstream}
+    assert first.key not in {one.key for one in chain["second_round"].upstream}
 
 
 def test_a_control_whose_batch_exceeds_the_data_is_refused_before_anything_trains(make):

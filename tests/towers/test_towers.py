@@ -13,6 +13,7 @@ from torch.testing import assert_close
 
 from aoq.models import build_model
 from aoq.models.base import Captions, Images
+from aoq.models.towers import text_towers
 from aoq.models.towers.image_towers import open_image_tower
 from aoq.models.towers.preprocessing import seen_by_transformers
 from aoq.models.towers.text_towers import open_text_tower
@@ -91,6 +92,20 @@ def test_states_of_captions_are_the_librarys_and_zero_at_padding(saved, captions
         assert_close(states[row, :length], expected, **CLOSE)
         assert not states[row, length:].any()
     assert ("cls" in tower.poolings) == (kind == "bert")
+
+
+@pytest.mark.parametrize("kind", ["bert", "clip"])
+def test_captions_read_by_length_have_the_states_and_gradients_of_all_at_once(saved, captions, monkeypatch, kind):
+    found = []
+    for together in (2, 3):
+        monkeypatch.setattr(text_towers, "TOGETHER", together)
+        tower = text_tower(saved(kind)[1])
+        states, _ = tower.states(captions)
+        (states * torch.arange(3).view(-1, 1, 1)).square().sum().backward()
+        gradients = [one.grad for one in tower.parameters() if one.grad is not None]
+        assert gradients
+        found.append([states, *gradients])
+    assert_close(*found, **CLOSE)
 
 
 @pytest.mark.parametrize("kind", ["vit", "clip", "swin", "siglip"])

@@ -16,6 +16,7 @@ import torch
 from aoq.models import naaf
 from aoq.pipeline.build import UNITS
 from aoq.pipeline.config.losses import AdaptiveLoss, OnlineLoss
+from aoq.pipeline.data.batches import epoch_order
 from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.evaluation.retrieval import evaluate_similarity
 from aoq.pipeline.training import loop, metrics
@@ -39,6 +40,7 @@ VARIANTS = {
     "cosine": ("vsepp", changed(schedule="cosine", decay_epochs=(), warmup_steps=3, weight_decay=0.1, ema=0.8)),
     "paced": ("vsepp", changed(start_up="auto", warmup=(), epochs=5)),
     "infonce": ("vsepp", of_loss("infonce")),
+    "steps": ("vsepp", changed(epoch_steps=3, epochs=5, keep="last")),
 }
 OPTIONAL = [name for name, (model, training) in VARIANTS.items() if model == "vsepp" and training != TRAINING]
 
@@ -128,6 +130,22 @@ def test_the_sampler_counts_from_the_first_epoch_that_draws(run_training, sample
     monkeypatch.setattr(sampler, "draw", listen)
     run_training(tmp_path)
     assert heard == [epoch for epoch in range(2) for _ in range(5)]
+
+
+@pytest.mark.parametrize("epoch_steps", [3, 7])
+def test_epochs_of_some_steps_go_on_through_the_captions(
+    run_training, sampler, pairs, tmp_path, monkeypatch, epoch_steps
+):
+    heard, draw = [], sampler.draw_for
+    monkeypatch.setattr(sampler, "draw_for", lambda loss, rows, *given: heard.append(rows) or draw(loss, rows, *given))
+    schedule = changed(epoch_steps=epoch_steps, epochs=4, warmup=(), keep="last")
+    notes, _ = run_training(tmp_path, training=schedule)
+    assert (notes["steps"], len(notes["dev_rsum_by_epoch"]), notes["best_epoch"]) == (4 * epoch_steps, 4, 3)
+    assert round(notes["metrics"]["rsum"], 3) == notes["dev_rsum_by_epoch"][3]
+    count, size = pairs.split.caption_count, schedule.batch_size
+    passes = [epoch_order(count, seed=5, epoch=number) for number in range(6)]
+    expected = [order[start : start + size] for order in passes for start in range(0, count, size)]
+    assert all(map(np.array_equal, heard, expected))
 
 
 def test_a_paced_training_says_its_hardness(run_training, tmp_path, caplog):

@@ -126,6 +126,20 @@ def test_a_frozen_tower_stays_as_it_is(towered, run_training, tmp_path):
     assert moved == {"project.weight", "project.bias"}
 
 
+def test_the_highest_layers_alone_are_trained(towered, run_training, tmp_path):
+    model = towered()
+    set_up_towers(model, changed(train_layers=1))
+    fixed = {name for name, one in model.text.named_parameters() if not one.requires_grad}
+    assert fixed == {name for name, _ in model.text.named_parameters() if "words" in name or "blocks.0" in name}
+    torch.manual_seed(3)
+    before = towered().state_dict()
+    run_training(tmp_path, "towered", training=changed(train_layers=1))
+    after = load_file(tmp_path / "model.safetensors")
+    assert {name for name, one in after.items() if torch.equal(one, before[name])} == {f"text.{name}" for name in fixed}
+    with pytest.raises(ValueError, match=r"train_layers = 3, and this Words has 2 layers; lower it\.$"):
+        set_up_towers(towered(), changed(train_layers=3))
+
+
 def test_towers_are_told_to_keep_few_activations(towered):
     for options, kept in (({}, False), ({"gradient_checkpointing": True}, True), ({"freeze": ("text",)}, False)):
         model = towered()
