@@ -215,7 +215,8 @@ class SecondRoundSection(Training):
 
     start: Literal["teacher", "control"] | None = None
     """Fine-tuning instead of fresh weights: start from the first round that mined the table, or from the student's own
-    control. The control starts afresh unless `control` is set; `warmup` and `start_up` are for fresh weights."""
+    control; numbers that a loss learnt there, such as its temperature, go on. The control starts afresh unless
+    `control` is set; `warmup` and `start_up` are for fresh weights."""
     control: Literal["steps", "items"] | None = None
     """What the control shares with the student: by default its pairs and steps. `items`: it encodes as many images and
     captions, in larger batches and about as many steps. Both `steps` and `items` let it continue from the teacher where

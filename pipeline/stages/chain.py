@@ -122,11 +122,18 @@ class Chain:
 
     @property
     def start(self) -> Artifact | None:
-        """Training whose weights a fine-tuned student starts from; it precedes those of teachers."""
-        trained, student = self.stages.get("second_round"), self.experiment.second_round
-        if trained is None or student is None or student.start is None:
+        """Training whose weights a fine-tuned student starts from."""
+        return self.start_of("second_round")
+
+    def start_of(self, stage: str) -> Artifact | None:
+        """Return the training whose weights this one starts from; it precedes those of teachers."""
+        student = self.experiment.second_round if stage in self.stages else None
+        if student is None or student.start is None:
             return None
-        return next(artifact for artifact in trained.upstream if artifact.stage in ("first_round", "second_round"))
+        if stage != "second_round" and not (stage == "control" and student.control_continues):
+            return None
+        upstream = self.stages[stage].upstream
+        return next(artifact for artifact in upstream if artifact.stage in ("first_round", "second_round"))
 
     @property
     def trains_on_table(self) -> bool:

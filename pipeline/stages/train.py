@@ -19,6 +19,7 @@ from aoq.models.base import MatchingModel
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.build import Build, code_versions, planned_file
 from aoq.pipeline.config.experiment import Experiment
+from aoq.pipeline.config.losses import LogitLoss
 from aoq.pipeline.config.training import CoTeaching, Training
 from aoq.pipeline.console import show_progress
 from aoq.pipeline.data.folder import Split
@@ -118,10 +119,10 @@ def _make_trainer(chain: Chain, stage: str, section: Training | CoTeaching, veri
     if on_table:
         draws = table_draws(chain, split, section)
     model = _fresh_model(**common["description"])
-    starts = stage == "second_round" or (stage == "control" and chain.experiment.student.control_continues)
-    if chain.start is not None and starts:
-        model.load_state_dict(read_weights(chain.start.opened() / "model.safetensors")[1])
     schedule = _with_numbers_of_pair(section, model)
+    if (start := chain.start_of(stage)) is not None:
+        model.load_state_dict(read_weights(start.opened() / "model.safetensors")[1])
+        schedule = _with_learnt_numbers(schedule, start)
     teachers = make_teachers(chain, stage, section, split, common["run"], verify)
     return Trainer(models=[model], schedule=schedule, **teachers, **draws, **common)
 
@@ -138,6 +139,16 @@ def _with_numbers_of_pair(training: Training, model: MatchingModel) -> Training:
         return training
     numbers = {name: value for name, value in model.pair_numbers().items() if name in training.loss.numbers}
     return training.model_copy(update={"loss": training.loss.model_copy(update=numbers)})
+
+
+def _with_learnt_numbers(training: Training, start: Artifact) -> Training:
+    """Continue with the numbers that the loss learnt in the training from which this one starts."""
+    notes, loss = start.manifest(), training.loss
+    if not isinstance(loss, LogitLoss) or not loss.learn_temperature or "learnt_by_epoch" not in notes:
+        return training
+    learnt = notes["learnt_by_epoch"][notes["best_epoch"]]
+    numbers = {name: value for name, value in learnt.items() if name in loss.numbers}
+    return training.model_copy(update={"loss": loss.model_copy(update=numbers)})
 
 
 def report_outcome(chain: Chain, training: Training, notes: Mapping[str, Any], dev: Split) -> None:

@@ -33,6 +33,8 @@ def plan_training(chain: Chain, use: str) -> None:
     reads = [member.chain["dataset"] for member in distilled if member.stage == "second_round"]
     starts = use == "second_round" or (use == "control" and experiment.student.control_continues)
     start = _start(_first_tuned(chain) if use == "control" else chain) if starts else []
+    if start and getattr(section.loss, "learn_temperature", False):
+        ingredients["temperature"] = "continued"
     if use != "second_round" or not experiment.uses_table:
         version = 1 if section.constraints is None else 2
         chain.add("first_round", ingredients, data, *start, *teachers, reads=reads, version=version, use=use)

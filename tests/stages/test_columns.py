@@ -9,7 +9,7 @@ from aoq.pipeline.report.verdict import gain_on_control
 from aoq.pipeline.stages.chain import Member
 from aoq.pipeline.stages.report import find_control
 from aoq.pipeline.training.checkpoint import read_weights
-from tests.stages.conftest import SHORT, lines_with
+from tests.stages.conftest import OWN, SHORT, lines_with
 
 SCREENED = "screen.near_text = 0.4\nsampling = {{negatives = 6{}}}"
 
@@ -68,6 +68,15 @@ def test_a_control_continues_from_the_teacher_as_a_fine_tuned_student_does(make,
     assert chain["first_round"] in chain["control"].upstream
     assert ("as many images and captions" in gain_on_control(chain)) == (control == "items")
     assert "not equal" not in gain_on_control(chain)
+
+
+def test_a_temperature_goes_on_from_where_the_teacher_learnt_it(make):
+    still = SHORT.replace("epochs = 1", 'epochs = 1, learning_rate = 1e-30, start = "teacher", control = "steps"')
+    learning = OWN.replace('loss.name = "online"', 'learning_rate = 0.05, loss = {name = "infonce", temperature = 0.5}')
+    chain = make("tuned", "mining", "control", "second_round", loss="infonce", second_round=still, teacher=learning)
+    learnt = [chain[stage].manifest()["learnt_by_epoch"] for stage in ("first_round", "control", "second_round")]
+    assert learnt[0][0] != pytest.approx({"temperature": 0.5}, abs=0.01)
+    assert learnt[1] == learnt[2] == [pytest.approx(learnt[0][0])]
 
 
 def test_a_student_without_a_table_continues_from_the_teacher_as_a_control_does(make):
