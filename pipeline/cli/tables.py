@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import numpy as np
 
 from aoq.pipeline.cli.options import POSITIVE, with_default
 from aoq.pipeline.cli.output import command_line, counted, echo, echo_json, echo_next, say, show_rows, styled
@@ -21,10 +22,19 @@ from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.card import describe_guarantee
 from aoq.pipeline.tables.contents import ShownRows, TableRows
 from aoq.pipeline.tables.files import read_manifest, search_facts, table_directions
-from aoq.pipeline.tables.statistics import QUANTILES, Description, compare, data_differ, describe
+from aoq.pipeline.tables.statistics import (
+    BANDS,
+    QUANTILES,
+    Description,
+    compare,
+    data_differ,
+    describe,
+    recommended_margin,
+)
 
 if TYPE_CHECKING:
     from aoq.pipeline.tables.inspection import Inspection
+    from aoq.pipeline.tables.table import NegativeTable
 
 
 @click.command("inspect")
@@ -142,11 +152,16 @@ def audit_command(table: NamedTable, as_json: bool) -> None:
 def stats_command(table: NamedTable, view: Path | None, as_json: bool) -> None:
     """Describe a table's scores and hubs.
 
-    Show its scores, the ranks that positives would have, and hubs; with a view made by `aoq screen`, also the number of
-    negatives that each rule flags.
+    Show its scores, the ranks that positives would have, what a screen relative to the positive would keep by rank, and
+    hubs; with a view made by `aoq screen`, also the number of negatives that each rule flags.
     """
     read = table.read()
-    described = {direction: describe(read[direction], len(read[OPPOSITE[direction]])) for direction in read.directions}
+    described = {
+        direction: describe(
+            read[direction], len(read[OPPOSITE[direction]]), mean_positive=_mean_positive(read, direction)
+        )
+        for direction in read.directions
+    }
     screened = table.read_view(view, or_own=True)
     guarantees = {direction: describe_guarantee(search_facts(read.manifest, direction)) for direction in described}
     if as_json:
@@ -165,6 +180,14 @@ def stats_command(table: NamedTable, view: Path | None, as_json: bool) -> None:
         echo_next(command_line("aoq", "screen", table.name, "VIEW", "--mutual-rank", "5"))
 
 
+def _mean_positive(table: NegativeTable, direction: Direction) -> np.ndarray | None:
+    """Return the mean score of each image's captions, if it may differ from the lowest."""
+    if direction == "t2i" or table.is_one_set or table.positives is None:
+        return None
+    scored = np.isfinite(table.t2i.positive_score[table.own("i2t").ids]).all()
+    return table.mean_positive_scores() if scored and len(table.t2i) > len(table.i2t) else None
+
+
 def _show_statistics(one: Description) -> None:
     figures = {
         "first score": one.first_score,
@@ -178,6 +201,18 @@ def _show_statistics(one: Description) -> None:
         shown = (f"{value:.4g}" if value <= most else f">{most}" for value in values or ())
         rows.append((name, *(shown if values else ["-"] * len(QUANTILES))))
     show_rows(("", *(f"{quantile:.0%}" for quantile in QUANTILES)), rows)
+    for name, kept in one.kept_by_margin.items():
+        starts = BANDS[: len(next(iter(kept.values())))]
+        ends = [*(start - 1 for start in starts[1:]), one.h]
+        of = "lowest positive's score" if name == "lowest" else "mean score of an image's own captions"
+        say(f"\nnegatives at or below a percentage of the {of}, by rank:")
+        names = [f"{start}-{end}" if end > start else f"{start}" for start, end in zip(starts, ends, strict=True)]
+        shares = [(f"{1 - m:.0%}", *(f"{share:.0%}" for share in each)) for m, each in kept.items()]
+        show_rows(("kept", *names), shares)
+    if one.kept_by_margin:
+        name, margin, why = recommended_margin(one.kept_by_margin)
+        how = "" if margin is None else f": screen with relative_margin = {margin:g}"
+        say(why + how + (' and margin_positive = "mean"' if name == "mean" else ""), "\n")
     line = f"{one.never_listed:.2%} of the candidates are in no list"
     if one.above_positive is not None:
         why = ", more than false negatives explain: the teacher is weak, or pairs are wrong"

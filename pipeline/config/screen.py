@@ -48,6 +48,8 @@ class ScreenSection(Section):
     """Flag negatives within this margin of the anchor's lowest positive."""
     relative_margin: NonNegativeFloat | None = None
     """The same margin as a fraction of that positive's score: 0.05 is NV-Retriever's 95 %."""
+    margin_positive: Literal["mean"] | None = None
+    """`mean`: margins compare with the mean score of an image's own captions; by default with the lowest."""
     max_uses: PositiveInt | None = None
     """Keep a candidate in at most this many lists, those where it ranks highest after the other rules."""
     doubtful_pair: Probability | None = None
@@ -76,6 +78,8 @@ class ScreenSection(Section):
             yield f"no rule is set; set at least one of {[*RULES, 'match_prior']}"
         if len(self.set_among(("doubtful_pair", "pair_probabilities"))) == 1:
             yield "`doubtful_pair` and `pair_probabilities` belong together: give both, or neither"
+        if self.margin_positive is not None and not self.set_among(("absolute_margin", "relative_margin")):
+            yield "`margin_positive` is for `absolute_margin` and `relative_margin`; set one of these, or leave it out"
         if self.judgements is None and (idle := sorted({*JUDGEMENT_OPTIONS} & self.model_fields_set)):
             yield f"{idle} are for `judgements`; give these too, or leave them out"
         if self.judged_grades is not None and not self.judged_grades[0] < self.judged_grades[1]:
@@ -96,7 +100,13 @@ class ScreenSection(Section):
     @property
     def recipe(self) -> dict[str, Any]:
         """Everything that shapes a view of a table, with files by name; the treatment of suspects does not."""
-        shaping = {*self.rules, "pair_probabilities", "match_prior", *(JUDGEMENT_OPTIONS if self.judgements else ())}
+        shaping = {
+            *self.rules,
+            "pair_probabilities",
+            "margin_positive",
+            "match_prior",
+            *(JUDGEMENT_OPTIONS if self.judgements else ()),
+        }
         return self.model_dump(mode="json", include=shaping, exclude_none=True)
 
     @property
@@ -112,7 +122,7 @@ class ScreenSection(Section):
 
 JUDGEMENT_OPTIONS = ("judged_match", "judged_grades")
 """Options for reading `judgements`."""
-OPTIONS = ("pair_probabilities", *JUDGEMENT_OPTIONS, "match_prior", "suspected")
+OPTIONS = ("pair_probabilities", "margin_positive", *JUDGEMENT_OPTIONS, "match_prior", "suspected")
 """Options that are not rules with a flag."""
 RULES = tuple(name for name in ScreenSection.model_fields if name not in OPTIONS)
 """Rules in the order of their bits in the flags, so new ones come last: older views are still read."""

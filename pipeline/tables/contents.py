@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int32
+from jaxtyping import Float32, Int32
 
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.search.lists import NegativeLists
@@ -68,6 +68,22 @@ class TableContents:
         if self.positives is None:
             raise ValueError("the table does not say which pairs are true; give it `positives`.")
         return {one: group_positives(one, self.positives, len(self[one])) for one in DIRECTIONS}
+
+    def mean_positive_scores(self) -> Float32[np.ndarray, " images"]:
+        """Average the scores of each image's own captions; NaN for an image without any.
+
+        The table has one score per caption, the lowest of its images', so a caption of several counts with that one.
+        """
+        own = self.own("i2t")
+        if self.is_one_set or not np.isfinite(self.t2i.positive_score[own.ids]).all():
+            raise ValueError(
+                'margin_positive = "mean" needs the score of every caption with its image, which this table lacks; '
+                "leave it out, or mine both directions of two sides."
+            )
+        counts = np.diff(own.offsets)
+        rows = np.repeat(np.arange(len(counts)), counts)
+        sums = np.bincount(rows, weights=self.t2i.positive_score[own.ids], minlength=len(counts))
+        return np.divide(sums, counts, out=np.full(len(counts), np.nan), where=counts > 0).astype(np.float32)
 
     @property
     def sha256(self) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,13 @@ from aoq.pipeline.tables.table import NegativeTable
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 PERSISTENCE = 0.9
+MARGINS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3)
+"""Values of the screen's `relative_margin` that are compared; 0.05 is NV-Retriever's 95 % of the positive."""
+USUAL = 0.05
+BANDS = (1, 11, 31, 101, 301)
+"""First ranks, from 1, of the parts of a list in which they are compared; the last has no end."""
+FEWEST, MOST = 0.1, 0.99
+"""Fractions of the first ten below which a margin rejects nearly everything, and above which it rejects nothing."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,9 @@ class Description:
     """Fraction of candidates that are in no list."""
     most_listed: list[tuple[int, int]]
     """Hubs: the candidates in most lists, with their number of lists."""
+    kept_by_margin: dict[str, dict[float, list[float]]]
+    """Fraction of the negatives in each of BANDS that a screen keeps, by `relative_margin`, for the "lowest" positive
+    and, of images whose captions' scores are known, for their "mean"; without scores empty."""
 
     @property
     def exceeds_false_negatives(self) -> bool:
@@ -57,11 +68,17 @@ class Difference:
     """Anchors with the least overlap, and their overlap."""
 
 
-def describe(lists: NegativeLists, candidates: int, hubs: int = 5) -> Description:
+def describe(
+    lists: NegativeLists,
+    candidates: int,
+    hubs: int = 5,
+    mean_positive: Float[np.ndarray, " anchors"] | None = None,
+) -> Description:
     """Describe the lists of one direction: their hardness relative to the positives, and the hubs.
 
     `candidates` is the number of rows of the other side.
     """
+    compared = {"lowest": lists.positive_score, **({} if mean_positive is None else {"mean": mean_positive})}
     ids, scores = lists.negative_ids, lists.scores
     uses = np.bincount(ids[ids >= 0], minlength=candidates)
     order = np.argsort(-uses, kind="stable")[:hubs]
@@ -77,7 +94,47 @@ def describe(lists: NegativeLists, candidates: int, hubs: int = 5) -> Descriptio
         above_positive=share_above_positive(lists),
         never_listed=float((uses == 0).mean()),
         most_listed=[(int(row), int(uses[row])) for row in order],
+        kept_by_margin={name: kept for name, each in compared.items() if (kept := kept_by_margin(lists, each))},
     )
+
+
+def kept_by_margin(lists: NegativeLists, positive_score: Float[np.ndarray, " anchors"]) -> dict[float, list[float]]:
+    """Return the fraction of negatives that each of MARGINS keeps in each of BANDS.
+
+    A margin m keeps a negative of score s if s <= p - m |p|, p being the anchor's score in `positive_score`. A band in
+    which no list has a negative is left out.
+    """
+    compared = np.isfinite(positive_score)
+    scores, is_listed = lists.scores[compared], lists.negative_ids[compared] >= 0
+    positive = positive_score[compared, None]
+    below = np.where(is_listed, positive - scores, -np.inf)
+    ends = [*(start - 1 for start in BANDS[1:]), None]
+    bands = [slice(start - 1, end) for start, end in zip(BANDS, ends, strict=True)]
+    bands = [band for band in bands if is_listed[:, band].any()]
+    limits = {margin: margin * np.abs(positive) for margin in MARGINS} if bands else {}
+    return {
+        margin: [float((below[:, band] >= limit).sum() / is_listed[:, band].sum()) for band in bands]
+        for margin, limit in limits.items()
+    }
+
+
+def recommended_margin(kept: Mapping[str, Mapping[float, Sequence[float]]]) -> tuple[str, float | None, str]:
+    """Choose the positive and the `relative_margin` by what they keep of the first ten negatives of a list.
+
+    The usual margin and the lowest positive come first; the nearest that is selective is next. Returns also the reason;
+    there is no margin where none is selective.
+    """
+    head = {(name, margin): shares[0] for name, each in kept.items() for margin, shares in each.items()}
+    usable = [one for one, share in head.items() if FEWEST <= share <= MOST]
+    name, margin = min(usable, key=lambda one: abs(one[1] - USUAL), default=("lowest", None))
+    first = head["lowest", USUAL]
+    rejects = "nearly everything" if first < FEWEST else "nothing" if first > MOST else ""
+    usual = f"{1 - USUAL:.0%} of the lowest positive rejects {rejects} of the first ten" if rejects else ""
+    if margin is None:
+        return name, None, f"{usual}, and so does every percentage here: screen by rank, by text or by a judge instead"
+    shares = kept[name][margin]
+    keeps = f"{1 - margin:.0%} of the {name} keeps {shares[0]:.0%} of them and {shares[-1]:.0%} of the last"
+    return name, margin, f"{usual}; {keeps}" if usual else keeps.replace("of them", "of the first ten")
 
 
 def share_above_positive(lists: NegativeLists) -> float | None:

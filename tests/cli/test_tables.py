@@ -45,6 +45,7 @@ def test_stats_and_diff_for_people_and_programs(folder):
     shown = run("stats", folder)
     assert "lowest positive's rank" in shown.stdout
     assert "in most lists: row" in shown.stdout
+    assert shown.stdout.count("negatives at or below a percentage of the lowest positive's score, by rank:") == 2
     described = json.loads(run("stats", folder, "--json").stdout)
     assert described["i2t"]["anchors"] == 60
     same = run("diff", folder, folder, "--depth", 3)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.tables.statistics import PERSISTENCE, QUANTILES, compare, describe
+from aoq.pipeline.tables.statistics import MARGINS, PERSISTENCE, QUANTILES, compare, describe, recommended_margin
 from aoq.pipeline.tables.table import NegativeTable
 
 
@@ -75,3 +75,49 @@ def test_a_description_is_what_one_would_count():
 def test_without_positives_nothing_is_said_of_them():
     found = describe(lists_of([[1], [0]], positive=[np.nan, np.nan]), candidates=2)
     assert (found.positive_score, found.positive_rank, found.above_positive) == (None, None, None)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10_000), h=st.integers(1, 40))
+def test_what_margins_keep_by_rank_equals_the_definition(seed, h):
+    rng = np.random.default_rng(seed)
+    ids = draw(rng, 5, h, 50)
+    scores = np.where(ids < 0, np.nan, -np.sort(-rng.uniform(-1, 1, ids.shape)))
+    positive = np.where(rng.random(5) < 0.3, np.nan, rng.uniform(-1, 1, 5)).astype(np.float32)
+    lists = lists_of(ids, scores, positive)
+    for margin, kept in describe(lists, 50).kept_by_margin.get("lowest", {}).items():
+        expected = []
+        for start, end in ((0, 10), (10, 30), (30, 100)):
+            pairs = [(row, rank) for row in range(5) for rank in range(start, min(end, h))]
+            listed = [(r, k) for r, k in pairs if ids[r, k] >= 0 and np.isfinite(positive[r])]
+            fine = [lists.scores[r, k] <= positive[r] - margin * abs(positive[r]) + 1e-9 for r, k in listed]
+            expected += [np.mean(fine)] if listed else []
+        assert kept == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("lowest", "mean", "chosen", "said"),
+    [
+        (
+            (0.9, 0.8, 0.6, 0.4, 0.2, 0.1),
+            None,
+            ("lowest", 0.05),
+            "95% of the lowest keeps 60% of the first ten and 100%",
+        ),
+        (
+            (0.6, 0.3, 0.05, 0.0, 0.0, 0.0),
+            None,
+            ("lowest", 0.02),
+            "rejects nearly everything of the first ten; 98% of the",
+        ),
+        ((0.6, 0.3, 0.05, 0.0, 0.0, 0.0), (0.9, 0.9, 0.7, 0.5, 0.3, 0.1), ("mean", 0.05), "95% of the mean keeps 70%"),
+        ((1.0, 1.0, 1.0, 0.98, 0.5, 0.2), None, ("lowest", 0.1), "95% of the lowest positive rejects nothing of the"),
+        ((0.05, 0.0, 0.0, 0.0, 0.0, 0.0), None, ("lowest", None), "and so does every percentage here: screen by rank"),
+    ],
+)
+def test_a_percentage_that_rejects_nearly_everything_or_nothing_is_said(lowest, mean, chosen, said):
+    heads = {"lowest": lowest, **({"mean": mean} if mean else {})}
+    kept = {name: {m: [share, 1.0] for m, share in zip(MARGINS, head, strict=True)} for name, head in heads.items()}
+    name, margin, why = recommended_margin(kept)
+    assert (name, margin) == chosen
+    assert said in why

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -142,6 +143,8 @@ def _judge_direction(context: Context, direction: Direction) -> tuple[Judged, di
     posterior = (
         match_posterior(context.table, direction, screen.match_prior) if screen.match_prior and lists.h else None
     )
+    if direction == "i2t" and screen.margin_positive is not None:
+        lists = replace(lists, positive_score=context.table.mean_positive_scores())
     for entries in entry_blocks(direction, lists):
         places, bits = (entries.anchors, entries.places), np.zeros(len(entries.anchors), np.uint32)
         for rule in screen.rules:

@@ -40,7 +40,7 @@ class Entries:
     candidates: Numbers
     scores: Float32[np.ndarray, " entries"]
     positive_score: Float32[np.ndarray, " entries"]
-    """Score of the anchor's lowest-scoring positive; NaN without one."""
+    """Score of the positive with which margins compare, by default the anchor's lowest; NaN without one."""
 
     @property
     def images(self) -> Numbers:
@@ -52,7 +52,7 @@ class Entries:
 
     @property
     def below_positive(self) -> Float64[np.ndarray, " entries"]:
-        """Difference from the score of the anchor's lowest-scoring positive; NaN (within no margin) without one."""
+        """Difference from `positive_score`; NaN (within no margin) without one."""
         return self.positive_score.astype(np.float64) - self.scores
 
 

@@ -49,13 +49,15 @@ def plain(text):
     return unicodedata.normalize("NFKC", text).lower().rstrip(".").replace("’", "'")
 
 
-def meets(rule, value, table, known, direction, anchor, place):
+def meets(rule, value, table, known, direction, anchor, place, mean=None):
     """The definition of each rule."""
     lists = table[direction]
     candidate, score = lists.negative_ids[anchor, place], float(lists.scores[anchor, place])
     image, caption = (anchor, candidate) if direction == "i2t" else (candidate, anchor)
     own = [c for c in range(14) if IMAGE_OF[c] == image]
     positive = float(lists.positive_score[anchor])
+    if mean and direction == "i2t" and own:
+        positive = float(np.mean([table.t2i.positive_score[c] for c in own]))
     words = set(tokenise(known.texts[caption]))
     others = [set(tokenise(known.texts[c])) for c in own]
     back = table["t2i" if direction == "i2t" else "i2t"].negative_ids[candidate]
@@ -117,15 +119,15 @@ SETTINGS = {
 FILES = {"pair_probabilities": "clean_pairs.parquet"}
 
 
-@pytest.mark.parametrize("direction", ["i2t", "t2i"])
-def test_every_rule_means_what_its_definition_says(world, direction):
+@pytest.mark.parametrize(("direction", "mean"), [("i2t", None), ("t2i", None), ("i2t", "mean"), ("t2i", "mean")])
+def test_every_rule_means_what_its_definition_says(world, direction, mean):
     table, known = world
-    view = judge(table, ScreenSection(**SETTINGS, **FILES), known)
+    view = judge(table, ScreenSection(**SETTINGS, **FILES, margin_positive=mean), known)
     flags, ids = view[direction].flags, table[direction].negative_ids
     met = dict.fromkeys(SETTINGS, 0)
     for anchor, place in np.ndindex(*ids.shape):
         for rule, value in SETTINGS.items():
-            expected = ids[anchor, place] >= 0 and meets(rule, value, table, known, direction, anchor, place)
+            expected = ids[anchor, place] >= 0 and meets(rule, value, table, known, direction, anchor, place, mean)
             assert bool(flags[anchor, place] & bit(rule)) == expected, (rule, anchor, place)
             met[rule] += expected
     assert all(0 < count < (ids >= 0).sum() for rule, count in met.items()), met
@@ -302,3 +304,12 @@ def test_every_rule_has_a_bit_and_a_test():
     assert set(EXCLUSIONS) < set(RULES)
     assert {*CERTAIN, *VECTOR_RULES} < {*RULES} - {*EXCLUSIONS}
     assert len(RULES) <= 32
+
+
+def test_a_mean_needs_the_scores_of_all_captions(world):
+    table, known = world
+    unscored = replace(table, t2i=replace(table.t2i, positive_score=np.full_like(table.t2i.positive_score, np.nan)))
+    with pytest.raises(ValueError, match="needs the score of every caption with its image, which this table lacks"):
+        judge(unscored, ScreenSection(relative_margin=0.1, margin_positive="mean"), known)
+    with pytest.raises(ValueError, match="is for `absolute_margin` and `relative_margin`; set one of these"):
+        ScreenSection(range_min=2, margin_positive="mean")
