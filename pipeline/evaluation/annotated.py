@@ -18,22 +18,31 @@ from aoq.pipeline.data.annotations import RightPairs, ScoredPairs, read_annotati
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.evaluation.retrieval import ImageOf, K, Similarity
 from aoq.pipeline.extras import import_extra
+from aoq.pipeline.search.positives import matching_pairs
 
 _BLOCK_COLUMNS = 512
 ZETAS = (0, 1, 2)
-RELEVANCE = ("r_precision", "map_r", *(f"r{k}" for k in K))
+RELEVANCE = ("r_precision", "map_r", *(f"r{k}" for k in K), "ndcg_10", "mrr")
+FIRST = 10
+"""Ranks that count in `ndcg_10`."""
 _QueryScores = Float[np.ndarray, " candidates"]
 _CandidateRows = Int64[np.ndarray, " some"]
 
 
 def measure_annotations(similarity: Similarity, split: Split, folder: Path, *, folds: int) -> dict[str, Any]:
-    """Measure against all annotations of the folder: `relevance` and `judgements` by file, `plausible` (PMRP)."""
+    """Measure against all annotations of the folder: `relevance` and `judgements` by file, `plausible` (PMRP).
+
+    `relevance` also measures the split's own `pairs`, unless folds divide them.
+    """
     known = read_annotations(folder, split)
+    images, captions = matching_pairs(split.image_of, split.identity).T.astype(np.int64)
+    relevance = {"pairs": dict.fromkeys(("i2t", "t2i"), (images, captions))} if folds == 1 else {}
+    relevance |= known.relevance
     measures: dict[str, Any] = {}
-    if known.relevance:
+    if relevance:
         measures["relevance"] = {
             name: {direction: _measure_relevance(similarity, direction, pairs) for direction, pairs in both.items()}
-            for name, both in known.relevance.items()
+            for name, both in relevance.items()
         }
     if known.classes is not None:
         measures["plausible"] = pmrp(similarity, split.image_of, known.classes, folds=folds)
@@ -104,15 +113,19 @@ def summarise_relevance(
     r_precision  fraction of right answers among the first R candidates, R being their number
     map_r        1/R * sum over r <= R of (precision among the first r) * (is the r-th right?)
     r1, r5, r10  a right answer among the first K
+    ndcg_10      sum over right answers of rank r <= 10 of 1 / log2(r + 1), divided by its largest value
+    mrr          1 / the rank of the first right answer
     """
-    rows = []
+    rows, discounts = [], 1 / np.log2(np.arange(2, FIRST + 2))
     for query, (scores, ids) in enumerate(zip(similarity, right, strict=True)):
         if len(ids):
             _check_finite(scores, query)
             ranks = ranks_of_relevant(scores, ids)
             is_hit = ranks <= len(ids)
             precision = np.arange(1, len(ids) + 1) / ranks
-            rows.append([is_hit.mean(), (precision * is_hit).sum() / len(ids), *(ranks[0] <= k for k in K)])
+            gain = discounts[ranks[ranks <= FIRST] - 1].sum() / discounts[: len(ids)].sum()
+            recalls = (ranks[0] <= k for k in K)
+            rows.append([is_hit.mean(), (precision * is_hit).sum() / len(ids), *recalls, gain, 1 / ranks[0]])
     if not rows:
         raise ValueError("no query has a right answer; does the file belong to this split?")
     return dict(zip(RELEVANCE, (100.0 * np.sum(rows, axis=0) / len(rows)).tolist(), strict=True))

@@ -27,8 +27,12 @@ def slow(similarity, right_of):
             head = is_right[: len(right)]
             precision = [sum(is_right[: r + 1]) / (r + 1) for r in range(len(right))]
             average = sum(p for p, hit in zip(precision, head, strict=True) if hit) / len(right)
-            rows.append([sum(head) / len(right), average, *(any(is_right[:k]) for k in (1, 5, 10))])
-    return dict(zip(["r_precision", "map_r", "r1", "r5", "r10"], 100 * np.mean(rows, axis=0), strict=True))
+            best = [True] * len(right) + [False] * 10
+            gain, most = (sum(hit / np.log2(r + 2) for r, hit in enumerate(hits[:10])) for hits in (is_right, best))
+            recalls = [any(is_right[:k]) for k in (1, 5, 10)]
+            rows.append([sum(head) / len(right), average, *recalls, gain / most, 1 / (is_right.index(True) + 1)])
+    names = ["r_precision", "map_r", "r1", "r5", "r10", "ndcg_10", "mrr"]
+    return dict(zip(names, 100 * np.mean(rows, axis=0), strict=True))
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -182,12 +182,15 @@ def test_right_answers_beyond_the_pairs_are_those_of_the_evaluations(page, plann
         found = run.artifact.manifest()
         of_run = [row for row in text.split("<tr>") if f"</span>{run.run}<" in row]
         rows = [re.findall(r"<td(?: class=\"left\")?>(.*?)</td>", row) for row in of_run]
-        whole, half, plausible, judged = rows
+        pairs, whole, half, plausible, judged = rows
         relevance = found["relevance"]
-        metrics = [(d, metric) for d in ("i2t", "t2i") for metric in ("r_precision", "map_r", "r1")]
+        recalls = {f"{direction}_r1": one["r1"] for direction, one in relevance["pairs"].items()}
+        assert recalls == pytest.approx({name: found["metrics"][name] for name in recalls})
+        metrics = [(d, metric) for d in ("i2t", "t2i") for metric in ("r_precision", "map_r", "ndcg_10", "r1")]
+        assert pairs[1:] == [f"{relevance['pairs'][d][metric]:.1f}" for d, metric in metrics]
         assert whole[1:] == [f"{relevance['relevance'][d][metric]:.1f}" for d, metric in metrics]
-        one_sided = [f"{relevance['relevance_half']['i2t'][metric]:.1f}" for _, metric in metrics[:3]]
-        assert half[1:] == [*one_sided, "–", "–", "–"]
+        one_sided = [f"{relevance['relevance_half']['i2t'][metric]:.1f}" for _, metric in metrics[:4]]
+        assert half[1:] == [*one_sided, "–", "–", "–", "–"]
         assert plausible[1:] == [f"{found['plausible'][f'{d}_pmrp']:.1f}" for d in ("i2t", "t2i")]
         people = found["judgements"]["judgements"]
         assert judged[1:5] == ["judgements", f"{people['spearman']:.1f}", f"{people['kendall']:.1f}", "720"]
