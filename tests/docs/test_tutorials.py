@@ -111,6 +111,21 @@ def test_photographs_become_a_student_and_a_study(here):
     assert len(added) == 3, "one of seed 0 was there, and in-batch negatives alone are a control"
 
 
+def test_a_pretrained_encoder_is_fine_tuned(here, minilm):
+    """On a generated world, in few steps."""
+    write_demo_world(here / "data" / "pairs", images=40, dev_images=12, seed=0, feature_size=16)
+    (toml,) = blocks(page("fine_tuning"), "toml")
+    toml = toml.replace("transformers:sentence-transformers/all-MiniLM-L6-v2", minilm)
+    for usual, few in (("epochs = 10", "epochs = 1"), ("epoch_steps = 50", "epoch_steps = 2"), ("= 128", "= 32")):
+        toml = toml.replace(usual, few)
+    (here / "mine.toml").write_text(toml.replace("h_images = 100", "h_images = 20").replace("epochs = 4", "epochs = 1"))
+    make, finish = blocks(page("fine_tuning"), "sh")
+    assert "screen with relative_margin" in run(make, here)
+    printed = run(finish, here)
+    assert "round two - control:" in printed
+    assert "; the control encoded as many images and captions" in printed
+
+
 def test_two_rounds_on_flickr30k(here):
     """Run the tutorial on a generated world in the folder's format, with smaller models."""
     data = here / "data" / "f30k_precomp"
