@@ -8,6 +8,7 @@ from aoq.models.base import Images as Images
 from aoq.models.base import MatchingModel as MatchingModel
 from aoq.pipeline.evaluation.evaluate import evaluate as evaluate
 from aoq.pipeline.evaluation.evaluate import recalls as recalls
+from aoq.pipeline.evaluation.hubness import without_hubs as without_hubs
 from aoq.pipeline.losses import plateau as plateau
 from aoq.pipeline.losses.aoq import adap_off_quin as adap_off_quin
 from aoq.pipeline.losses.aoq import adap_off_tri as adap_off_tri

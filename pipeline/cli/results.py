@@ -25,7 +25,7 @@ from aoq.pipeline.stages.report import find_control
 from aoq.pipeline.stages.study import PlannedStudy, plan_study
 
 RECALL_COLUMNS = {f"{way}_r{k}": f"{way}@{k}" for way in ("i2t", "t2i") for k in K} | {"rsum": "rsum"}
-MEASURES = ("metrics", "member_metrics", "attention", "relevance", "plausible", "judgements")
+MEASURES = ("metrics", "without_hubs", "member_metrics", "attention", "relevance", "plausible", "judgements")
 STUDY_WIDTH = 200
 """Width without a terminal, so that a study's rows are not folded."""
 
@@ -156,6 +156,7 @@ def _show_annotations(evaluation: Mapping[str, Any]) -> None:
     """Print the evaluation's other metrics: attention, several right answers, PMRP, agreement with people."""
     relevance = evaluation.get("relevance", {})
     measured = {
+        "without hubs": evaluation.get("without_hubs"),
         "attention": evaluation.get("attention"),
         **{f"{name} {direction}": one for name, both in relevance.items() for direction, one in both.items()},
         "PMRP": evaluation.get("plausible"),

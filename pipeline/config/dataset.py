@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from aoq.pipeline.config.section import Section, TomlArray
 
@@ -125,3 +125,5 @@ class EvaluationSection(Section):
     """The split to evaluate on."""
     folds: PositiveInt = 1
     """Consecutive folds of the images, averaged: 5 gives COCO's 1K protocol on `testall`."""
+    hubness: PositiveFloat | None = None
+    """Temperature of a correction for hubs, whose recalls are shown besides; its banks are the split's own queries."""

@@ -24,7 +24,7 @@ from aoq.pipeline.stages.splits import open_checked, open_named_pairs, take_in_s
 def plan_evaluation(chain: Chain, **mean: Any) -> None:
     """Plan metrics of a training, or of an ensemble's; `mean` says how the similarities of several are averaged."""
     data, evaluation = chain.experiment.dataset, chain.experiment.evaluation
-    ingredients = {**evaluation.model_dump(mode="json"), "content": None, **mean}
+    ingredients = {**evaluation.model_dump(mode="json", exclude_none=True), "content": None, **mean}
     if data.demo is not None:
         ingredients["truth"] = 1
     if data.folder is not None:  # else it need not exist yet
@@ -57,6 +57,7 @@ def make_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
     from aoq.pipeline.embedding import reserved_file, similarity_matrix
     from aoq.pipeline.evaluation.annotated import measure_annotations
     from aoq.pipeline.evaluation.attention import measure_attention
+    from aoq.pipeline.evaluation.hubness import corrected
     from aoq.pipeline.evaluation.retrieval import ensemble, evaluate_similarity
     from aoq.pipeline.training.checkpoint import load_model
 
@@ -83,6 +84,9 @@ def make_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
         metrics.append(evaluate_similarity(scores[-1], *truth, folds=folds))
     similarity = mean(scores, chain["evaluation"].ingredients.get("weights"), "mean.npy")
     build.notes["metrics"] = evaluate_similarity(similarity, *truth, folds=folds)
+    if (temperature := chain.experiment.evaluation.hubness) is not None:
+        matrix = corrected(similarity, temperature, reserved_file(parts / "corrected.npy", similarity.shape))
+        build.notes["without_hubs"] = evaluate_similarity(matrix, *truth, folds=folds)
     build.notes |= measure_annotations(similarity, split, chain.folder, folds=folds)
     build.notes["member_metrics"] = metrics if chain.members else []
     # Phrases are annotated in words and regions, not in word pieces and patches.

@@ -19,6 +19,8 @@ from aoq.pipeline.cli import main
 from aoq.pipeline.data.batches import epoch_order, steps_per_epoch
 from aoq.pipeline.data.demo import is_true, read_scenes
 from aoq.pipeline.data.folder import open_split
+from aoq.pipeline.evaluation.hubness import corrected
+from aoq.pipeline.evaluation.retrieval import evaluate_similarity
 from aoq.pipeline.report.verdict import gain_on_control
 from aoq.pipeline.tables.screens.view import read_view
 from aoq.pipeline.tables.table import read_table
@@ -30,16 +32,21 @@ from tests.stages.conftest import OWN, lines_with, make_stage
 def test_results_show_another_split_beside_dev(make, file_of, places):
     shown = []
     for split in ("dev", "train"):
-        chain = make(split, "mining", "second_round", "evaluation", more=f'evaluation.split = "{split}"')
+        more = f'evaluation = {{split = "{split}", hubness = 0.1}}'
+        chain = make(split, "mining", "second_round", "evaluation", more=more)
         printed = CliRunner().invoke(main, ["results", file_of(split), *places], env={"COLUMNS": "120"})
         rows = [line for line in printed.stdout.splitlines() if line.startswith("round two")]
         shown += [line.split() for line in rows if " - control: " not in line]
     dev, again, train = shown
     assert dev == again
     assert train[:3] == ["round", "two,", "train"]
+    corrected_again = corrected(np.load(chain["evaluation"].path / "similarity.npy"), 0.1)
+    without = evaluate_similarity(corrected_again, open_split(chain.folder, "train").image_of)
+    assert chain["evaluation"].manifest()["without_hubs"] == pytest.approx(without)
+    assert f"rsum {without['rsum']:,.2f}".rstrip("0") in printed.stdout
     metrics = chain["evaluation"].manifest()["metrics"]
     assert {f"{metrics[name]:.1f}" for name in ("i2t_r1", "rsum")} <= {*train}
-    make("control", "second_round", "evaluation", loss="online", more='evaluation.split = "train"')
+    make("control", "second_round", "evaluation", loss="online", more=more)
     printed = CliRunner().invoke(main, ["results", file_of("train"), *places], env={"COLUMNS": "120"}).stdout
     verdicts = [line for line in printed.splitlines() if line.startswith("round two - control: ")]
     assert ["12 dev images" in verdicts[0], "40 train images" in verdicts[1], "control, train" in printed] == [True] * 3

@@ -1,0 +1,60 @@
+"""Scores corrected for hubs, against the inverted softmax as its papers write it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aoq.pipeline.evaluation import hubness
+from aoq.pipeline.evaluation.hubness import corrected, without_hubs
+from aoq.pipeline.evaluation.retrieval import retrieval_ranks
+from aoq.pipeline.mining.hard_negatives import hard_negatives
+
+TAU = 0.1
+
+
+@pytest.fixture
+def sides():
+    rng = np.random.default_rng(0)
+    images, captions = rng.normal(size=(20, 6)), rng.normal(size=(60, 6)) + 0.7  # captions share a direction
+    return [side / np.linalg.norm(side, axis=1, keepdims=True) for side in (images, captions)]
+
+
+def inverted(scores, bank):
+    """e^(s / tau) / sum over the bank's queries of e^(s / tau); rows are queries."""
+    return np.exp(scores / TAU) / np.exp(bank / TAU).sum(0)
+
+
+@pytest.mark.parametrize("rows", [7, 256])
+def test_both_rankings_are_those_of_the_inverted_softmax(sides, monkeypatch, rows):
+    monkeypatch.setattr(hubness, "ROWS", rows)
+    scores = sides[0] @ sides[1].T
+    one, other = without_hubs(*sides, temperature=TAU)
+    found = one.astype(np.float64) @ other.T.astype(np.float64)
+    assert found == pytest.approx(corrected(scores, TAU), abs=1e-6)
+    for ours, definition in ((found, inverted(scores, scores)), (found.T, inverted(scores.T, scores.T))):
+        assert np.array_equal(np.argsort(-ours, axis=1), np.argsort(-definition, axis=1))
+    few = without_hubs(*sides, temperature=TAU, bank=2)
+    banks = scores[[0, -1]], scores.T[[0, -1]]
+    found = few[0].astype(np.float64) @ few[1].T.astype(np.float64)
+    for ours, definition in ((found, inverted(scores, banks[0])), (found.T, inverted(scores.T, banks[1]))):
+        assert np.array_equal(np.argsort(-ours, axis=1), np.argsort(-definition, axis=1))
+
+
+def test_mined_negatives_have_fewer_hubs(sides):
+    def most_listed(images, captions):
+        table = hard_negatives(images, captions, np.repeat(np.arange(20), 3), h=(5, 0), metric="dot")
+        return np.bincount(table.i2t.negative_ids.ravel(), minlength=60).max()
+
+    assert most_listed(*without_hubs(*sides, temperature=TAU)) < most_listed(*sides)
+
+
+def test_a_matrix_is_corrected_in_place_of_another(sides):
+    scores = (sides[0] @ sides[1].T).astype(np.float32)
+    into = np.empty_like(scores)
+    assert corrected(scores, TAU, into) is into
+    ranks = retrieval_ranks(into, np.repeat(np.arange(20), 3))
+    assert ranks.i2t.shape == (20,)
+    for wrong in ({"temperature": 0.0}, {"bank": 0}):
+        with pytest.raises(ValueError, match="give positive ones, and finite vectors"):
+            without_hubs(*sides, **wrong)
