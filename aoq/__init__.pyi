@@ -32,6 +32,7 @@ from aoq.pipeline.losses.pace import Pace as Pace
 from aoq.pipeline.losses.similarities import LossValue as LossValue
 from aoq.pipeline.losses.similarities import OfflineSimilarities as OfflineSimilarities
 from aoq.pipeline.losses.similarities import Similarities as Similarities
+from aoq.pipeline.losses.similarities import duplicate_matches as duplicate_matches
 from aoq.pipeline.losses.similarities import guided_matches as guided_matches
 from aoq.pipeline.losses.similarities import offline_similarities as offline_similarities
 from aoq.pipeline.losses.similarities import positive_pairs as positive_pairs

@@ -153,6 +153,14 @@ class Sampling(Section):
     negatives, unless they are true pairs or suspected ones that are not drawn."""
     guide_margin: Annotated[float, Field(ge=-2.0, le=2.0)] | None = None
     """Leave out in-batch negatives that the teacher scores above the anchor's own pair less this margin (GISTEmbed)."""
+    guide_similarity: Annotated[float, Field(ge=-1.0, le=1.0)] | None = None
+    """Leave out in-batch pairs whose images, or whose captions, have at least this cosine by the teacher's vectors:
+    near duplicates of the positive (RzenEmbed)."""
+
+    @property
+    def guides(self) -> list[str]:
+        """Options that are set and need the teacher's vectors."""
+        return self.set_among(("guide_margin", "guide_similarity"))
 
     def problems(self) -> Iterator[str]:
         if {self.gap is not None, self.sharpness is not None} != {self.strategy == "weighted"}:
@@ -170,8 +178,9 @@ class Sampling(Section):
             check_windows(self.windows)
         if self.columns is not None and self.negatives is None:
             yield "`columns` says what `negatives` are compared with; set `negatives`, or leave it out"
-        if self.negatives is not None and self.columns is None and self.guide_margin is not None:
-            yield '`guide_margin` does not see negatives drawn for other anchors; set columns = "own", or leave it out'
+        if self.negatives is not None and self.columns is None and self.guides:
+            unseen = "does not see negatives drawn for other anchors"
+            yield f'`{self.guides[0]}` {unseen}; set columns = "own", or leave it out'
         if self.negatives is not None and self.strategy == "normal":
             yield 'strategy = "normal" draws one negative of each list; leave out `negatives` or `strategy`'
 

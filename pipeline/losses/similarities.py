@@ -165,6 +165,25 @@ def guided_matches(scores: Float[Tensor, "batch batch"], *, margin: float = 0.0)
     return matches
 
 
+def duplicate_matches(
+    images: Float[Tensor, "batch D"], captions: Float[Tensor, "batch D"], *, least: float
+) -> Bool[Tensor, "batch batch"]:
+    """Mark the pairs (i, j) of a batch whose images, or whose captions, have at least this cosine by a guide's vectors.
+
+    A caption that nearly repeats an image's own is no negative of it (RzenEmbed, arXiv 2510.27350, compares candidates
+    with the positive). The mask is combined with the true pairs: `is_positive | duplicate_matches(…)`.
+
+    >>> captions = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]])
+    >>> duplicate_matches(torch.eye(3), captions, least=0.95).int()
+    tensor([[1, 1, 0],
+            [1, 1, 0],
+            [0, 0, 1]], dtype=torch.int32)
+    """
+    sides = (torch.nn.functional.normalize(side, dim=1) for side in (images, captions))
+    of_images, of_captions = (side @ side.T >= least for side in sides)
+    return (of_images | of_captions).fill_diagonal_(True)
+
+
 def offline_similarities(
     images: Float[Tensor, "rows D"],
     captions: Float[Tensor, "rows D"],

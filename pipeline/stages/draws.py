@@ -60,8 +60,9 @@ def table_draws(chain: Chain, split: Split, training: Training) -> dict[str, Any
         draws["mined"] = MinedBatches(lists, training.batch_size, chain.experiment.seed, community)
     listed = training.distillation is not None and training.distillation.listed > 0
     draws["sampler"] = _make_sampler(chain, split, table, view) if training.loss.draws_offline or listed else None
-    if sampling.guide_margin is not None:
-        draws["guide"] = EmbeddingStore.open(chain["embeddings"].opened()), sampling.guide_margin
+    if sampling.guides:
+        draws["guide"] = EmbeddingStore.open(chain["embeddings"].opened())
+        draws["guiding"] = sampling.guide_margin, sampling.guide_similarity
     return draws
 
 

@@ -45,7 +45,7 @@ def plan_training(chain: Chain, use: str) -> None:
     if experiment.screen is not None:
         ingredients["suspected"] = experiment.screen.suspected
         table, reads = chain["screen"], [*reads, table]
-    if sampling.guide_margin is not None:
+    if sampling.guides:
         reads.append(chain["embeddings"])
     chain.add("second_round", ingredients, data, table, *start, *teachers, reads=reads, version=2)
 
@@ -58,8 +58,8 @@ def check_table(chain: Chain) -> None:
     if "embeddings" in owner.stages:
         return
     from_none = f"the teacher's vectors, and the table of {experiment.teacher or experiment.name} has none"
-    if experiment.sampling.guide_margin is not None:
-        raise ValueError(f"[sampling] guide_margin needs {from_none}; leave it out.")
+    if guides := experiment.sampling.guides:
+        raise ValueError(f"[sampling] {guides[0]} needs {from_none}; leave it out.")
     if experiment.screen is not None and experiment.screen.needs_vectors:
         raise ValueError(f"[screen] {', '.join(VECTOR_RULES)} need {from_none}; leave these rules out.")
 

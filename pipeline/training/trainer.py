@@ -21,7 +21,7 @@ from aoq.pipeline.data.batches import PairData, epoch_order, step_rng
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.losses import collapsed_cost
 from aoq.pipeline.losses.pace import Pace
-from aoq.pipeline.losses.similarities import guided_matches
+from aoq.pipeline.losses.similarities import duplicate_matches, guided_matches
 from aoq.pipeline.training.batches import Batch, matched, read_batch, read_items, score_all, score_batch
 from aoq.pipeline.training.loop import Loop
 from aoq.pipeline.training.metrics import CollapseDetector, means_by_epoch, read_metrics
@@ -41,8 +41,10 @@ class Trainer(Loop):
     sampler: Sampler | None
     mined: MinedBatches | None = None
     """Orders the captions of an epoch that draws; by default they come at random."""
-    guide: tuple[EmbeddingStore, float] | None = None
-    """A teacher's embeddings and the margin of `guided_matches`, which exclude in-batch negatives in every epoch."""
+    guide: EmbeddingStore | None = None
+    """A teacher's embeddings, which exclude in-batch negatives in every epoch."""
+    guiding: tuple[float | None, float | None] = (None, None)
+    """The margin of `guided_matches`, and the least cosine of `duplicate_matches`."""
     teacher_embeddings: Sequence[EmbeddingStore] = ()
     """Embeddings that score the pairs of every batch, also in a warm-up."""
     teacher_models: Sequence[tuple[MatchingModel, PairData]] = ()
@@ -109,7 +111,12 @@ class Trainer(Loop):
         batch = read_batch(pairs.augmented(training.augment, self.seed, epoch), draw, self.cut.rows(size))
         figures = {"collision_rate": draw.collision_rate}
         if self.guide is not None:
-            guided = guided_matches(score_all(self.guide[0], anchors), margin=self.guide[1])
+            guided, (margin, least) = torch.eye(size, dtype=torch.bool), self.guiding
+            if margin is not None:
+                guided |= guided_matches(score_all(self.guide, anchors), margin=margin)
+            if least is not None:
+                vectors = self.guide.images[anchors[:, 0]], self.guide.captions[anchors[:, 1]]
+                guided |= duplicate_matches(*map(torch.from_numpy, vectors), least=least)
             share = (int(guided.sum()) - size) / max(1, size * (size - 1))  # off the diagonal, all of which is marked
             batch, figures = replace(batch, guided=guided), {"guided_share": share, **figures}
         if self.teacher_embeddings:

@@ -69,7 +69,15 @@ SHAPED = [
     (BOTH, [f"second_round.{change}" for change in ('precision="bfloat16"', 'schedule="cosine"', "warmup_steps=5")]),
     (STUDENT, ["second_round.loss.alpha=0.4", 'second_round.loss.companions="anchors"']),
     (STUDENT, [f'second_round.start="{start}"' for start in ("teacher", "control")]),
-    (STUDENT, ['sampling.strategy="normal"', "sampling.windows=[[0.5, 1.0]]", "sampling.guide_margin=0.0"]),
+    (
+        STUDENT,
+        [
+            'sampling.strategy="normal"',
+            "sampling.windows=[[0.5, 1.0]]",
+            "sampling.guide_margin=0.0",
+            "sampling.guide_similarity=0.9",
+        ],
+    ),
     (STUDENT, ['sampling.batches="mined"', 'sampling={strategy="weighted", gap=0.1, sharpness=50.0}']),
     (STUDENT, ["screen={mutual_rank=3}"]),
     (MINED, ["first_round.epochs=5"]),

@@ -19,6 +19,7 @@ from aoq.pipeline.cli import main
 from aoq.pipeline.data.batches import epoch_order, steps_per_epoch
 from aoq.pipeline.data.demo import is_true, read_scenes
 from aoq.pipeline.data.folder import open_split
+from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.evaluation.hubness import corrected
 from aoq.pipeline.evaluation.retrieval import evaluate_similarity
 from aoq.pipeline.report.verdict import gain_on_control
@@ -203,6 +204,35 @@ def test_a_guide_is_the_teacher_whose_vectors_are_there(make, companions):
     assert set(shares[-2.0]) == {0.0}
     assert set(shares[2.0]) == {1.0}
     assert all(0 < share < 1 for share in shares[0.0])
+
+
+def test_a_guide_knows_near_duplicates_by_its_vectors(make, monkeypatch):
+    """Batch by batch, against cosines in a loop; with a margin that adds no pair, and with one that adds all."""
+    rounds, marked, read = 'epochs = 1, batch_size = 18, loss.name = "infonce"', {}, trainer.read_batch
+
+    def listen(pairs, draw, *given):
+        groups.append(draw.groups[0])
+        return read(pairs, draw, *given)
+
+    monkeypatch.setattr(trainer, "read_batch", listen)
+    store = EmbeddingStore.open((own := make("own", "mining"))["embeddings"].path)
+    images = store.images[open_split(own.folder, "train").image_of]
+    least = float(np.quantile(np.maximum(images @ images.T, store.captions @ store.captions.T), 0.6))
+    for more in ("", ", guide_margin = -2.0", ", guide_margin = 2.0"):
+        groups: list[np.ndarray] = []
+        chain = make("own", "mining", second_round=rounds, more=f"sampling = {{guide_similarity = {least}{more}}}")
+        make_stage(chain, "second_round")
+        marked[more] = lines_with("guided_share", chain)
+    shares = []
+    for pairs in groups:
+        images, captions = store.images[pairs[:, 0]], store.captions[pairs[:, 1]]
+        others = [(i, j) for i in range(len(pairs)) for j in range(len(pairs)) if i != j]
+        shares.append(
+            np.mean([max(images[i] @ images[j], captions[i] @ captions[j]) >= least - 1e-7 for i, j in others])
+        )
+    assert 0 < np.mean(shares) < 1
+    assert marked[""] == marked[", guide_margin = -2.0"] == [pytest.approx(np.mean(shares), abs=1e-3)]
+    assert set(marked[", guide_margin = 2.0"]) == {1.0}
 
 
 @pytest.mark.parametrize(("loss", "groups"), [("online", 1), ("adapoffquin", 3), ("infonce", 2)])
