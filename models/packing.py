@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+
+TOGETHER = 128
+"""Sequences that a CPU runs together: for each step of all of them torch's gradient fills as much memory as the whole
+input, which should stay in the cache."""
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
@@ -22,8 +27,8 @@ class Packing:
     """The places of N real fragments in their padded sequences, in the order in which a GRU reads them."""
 
     places: Int[Tensor, " N"]
-    sizes: Int[Tensor, " longest"]
-    """Number of sequences that have a first, a second, ... fragment; on the CPU."""
+    sizes: Sequence[Int[Tensor, " _longest"]]
+    """By group of sequences: the number of those that have a first, a second, ... fragment; on the CPU."""
     unsorted: Int[Tensor, " items"]
     """The place of each sequence among those sorted by length."""
 
@@ -31,13 +36,17 @@ class Packing:
     def build(cls, lengths: Int[Tensor, " items"], longest: int, device: torch.device) -> Packing:
         order = lengths.argsort(descending=True, stable=True)
         grid = torch.arange(len(lengths) * longest).view(-1, longest)
-        packed = pack_padded_sequence(grid[order], lengths[order], batch_first=True)
-        return cls(sent(packed.data, device), packed.batch_sizes, sent(order.argsort(), device))
+        groups = order.split(TOGETHER if device.type == "cpu" else len(order))
+        packed = [pack_padded_sequence(grid[rows], lengths[rows], batch_first=True) for rows in groups]
+        places = torch.cat([one.data for one in packed])
+        return cls(sent(places, device), [one.batch_sizes for one in packed], sent(order.argsort(), device))
 
     def run(self, recurrence: nn.GRU, read: Float[Tensor, "N size"]) -> tuple[Tensor, Tensor]:
         """Run a GRU over these fragments; return their states, and each sequence's last (directions, items, state)."""
-        states, last = recurrence(PackedSequence(read, self.sizes))
-        return states.data, last[:, self.unsorted]
+        parts = read.split([int(sizes.sum()) for sizes in self.sizes])
+        ran = [recurrence(PackedSequence(part, sizes)) for part, sizes in zip(parts, self.sizes, strict=True)]
+        last = torch.cat([last for _, last in ran], dim=1)
+        return torch.cat([states.data for states, _ in ran]), last[:, self.unsorted]
 
     def padded(self, states: Float[Tensor, "N size"], longest: int) -> Float[Tensor, "items longest size"]:
         """Put states in their places, zero elsewhere. Unlike torch's, its gradient takes one pass."""

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from aoq.models import packing
 from aoq.models.attention import masked_softmax
 from aoq.models.layers import zero_masked
 from aoq.models.packing import true_places
@@ -69,3 +70,22 @@ def test_a_softmax_of_any_size_is_torchs(size, masked):
     weights = torch.randn(3, 5, size)
     wanted = expected * (weights - (weights * expected).sum(2, keepdim=True))  # the gradient of sum(weights * softmax)
     assert_close(torch.autograd.grad((weights * found).sum(), x)[0], wanted, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_a_gru_over_groups_of_sequences_is_one_over_each(monkeypatch, bidirectional):
+    """In any order of lengths, with the gradients; noise lies beyond a length."""
+    monkeypatch.setattr(packing, "TOGETHER", 2)
+    gru, lengths = torch.nn.GRU(3, 4, batch_first=True, bidirectional=bidirectional).double(), [2, 5, 1, 3, 5]
+    fragments = torch.rand(5, 5, 3, generator=torch.Generator().manual_seed(0)).double()
+    states, last = packing.run_over(gru, fragments, torch.tensor(lengths))
+    alone = [gru(fragments[row : row + 1, :length]) for row, length in enumerate(lengths)]
+    for row, length in enumerate(lengths):
+        assert_close(states[row, :length], alone[row][0][0])
+        assert_close(last[:, row], alone[row][1][:, 0])
+        assert not states[row, length:].any()
+    ours, theirs = (
+        torch.autograd.grad(sum(each.square().sum() for each in values), list(gru.parameters()))
+        for values in ([states, last], [part for one in alone for part in one])
+    )
+    assert_close(ours, theirs)
