@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 TOGETHER = 128
-"""Sequences that a CPU runs together: for each step of all of them torch's gradient fills as much memory as the whole
-input, which should stay in the cache."""
+"""Sequences that a CPU runs together: at each time step torch's backward pass fills a tensor of the whole input's size,
+which should stay in the cache."""
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import click
 
@@ -25,7 +25,9 @@ def _rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
             continue
         annotation = next(iter(get_args(field.annotation)), field.annotation)  # the int of `int | None`
         kind: Any = getattr(annotation, "__origin__", annotation)
-        how = {"is_flag": True} if kind is bool else {"type": get_args(kind) or kind}
+        how: dict[str, Any] = {"is_flag": True} if kind is bool else {"type": get_args(kind) or kind}
+        if kind is Literal:
+            how["type"] = click.Choice(get_args(annotation))
         command = click.option(f"--{rule.replace('_', '-')}", help=field.description, **how)(command)
     return command
 

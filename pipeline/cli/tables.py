@@ -184,8 +184,9 @@ def _mean_positive(table: NegativeTable, direction: Direction) -> np.ndarray | N
     """Return the mean score of each image's captions, if it may differ from the lowest."""
     if direction == "t2i" or table.is_one_set or table.positives is None:
         return None
-    scored = np.isfinite(table.t2i.positive_score[table.own("i2t").ids]).all()
-    return table.mean_positive_scores() if scored and len(table.t2i) > len(table.i2t) else None
+    own = table.own("i2t")
+    has_several, is_scored = np.diff(own.offsets).max(initial=0) > 1, np.isfinite(table.t2i.positive_score[own.ids])
+    return table.mean_positive_scores() if has_several and is_scored.all() else None
 
 
 def _show_statistics(one: Description) -> None:
@@ -204,8 +205,7 @@ def _show_statistics(one: Description) -> None:
     for name, kept in one.kept_by_margin.items():
         starts = BANDS[: len(next(iter(kept.values())))]
         ends = [*(start - 1 for start in starts[1:]), one.h]
-        of = "lowest positive's score" if name == "lowest" else "mean score of an image's own captions"
-        say(f"\nnegatives at or below a percentage of the {of}, by rank:")
+        say(f"\nnegatives at or below a percentage of the {name} positive's score, by rank:")
         names = [f"{start}-{end}" if end > start else f"{start}" for start, end in zip(starts, ends, strict=True)]
         shares = [(f"{1 - m:.0%}", *(f"{share:.0%}" for share in each)) for m, each in kept.items()]
         show_rows(("kept", *names), shares)

@@ -126,4 +126,4 @@ class EvaluationSection(Section):
     folds: PositiveInt = 1
     """Consecutive folds of the images, averaged: 5 gives COCO's 1K protocol on `testall`."""
     hubness: PositiveFloat | None = None
-    """Temperature of a correction for hubs, whose recalls are shown besides; its banks are the split's own queries."""
+    """Temperature of a correction for hubs, by all queries of the split; its recalls are shown as well."""

@@ -152,9 +152,9 @@ class Experiment(Runs):
             yield f'[{name}] loss.temperature = "pair" needs a pretrained pair: {pair}; or give a number'
         if not self.model.attends and getattr(section, "constraints", None) is not None:
             yield f"[{name}.constraints] needs attention, and [model] {model} has none; choose one that has, as scan"
-        if towers <= frozen and section.lora is not None:
+        if towers <= frozen and (training := section.set_among(("lora", "train_layers"))):
             frozen_all = f"`freeze` names every tower of [model] {model}"
-            yield f"[{name}] lora adapts towers that are not frozen, and {frozen_all}; take one out, or lora"
+            yield f"[{name}] {training[0]} is for towers that are not frozen, and {frozen_all}; take one of them out"
         if absent := sorted(frozen - towers):
             missing = f"[model] {model} has no `{absent[0]}_tower`"
             yield f"[{name}] freeze names {absent[0]!r}, and {missing}; take it out, or set one"

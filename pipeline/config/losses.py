@@ -219,3 +219,10 @@ def control_version(loss: LossSection) -> LossSection:
         shared = {option: getattr(loss, option) for option in InfoNCELoss.model_fields}
         return InfoNCELoss.model_validate({**shared, "name": "infonce", "companions": None})
     return loss.model_copy(update={"companions": None, "offline_columns": True})
+
+
+def control_change(loss: LossSection) -> dict[str, Any]:
+    """Return the options by which a second round trains on the control's loss, without a table."""
+    control = control_version(loss)
+    alone = {"offline_columns": False} if isinstance(control, LogitLoss) else {}
+    return control.model_dump(mode="json", exclude_defaults=True) | alone

@@ -99,7 +99,7 @@ class Refresh(Lengths):
     """Refresh of the table: a student with embeddings searches the training set; one with fragments reorders lists."""
 
     rounds: NonNegativeInt = 1
-    """Number of refreshes; after each, another student is trained from scratch."""
+    """Number of refreshes; after each, another student is trained, from scratch or as `start` says."""
 
 
 class Reranking(Runs):

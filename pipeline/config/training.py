@@ -168,7 +168,7 @@ class Schedule(Section):
 
 class Training(Schedule):
     """One round of training. An epoch visits every caption once; with companions as anchors, a third in equal steps.
-    With `epoch_steps` its steps go on through the captions where the last epoch ended."""
+    With `epoch_steps` it goes on where the last epoch ended; after the warm-up the captions are ordered anew."""
 
     loss: Loss
     warmup: TomlArray[WarmUp] = ()
@@ -179,7 +179,7 @@ class Training(Schedule):
     constraints: Constraints | None = None
     """Constraints on the model's attention."""
     epoch_steps: PositiveInt | None = None
-    """Steps of an epoch, after which it is evaluated; by default those of one pass over the captions."""
+    """Steps of an epoch; the training is evaluated after each epoch. By default those of one pass over the captions."""
     keep: Literal["last"] | None = None
     """`last`: publish the last epoch's weights instead of the best epoch's on dev."""
     distillation: Distillation | None = None
@@ -226,6 +226,8 @@ class SecondRoundSection(Training):
         yield from super().problems()
         if self.start == "control" and not self.loss.draws_offline:
             yield f'start = "control" needs a loss on offline negatives; with {self.loss.name!r} leave it out'
+        if self.control == "items" and self.epoch_steps is not None and self.warmup and self.start is None:
+            yield 'control = "items" enlarges all batches of `epoch_steps`, and `warmup` draws nothing; leave one out'
         if self.start == "control" and self.control is not None:
             yield 'start = "control" continues the control itself, so the steps cannot be equal; leave `control` out'
 

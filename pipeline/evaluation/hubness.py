@@ -2,14 +2,15 @@
 
     s'(i, c) = s(i, c) - b(c) - b(i)        b(c) = tau log( mean over images j of the bank of e^(s(j, c) / tau) )
 
-b(i) is the same over captions. An image's ranking of captions is that of the inverted softmax (Smith et al., ICLR 2017;
-QB-Norm, Bogolin et al., CVPR 2022), since b(i) is equal for all of them; a caption's ranking of images likewise.
+b(i) is likewise over captions. An image ranks captions as the inverted softmax does (Smith et al., ICLR 2017; QB-Norm,
+Bogolin et al., CVPR 2022), since b(i) is equal for all of them; and a caption images.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Float, Float64
+from jaxtyping import Float64
+from numpy.typing import ArrayLike
 
 from aoq.pipeline.evaluation.retrieval import Similarity
 from aoq.pipeline.reading import host_array
@@ -21,17 +22,14 @@ ROWS = 256
 
 
 def without_hubs(
-    images: Float[np.ndarray, "images D"],
-    captions: Float[np.ndarray, "captions D"],
-    *,
-    temperature: float = 0.05,
-    bank: int = BANK,
+    images: ArrayLike, captions: ArrayLike, *, temperature: float = 0.05, bank: int = BANK
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return vectors of two more dimensions, in float32, whose dot products are the corrected scores.
+    """Return vectors (I, D + 2) and (C, D + 2), in float32, whose dot products are the corrected scores.
 
-    The scores are dot products of the given vectors, so divide these by their norms for cosines. Each bank has at most
-    `bank` rows of its side, evenly spaced. Mine the result with `metric="dot"`; in place of a margin below a positive
-    take an absolute one, since a corrected score may be negative. Raises ValueError if a value is not finite.
+    `images` are (I, D) and `captions` (C, D); the scores are their dot products, so divide them by their norms for
+    cosines. Each bank has at most `bank` rows of its side, evenly spaced. Mine the result with `metric="dot"`, and
+    screen with `absolute_margin`, not `relative_margin`, since a corrected score may be negative. Raises ValueError if
+    shapes do not fit or a value is not finite.
 
     >>> images, captions = np.eye(2), np.array([[1.0, 0.0], [0.0, 1.0], [0.7, 0.7]])
     >>> one, other = without_hubs(images, captions, temperature=0.1)
@@ -39,9 +37,14 @@ def without_hubs(
     array([[ 0.05, -0.95, -0.58],
            [-0.95,  0.05, -0.58]], dtype=float32)
     """
+    if not temperature > 0 or bank < 1:
+        raise ValueError(f"temperature is {temperature} and bank is {bank}; both must be positive.")
     sides = host_array(images, "images").astype(np.float64), host_array(captions, "captions").astype(np.float64)
-    if temperature <= 0 or bank < 1 or not all(np.isfinite(side).all() for side in sides):
-        raise ValueError(f"temperature is {temperature} and bank {bank}; give positive ones, and finite vectors.")
+    shapes = [side.shape for side in sides]
+    if any(side.ndim != 2 or not side.size for side in sides) or shapes[0][1] != shapes[1][1]:
+        raise ValueError(f"images and captions have shapes {shapes[0]} and {shapes[1]}; give rows of one length.")
+    if not all(np.isfinite(side).all() for side in sides):
+        raise ValueError("a vector is not finite; repair it or leave it out.")
     banks = [side[np.linspace(0, len(side) - 1, min(bank, len(side))).astype(int)] for side in sides]
     biases = [_biases(side, other, temperature) for side, other in zip(sides, banks[::-1], strict=True)]
     columns = [[-biases[0], np.ones(len(sides[0]))], [np.ones(len(sides[1])), -biases[1]]]

@@ -72,7 +72,13 @@ def on_dev(runs: Sequence[ReportedRun]) -> list[tuple[ReportedRun, str]]:
 
 
 def time_to_control(chain: Chain) -> float | None:
-    """Divide round two's training time by the control's; None if one is missing or too short."""
+    """Divide round two's training time by the control's; None if one is missing or too short.
+
+    None also if the control has the steps of several rounds, of which the chain names the last.
+    """
+    experiment = chain.experiment
+    if experiment.co_teaching is None and experiment.student.control_continues and experiment.tuned_rounds > 1:
+        return None
     if not (rounds := _two_rounds(chain)):
         return None
     ours, theirs = (training_seconds(read_metrics(one.opened() / "metrics.jsonl")) for one in rounds)

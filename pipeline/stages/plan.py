@@ -16,7 +16,7 @@ from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.build import Build
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.load import Combination, load_experiment, merged, override_text, parse_override, split_member
-from aoq.pipeline.config.losses import control_version
+from aoq.pipeline.config.losses import control_change
 from aoq.pipeline.config.tables import Ensemble, Fusing, Fusion, Refresh, Rerank, Reranking
 from aoq.pipeline.config.training import Training
 from aoq.pipeline.engine import Engine
@@ -54,8 +54,8 @@ def plan_parts(chain: Chain) -> dict[str, tuple[str, Artifact]]:
     experiment, (name, override) = chain.experiment, split_member(chain.reference)
     if chain.is_ensemble or not chain.trains_on_table or experiment.student.distillation is None:
         return {}
-    loss = control_version(experiment.student.loss).model_dump(mode="json", exclude_unset=True)
-    changes = {"the table alone": {"distillation": False}, "the teachers' scores alone": {"loss": loss}}
+    loss = {"loss": control_change(experiment.student.loss)}
+    changes = {"the table alone": {"distillation": False}, "the teachers' scores alone": loss}
     parts = {}
     for part, change in changes.items():
         own = override_text(merged(parse_override(override), {"second_round": change}))

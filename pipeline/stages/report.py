@@ -11,7 +11,7 @@ from typing import Any
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.build import Build
 from aoq.pipeline.config.load import merged, override_text, parse_override, split_member
-from aoq.pipeline.config.losses import LogitLoss
+from aoq.pipeline.config.losses import control_change
 from aoq.pipeline.config.training import control_training
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.extras import import_extra
@@ -64,9 +64,7 @@ def find_control(member: Member, *, data_root: Path, artifact_root: Path) -> Mem
     name, override = split_member(member.reference)
     change: dict[str, Any] = {} if experiment.student.distillation is None else {"distillation": False}
     control = control_training(experiment.student, experiment.encoded_groups, experiment.tuned_rounds)
-    change["loss"] = control.loss.model_dump(mode="json", exclude_defaults=True)
-    if isinstance(control.loss, LogitLoss):
-        change["loss"]["offline_columns"] = False
+    change["loss"] = control_change(experiment.student.loss)
     if experiment.student.control is not None:
         change |= control.model_dump(mode="json", include={"batch_size", "epochs", "decay_epochs", "warmup"})
     changed = merged(parse_override(override), {"second_round": change})

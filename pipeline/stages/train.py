@@ -148,6 +148,7 @@ def _with_learnt_numbers(training: Training, start: Artifact) -> Training:
         return training
     learnt = notes["learnt_by_epoch"][notes["best_epoch"]]
     numbers = {name: value for name, value in learnt.items() if name in loss.numbers}
+    logger.info("the loss continues with %s", ", ".join(f"{name} {value:.4g}" for name, value in numbers.items()))
     return training.model_copy(update={"loss": loss.model_copy(update=numbers)})
 
 

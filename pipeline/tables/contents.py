@@ -72,13 +72,13 @@ class TableContents:
     def mean_positive_scores(self) -> Float32[np.ndarray, " images"]:
         """Average the scores of each image's own captions; NaN for an image without any.
 
-        The table has one score per caption, the lowest of its images', so a caption of several counts with that one.
+        The table keeps one score per caption. For a caption of several images it is the lowest, which then counts.
         """
         own = self.own("i2t")
         if self.is_one_set or not np.isfinite(self.t2i.positive_score[own.ids]).all():
             raise ValueError(
-                'margin_positive = "mean" needs the score of every caption with its image, which this table lacks; '
-                "leave it out, or mine both directions of two sides."
+                "the mean positive needs the score of every caption with its image, which this table lacks; compare "
+                "with the lowest positive, or mine both directions of two sides."
             )
         counts = np.diff(own.offsets)
         rows = np.repeat(np.arange(len(counts)), counts)

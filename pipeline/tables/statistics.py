@@ -76,7 +76,7 @@ def describe(
 ) -> Description:
     """Describe the lists of one direction: their hardness relative to the positives, and the hubs.
 
-    `candidates` is the number of rows of the other side.
+    `candidates` is the number of rows of the other side, `mean_positive` the mean score of each anchor's positives.
     """
     compared = {"lowest": lists.positive_score, **({} if mean_positive is None else {"mean": mean_positive})}
     ids, scores = lists.negative_ids, lists.scores
@@ -119,22 +119,27 @@ def kept_by_margin(lists: NegativeLists, positive_score: Float[np.ndarray, " anc
 
 
 def recommended_margin(kept: Mapping[str, Mapping[float, Sequence[float]]]) -> tuple[str, float | None, str]:
-    """Choose the positive and the `relative_margin` by what they keep of the first ten negatives of a list.
+    """Choose the positive and the `relative_margin` by what they keep in the first of BANDS, and give the reason.
 
-    The usual margin and the lowest positive come first; the nearest that is selective is next. Returns also the reason;
-    there is no margin where none is selective.
+    The usual margin is preferred, or the nearest one that keeps between FEWEST and MOST; then the lowest positive. The
+    margin is None if none does.
     """
     head = {(name, margin): shares[0] for name, each in kept.items() for margin, shares in each.items()}
     usable = [one for one, share in head.items() if FEWEST <= share <= MOST]
-    name, margin = min(usable, key=lambda one: abs(one[1] - USUAL), default=("lowest", None))
-    first = head["lowest", USUAL]
-    rejects = "nearly everything" if first < FEWEST else "nothing" if first > MOST else ""
-    usual = f"{1 - USUAL:.0%} of the lowest positive rejects {rejects} of the first ten" if rejects else ""
+    usual = next(iter(kept)), USUAL
+    name, margin = min(usable, key=lambda one: abs(one[1] - USUAL), default=(usual[0], None))
+    rejects = "nearly everything" if head[usual] < FEWEST else "nothing" if head[usual] > MOST else ""
+    why = [f"{_limit(*usual)} rejects {rejects} in the first ranks"] if rejects else []
     if margin is None:
-        return name, None, f"{usual}, and so does every percentage here: screen by rank, by text or by a judge instead"
-    shares = kept[name][margin]
-    keeps = f"{1 - margin:.0%} of the {name} keeps {shares[0]:.0%} of them and {shares[-1]:.0%} of the last"
-    return name, margin, f"{usual}; {keeps}" if usual else keeps.replace("of them", "of the first ten")
+        none = f"no percentage here keeps between {FEWEST:.0%} and {MOST:.0%} of them"
+        return name, None, f"{why[0]}, and {none}: screen by rank, by text or by a judge instead"
+    first, *others = kept[name][margin]
+    last = f" and {others[-1]:.0%} in the last" if others else ""
+    return name, margin, "; ".join([*why, f"{_limit(name, margin)} keeps {first:.0%} in the first ranks{last}"])
+
+
+def _limit(name: str, margin: float) -> str:
+    return f"a limit of {1 - margin:.0%} of the {name} positive's score"
 
 
 def share_above_positive(lists: NegativeLists) -> float | None:

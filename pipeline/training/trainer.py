@@ -69,6 +69,7 @@ class Trainer(Loop):
         learns = self.learnt is not None and loss is training.loss  # a warm-up has numbers of its own
         objective = make_objective(loss, self.pace, self._loss_numbers if learns else dict)
         objective = replace(objective, distillation=training.distillation)
+        self._captions(state.epoch, state.step)  # orders them before threads ask for it together
         make = partial(self._make, state.epoch, loss.draws)
         steps = self.windows(0, self.steps, make, partial(self._step, objective))
         with closing(steps) as windows:
@@ -87,11 +88,13 @@ class Trainer(Loop):
             logger.info("epoch %d: learnt %s", state.epoch + 1, numbers)
 
     def _captions(self, epoch: int, step: int) -> Int32[np.ndarray, " batch"]:
-        """Return the captions of a step; passes over all of them begin anew after the warm-up."""
-        warm, size = min(epoch, len(self.schedule.warmup)), self.schedule.batch_size
-        number, place = divmod((epoch - warm) * self.steps + step, self.pass_steps)
-        if self._mined_order is None or epoch < len(self.schedule.warmup):
-            order = epoch_order(self.pairs.split.caption_count, seed=self.seed, epoch=warm + number)
+        """Return the captions of a step. After the warm-up the captions are ordered anew."""
+        warm, size = len(self.schedule.warmup), self.schedule.batch_size
+        begun = 0 if epoch < warm else warm  # the epoch in which this run of passes began
+        number, place = divmod((epoch - begun) * self.steps + step, self.pass_steps)
+        if self._mined_order is None or epoch < warm:
+            passes = -(-begun * self.steps // self.pass_steps)
+            order = epoch_order(self.pairs.split.caption_count, seed=self.seed, epoch=passes + number)
         else:
             order = self._mined_order(number)
         return order[place * size :][:size]

@@ -207,3 +207,14 @@ def test_both_rows_of_a_pair_of_one_set_go_by_one_kind_of_name(files):
     refused = run("to-judge", "set", "no.csv", "--texts", "item.txt", "--image-ids", "item_ids.txt", code=2)
     assert "give one of these" in refused.stderr
     assert not Path("no.csv").exists()
+
+
+def test_a_margin_compares_with_the_mean_positive_that_stats_recommend(folder, tmp_path):
+    assert "--margin-positive [mean]" in run("screen", "--help").stdout
+    counts = {}
+    for mean in ((), ("--margin-positive", "mean")):
+        run("screen", folder, tmp_path / f"view{len(mean)}", "--absolute-margin", 0.05, *mean, "--allow-empty")
+        counts[mean] = json.loads((tmp_path / f"view{len(mean)}" / "manifest.json").read_text())["directions"]
+    (lowest, mean) = counts.values()
+    assert mean["i2t"]["left"] > lowest["i2t"]["left"]
+    assert mean["t2i"] == lowest["t2i"]

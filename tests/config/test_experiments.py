@@ -117,6 +117,7 @@ MISTAKES = [
     ("sampling={hardness='auto', hardest=9.0}", "that is a number"),
     ("sampling={hardness=9.0, hardest=9.0}", "leaves nothing"),
     (f"{LOSS}='offtri'}}, second_round.start='control', second_round.control='items'", "leave `control` out"),
+    ("second_round={control='items', epoch_steps=5}", "`warmup` draws nothing; leave one out"),
     ("sampling.negatives=4", "loss 'adapoffquin' draws a companion for each negative; choose 'offtri'"),
     (f"{LOSS}='offtri', {ANCHORS}}}, sampling.negatives=4", "or leave it out"),
     (f"{LOSS}='offtri'}}, sampling.columns='own'", "set `negatives`, or leave it out"),
@@ -134,7 +135,10 @@ MISTAKES = [
     ("refresh.rounds=1, second_round.loss.name='online'", r"\[refresh\] makes tables, and loss 'online' uses none"),
     (f"{TOWERED}, dataset.max_regions=3", r"max_regions cuts region features, and an image_tower reads none"),
     (f"{TOWERED}, second_round.freeze=['image', 'text']", r"freeze names 'text', and .* has no `text_tower`; take"),
-    (f"{TOWERED}, second_round={{freeze=['image'], lora={{rank=4}}}}", "lora adapts .*; take one out, or lora"),
+    (
+        f"{TOWERED}, second_round={{freeze=['image'], lora={{rank=4}}}}",
+        "lora is for towers that are not frozen, and .*; take one of them out",
+    ),
     (f"{LOSS}='offquin', margin_online=0.0}}, second_round.start_up='auto'", "margin .* of 'offquin' is 0"),
     ("seed", r"override 'seed' is not .* such as `seed=1"),
 ]

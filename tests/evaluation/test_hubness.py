@@ -55,6 +55,15 @@ def test_a_matrix_is_corrected_in_place_of_another(sides):
     assert corrected(scores, TAU, into) is into
     ranks = retrieval_ranks(into, np.repeat(np.arange(20), 3))
     assert ranks.i2t.shape == (20,)
-    for wrong in ({"temperature": 0.0}, {"bank": 0}):
-        with pytest.raises(ValueError, match="give positive ones, and finite vectors"):
-            without_hubs(*sides, **wrong)
+
+
+def test_wrong_vectors_and_numbers_are_refused(sides):
+    images, captions = sides
+    for wrong in ({"temperature": 0.0}, {"temperature": np.nan}, {"bank": 0}):
+        with pytest.raises(ValueError, match="both must be positive"):
+            without_hubs(images, captions, **wrong)
+    for other in (captions[:, :3], captions[:0], captions[0]):
+        with pytest.raises(ValueError, match=r"have shapes \(20, 6\) and .*; give rows of one length\.$"):
+            without_hubs(images, other)
+    with pytest.raises(ValueError, match="a vector is not finite"):
+        without_hubs(images * np.nan, captions)

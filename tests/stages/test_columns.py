@@ -7,6 +7,7 @@ import torch
 
 from aoq.pipeline.report.verdict import gain_on_control
 from aoq.pipeline.stages.chain import Member
+from aoq.pipeline.stages.plan import plan_parts
 from aoq.pipeline.stages.report import find_control
 from aoq.pipeline.training.checkpoint import read_weights
 from tests.stages.conftest import OWN, SHORT, lines_with
@@ -100,6 +101,12 @@ def test_the_control_of_a_refreshed_student_takes_the_steps_of_all_rounds_from_t
     first = make("once", loss="infonce", second_round=tuned)["first_round"]
     assert first.key in {one.key for one in chain["control"].upstream}
     assert first.key not in {one.key for one in chain["second_round"].upstream}
+
+
+def test_a_softmax_that_learns_scores_has_both_parts_of_its_gain(make):
+    learning = SHORT.replace("loss.name", 'distillation.kind = "batch", loss.name')
+    parts = plan_parts(make("both", loss="infonce", second_round=learning))
+    assert [*parts] == ["the table alone", "the teachers' scores alone"]
 
 
 def test_a_control_whose_batch_exceeds_the_data_is_refused_before_anything_trains(make):

@@ -102,21 +102,32 @@ def test_what_margins_keep_by_rank_equals_the_definition(seed, h):
             (0.9, 0.8, 0.6, 0.4, 0.2, 0.1),
             None,
             ("lowest", 0.05),
-            "95% of the lowest keeps 60% of the first ten and 100%",
+            "a limit of 95% of the lowest positive's score keeps 60%",
         ),
         (
             (0.6, 0.3, 0.05, 0.0, 0.0, 0.0),
             None,
             ("lowest", 0.02),
-            "rejects nearly everything of the first ten; 98% of the",
+            "rejects nearly everything in the first ranks; a limit",
         ),
-        ((0.6, 0.3, 0.05, 0.0, 0.0, 0.0), (0.9, 0.9, 0.7, 0.5, 0.3, 0.1), ("mean", 0.05), "95% of the mean keeps 70%"),
-        ((1.0, 1.0, 1.0, 0.98, 0.5, 0.2), None, ("lowest", 0.1), "95% of the lowest positive rejects nothing of the"),
-        ((0.05, 0.0, 0.0, 0.0, 0.0, 0.0), None, ("lowest", None), "and so does every percentage here: screen by rank"),
+        (
+            (0.6, 0.3, 0.05, 0.0, 0.0, 0.0),
+            (0.9, 0.9, 0.7, 0.5, 0.3, 0.1),
+            ("mean", 0.05),
+            "of the mean positive's score",
+        ),
+        ((1.0, 1.0, 1.0, 0.98, 0.5, 0.2), None, ("lowest", 0.1), "rejects nothing in the first ranks; a limit of 90%"),
+        (
+            (1.0, 0.05, 0.0, 0.0, 0.0, 0.0),
+            None,
+            ("lowest", None),
+            "no percentage here keeps between 10% and 99% of them",
+        ),
+        (None, (0.9, 0.8, 0.6, 0.4, 0.2, 0.1), ("mean", 0.05), "keeps 60% in the first ranks and 100% in the last"),
     ],
 )
 def test_a_percentage_that_rejects_nearly_everything_or_nothing_is_said(lowest, mean, chosen, said):
-    heads = {"lowest": lowest, **({"mean": mean} if mean else {})}
+    heads = {name: head for name, head in (("lowest", lowest), ("mean", mean)) if head}
     kept = {name: {m: [share, 1.0] for m, share in zip(MARGINS, head, strict=True)} for name, head in heads.items()}
     name, margin, why = recommended_margin(kept)
     assert (name, margin) == chosen

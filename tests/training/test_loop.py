@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -132,19 +133,24 @@ def test_the_sampler_counts_from_the_first_epoch_that_draws(run_training, sample
     assert heard == [epoch for epoch in range(2) for _ in range(5)]
 
 
-@pytest.mark.parametrize("epoch_steps", [3, 7])
+@pytest.mark.parametrize(("epoch_steps", "warmup"), [(3, 0), (7, 0), (3, 2), (7, 1)])
 def test_epochs_of_some_steps_go_on_through_the_captions(
-    run_training, sampler, pairs, tmp_path, monkeypatch, epoch_steps
+    run_training, sampler, pairs, tmp_path, monkeypatch, epoch_steps, warmup
 ):
+    """Pass after pass; after the warm-up another one begins."""
     heard, draw = [], sampler.draw_for
     monkeypatch.setattr(sampler, "draw_for", lambda loss, rows, *given: heard.append(rows) or draw(loss, rows, *given))
-    schedule = changed(epoch_steps=epoch_steps, epochs=4, warmup=(), keep="last")
+    schedule = changed(epoch_steps=epoch_steps, epochs=4, warmup=("sum",) * warmup, keep="last")
     notes, _ = run_training(tmp_path, training=schedule)
     assert (notes["steps"], len(notes["dev_rsum_by_epoch"]), notes["best_epoch"]) == (4 * epoch_steps, 4, 3)
     assert round(notes["metrics"]["rsum"], 3) == notes["dev_rsum_by_epoch"][3]
     count, size = pairs.split.caption_count, schedule.batch_size
-    passes = [epoch_order(count, seed=5, epoch=number) for number in range(6)]
-    expected = [order[start : start + size] for order in passes for start in range(0, count, size)]
+    orders = [epoch_order(count, seed=5, epoch=number) for number in range(7)]
+    passes = [[order[start : start + size] for start in range(0, count, size)] for order in orders]
+    warm_steps = warmup * epoch_steps
+    warm_passes = math.ceil(warm_steps / len(passes[0]))
+    before, after = (list(chain.from_iterable(some)) for some in (passes[:warm_passes], passes[warm_passes:]))
+    expected = [*before[:warm_steps], *after]
     assert all(map(np.array_equal, heard, expected))
 
 

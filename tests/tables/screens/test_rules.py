@@ -309,7 +309,9 @@ def test_every_rule_has_a_bit_and_a_test():
 def test_a_mean_needs_the_scores_of_all_captions(world):
     table, known = world
     unscored = replace(table, t2i=replace(table.t2i, positive_score=np.full_like(table.t2i.positive_score, np.nan)))
-    with pytest.raises(ValueError, match="needs the score of every caption with its image, which this table lacks"):
+    with pytest.raises(
+        ValueError, match="mean positive needs the score of every caption with its image, which this table lacks"
+    ):
         judge(unscored, ScreenSection(relative_margin=0.1, margin_positive="mean"), known)
     with pytest.raises(ValueError, match="is for `absolute_margin` and `relative_margin`; set one of these"):
         ScreenSection(range_min=2, margin_positive="mean")
