@@ -111,6 +111,7 @@ def _estimate_vectors(files: Mapping[str, str], options: Mapping[str, Any]) -> E
 
 def _estimate_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int], list[str]]:
     """Estimate the mining, unless the table is made from others; count the steps; describe the draws."""
+    from aoq.pipeline.config.training import control_training
     from aoq.pipeline.data.batches import steps_per_epoch
     from aoq.pipeline.stages.draws import forecast
 
@@ -121,6 +122,8 @@ def _estimate_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int],
     images, captions, positives = _training_pairs(source or chain)
     first = source.experiment.first_round if source and source.table is None else None
     trained: dict[str, Training | None] = {"round one": first, "round two": experiment.student}
+    if experiment.student.control is not None:  # else it takes round two's steps
+        trained["control"] = control_training(experiment.student, experiment.encoded_groups, experiment.tuned_rounds)
     for teacher in chain.distilled.get("second_round", ()):
         other = teacher.chain.experiment
         section = other.first_round if teacher.stage == "embeddings" else other.second_round

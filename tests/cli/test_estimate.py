@@ -48,6 +48,12 @@ def test_it_says_how_hard_offline_negatives_will_be(run):
     assert said["drawing"][0].endswith("draws from the first 4, about 4.7 times harder")
 
 
+def test_a_control_of_equal_items_has_steps_of_its_own(run):
+    """Seven batches of 48 of 300 captions, in one epoch of warm-up and three times two others."""
+    said = json.loads(run("--experiment", TINY, "--override", 'second_round.control="items"', "--json").stdout)
+    assert said["steps"] == {"round one": 2 * 19, "round two": 3 * 19, "control": 7 * 7}
+
+
 def test_a_table_that_is_not_searched_for_still_has_draws(run):
     refresh = "refresh.rounds=1, refresh.h_captions=9, refresh.h_images=5"
     said = json.loads(run("--experiment", TINY, "--override", refresh, "--json").stdout)
