@@ -33,9 +33,9 @@ def without_hubs(
 
     >>> images, captions = np.eye(2), np.array([[1.0, 0.0], [0.0, 1.0], [0.7, 0.7]])
     >>> one, other = without_hubs(images, captions, temperature=0.1)
-    >>> (one @ other.T).round(2)  # the last caption was near both images
-    array([[ 0.05, -0.95, -0.58],
-           [-0.95,  0.05, -0.58]], dtype=float32)
+    >>> (one @ other.T).round(2)  # the last caption, near both images, was at 0.7
+    array([[-0.83, -1.83, -0.9 ],
+           [-1.83, -0.83, -0.9 ]], dtype=float32)
     """
     if not temperature > 0 or bank < 1:
         raise ValueError(f"temperature is {temperature} and bank is {bank}; both must be positive.")

@@ -166,7 +166,7 @@ def guided_matches(scores: Float[Tensor, "batch batch"], *, margin: float = 0.0)
 
 
 def duplicate_matches(
-    images: Float[Tensor, "batch D"], captions: Float[Tensor, "batch D"], *, least: float
+    images: Float[Tensor, "batch D"], captions: Float[Tensor, "batch E"], *, least: float
 ) -> Bool[Tensor, "batch batch"]:
     """Mark the pairs (i, j) of a batch whose images, or whose captions, have at least this cosine by a guide's vectors.
 
