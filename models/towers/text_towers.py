@@ -20,7 +20,7 @@ from aoq.models.towers.tower import Tower, offered
 States = Float[Tensor, "captions words size"]
 IsWord = Bool[Tensor, "captions words"]
 TOGETHER = 32
-"""Captions that a CPU reads together."""
+"""Captions that a CPU reads together; more have more padding, and states that leave its cache."""
 
 
 class TextTower(Tower):

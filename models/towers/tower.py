@@ -65,7 +65,9 @@ class Tower(nn.Module, ABC):
         """Freeze the embeddings and all but the highest `trained` blocks; what follows the last block is trained."""
         layers, blocks = self.layers(), len(_stacked_blocks(self.network))
         if not blocks:
-            raise ValueError(f"train_layers needs layers, and this {type(self).__name__} has none; `freeze` its side.")
+            raise ValueError(
+                f"train_layers needs layers, and this {type(self).__name__} has none; name it in `freeze`."
+            )
         if trained > blocks:
             raise ValueError(f"train_layers = {trained}, and this {type(self).__name__} has {blocks} layers; lower it.")
         for layer in layers[: 1 + blocks - trained]:

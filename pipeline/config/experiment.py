@@ -67,8 +67,8 @@ class Experiment(Runs):
         if student.start is not None and (use != "control" or student.control_continues):
             # Warm-up and start-up are for fresh weights, so fine-tuning has neither.
             student = student.model_copy(update={"warmup": (), "start_up": None})
-        is_control = isinstance(student.loss, LogitLoss) or student.loss.name == "online"
-        is_control = is_control and student.distillation is None and not self.uses_table
+        has_its_loss = isinstance(student.loss, LogitLoss) or student.loss.name == "online"
+        is_control = has_its_loss and student.distillation is None and not self.uses_table
         if use == "control" or is_control:
             return control_training(student, self.encoded_groups, self.tuned_rounds)
         return student
