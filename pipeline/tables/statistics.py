@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float, Int32
+from jaxtyping import Float, Int32
 
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.tables.pairs import ID_COUNT, pair_keys
@@ -78,11 +78,13 @@ def describe(
 
     `candidates` is the number of rows of the other side, `mean_positive` the mean score of each anchor's positives.
     """
-    compared = {"lowest": lists.positive_score, **({} if mean_positive is None else {"mean": mean_positive})}
+    positives = {"lowest": lists.positive_score, **({} if mean_positive is None else {"mean": mean_positive})}
     ids, scores = lists.negative_ids, lists.scores
     uses = np.bincount(ids[ids >= 0], minlength=candidates)
     order = np.argsort(-uses, kind="stable")[:hubs]
-    above = _above_positive(lists)
+    compared = np.isfinite(lists.positive_score)
+    above = scores[compared] >= lists.positive_score[compared, None]
+    listed = int((ids[compared] >= 0).sum())
     return Description(
         anchors=len(lists),
         h=lists.h,
@@ -91,10 +93,10 @@ def describe(
         last_score=_quantiles(scores[:, -1]),
         positive_score=_quantiles(lists.positive_score),
         positive_rank=_quantiles(1.0 + above.sum(axis=1)),
-        above_positive=share_above_positive(lists),
+        above_positive=float(above.sum() / listed) if listed else None,
         never_listed=float((uses == 0).mean()),
         most_listed=[(int(row), int(uses[row])) for row in order],
-        kept_by_margin={name: kept for name, each in compared.items() if (kept := kept_by_margin(lists, each))},
+        kept_by_margin={name: kept for name, each in positives.items() if (kept := kept_by_margin(lists, each))},
     )
 
 
@@ -140,17 +142,6 @@ def recommended_margin(kept: Mapping[str, Mapping[float, Sequence[float]]]) -> t
 
 def _limit(name: str, margin: float) -> str:
     return f"a limit of {1 - margin:.0%} of the {name} positive's score"
-
-
-def share_above_positive(lists: NegativeLists) -> float | None:
-    """Fraction of listed pairs at least as similar as the anchor's lowest-scoring positive, if it has one."""
-    listed = int((lists.negative_ids[np.isfinite(lists.positive_score)] >= 0).sum())
-    return float(_above_positive(lists).sum() / listed) if listed else None
-
-
-def _above_positive(lists: NegativeLists) -> Bool[np.ndarray, "compared h"]:
-    compared = np.isfinite(lists.positive_score)
-    return lists.scores[compared] >= lists.positive_score[compared, None]
 
 
 def compare(

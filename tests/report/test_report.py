@@ -20,6 +20,7 @@ from aoq.pipeline.report.plots import curves
 from aoq.pipeline.report.verdict import verdicts
 from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.stages.report import find_control, plan_report, render_report
+from aoq.pipeline.tables.statistics import describe
 from tests.cli.conftest import run as aoq
 from tests.report.conftest import SECTIONS
 
@@ -216,7 +217,8 @@ def test_the_terminal_says_the_same(planned, options, names):
     ],
 )
 def test_a_table_above_most_positives_is_a_weak_teachers(planned, monkeypatch, unplotted, share, said, unsaid):
-    monkeypatch.setattr("aoq.pipeline.tables.statistics.share_above_positive", lambda lists: share)
+    shown = "aoq.pipeline.report.pictures.describe"
+    monkeypatch.setattr(shown, lambda *given: replace(describe(*given), above_positive=share))
     page = render_report(planned)
     assert page.count(said) == 2
     assert unsaid not in page
