@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -182,11 +183,9 @@ def stats_command(table: NamedTable, view: Path | None, as_json: bool) -> None:
 
 def _mean_positive(table: NegativeTable, direction: Direction) -> np.ndarray | None:
     """Return the mean score of each image's captions, if it may differ from the lowest."""
-    if direction == "t2i" or table.is_one_set or table.positives is None:
-        return None
-    own = table.own("i2t")
-    has_several, is_scored = np.diff(own.offsets).max(initial=0) > 1, np.isfinite(table.t2i.positive_score[own.ids])
-    return table.mean_positive_scores() if has_several and is_scored.all() else None
+    with suppress(ValueError):  # the table lacks pairs or scores
+        return table.mean_positive_scores() if direction == "i2t" and table.own("i2t").most > 1 else None
+    return None
 
 
 def _show_statistics(one: Description) -> None:
