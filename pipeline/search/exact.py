@@ -96,7 +96,7 @@ def certify(heads: Heads, side: Side, scan: Scan, searches: Sequence[float | Non
 
 def exact_heads(side: Side) -> Heads:
     """Find the h best negatives of every anchor, all certified."""
-    heads = Heads.none(len(side.anchors), side.h)
+    heads = rescored(side, np.empty((len(side.anchors), 0), np.int64))
     return on_device(side, lambda scan: certify(heads, side, scan, (FIRST_DEVIATIONS, *AGAIN)))
 
 

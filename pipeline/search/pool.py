@@ -129,12 +129,6 @@ class Heads:
         bound = torch.where((ids[:, -1] < 0) & (limits > -torch.inf), torch.inf, bound)
         return cls(*(each.cpu().numpy() for each in (ids, scores, bound)))
 
-    @classmethod
-    def none(cls, anchors: int, h: int) -> Heads:
-        """Return empty lists without a bound."""
-        empty = np.full((anchors, h), -1, np.int32), np.full((anchors, h), -np.inf, np.float32)
-        return cls(*empty, np.full(anchors, np.inf, np.float32))
-
     def put(self, rows: Int64[np.ndarray, " some"], part: Heads) -> None:
         """Replace some rows."""
         self.ids[rows], self.scores[rows], self.bound[rows] = part.ids, part.scores, part.bound
