@@ -28,8 +28,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Int, Integer
 
-from aoq.pipeline.files import file_sha256, write_atomically
-from aoq.pipeline.tables.files import MANIFEST
+from aoq.pipeline.files import file_sha256
+from aoq.pipeline.tables.files import write_manifest
 
 _FORMAT_VERSION = 1
 SAMPLES = 10_000
@@ -55,8 +55,7 @@ def write_epoch(
 def write_batches_manifest(folder: Path, about: Mapping[str, Any]) -> None:
     """Write how the batches were made, with the hash of each epoch's file."""
     files = {path.name: file_sha256(path) for path in sorted(folder.glob("epoch-*.parquet"))}
-    whole = {"format_version": _FORMAT_VERSION, **about, "files": files}
-    write_atomically(folder / MANIFEST, (json.dumps(whole, indent=1) + "\n").encode())
+    write_manifest(folder, {"format_version": _FORMAT_VERSION, **about, "files": files})
 
 
 def write_shards(
