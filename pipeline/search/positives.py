@@ -60,8 +60,7 @@ def unique_pairs(positives: Integer[np.ndarray, "*shape"], images: int, captions
                 f"caption {outside[0]} is paired with image {positives[outside[0]]}, but images are numbered 0 to "
                 f"{images - 1} (-1: no image)."
             )
-        paired = np.flatnonzero(positives >= 0)
-        return np.stack([positives[paired], paired], axis=1).astype(np.int32)
+        return matching_pairs(positives)
     if positives.ndim != 2 or positives.shape[1] != 2:
         raise ValueError(
             f"positives have shape {positives.shape}; give (n, 2) rows (image, caption), or one image per caption."
@@ -100,13 +99,16 @@ def with_itself(pairs: Int32[np.ndarray, "pairs 2"], rows: int) -> Int32[np.ndar
 def matching_pairs(
     image_of: Integer[np.ndarray, " captions"], identity: Integer[np.ndarray, " images"] | None = None
 ) -> Int32[np.ndarray, "pairs 2"]:
-    """Pair each caption with its image and with all images of the same `identity`.
+    """Pair each caption with its image and with all images of the same `identity`; one of no image (-1) has no pair.
 
+    >>> matching_pairs(np.array([1, -1, 0])).tolist()
+    [[1, 0], [0, 2]]
     >>> matching_pairs(np.array([0, 1, 2], np.int32), np.array([5, 6, 5], np.int32)).tolist()
     [[0, 0], [2, 0], [1, 1], [0, 2], [2, 2]]
     """
     if identity is None:
-        return np.stack([image_of, np.arange(len(image_of))], axis=1).astype(np.int32)
+        captions = np.flatnonzero(image_of >= 0)
+        return np.stack([image_of[captions], captions], axis=1).astype(np.int32)
     return pairs_by_number(identity, identity[image_of])
 
 

@@ -13,14 +13,13 @@ from jaxtyping import Float32, Int32
 
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.search.positives import Positives
+from aoq.pipeline.search.positives import Positives, matching_pairs
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
 from aoq.pipeline.tables import files
 from aoq.pipeline.tables.pairs import (
     Pairs,
     group_positives,
     pair_keys,
-    paired,
     pairing_sha256,
     pairs_sha256,
     require_one_each,
@@ -173,7 +172,7 @@ def require_origin(table: TableContents | Path, split: Split, fingerprint: str) 
         if name != other:
             raise ValueError(f"image {row} is {name!r} in the table and {other!r} in the split: {_ORIGIN_REMEDY}.")
     if positives is not None:
-        pairs = paired(split.image_of)
+        pairs = matching_pairs(split.image_of)
         own, mined_keys = (pair_keys(rows[:, 0], rows[:, 1], captions) for rows in (pairs, positives))
         if len(missing := pairs[~np.isin(own, mined_keys)]):
             image, caption = missing[0]

@@ -26,16 +26,6 @@ ID_COUNT = 2**32
 """A bound above all ids of one side."""
 
 
-def paired(image_of: Integer[np.ndarray, " captions"]) -> Pairs:
-    """Pair each caption with its one image; a caption of no image (-1) has no pair.
-
-    >>> paired(np.array([1, -1, 0])).tolist()
-    [[1, 0], [0, 2]]
-    """
-    captions = np.flatnonzero(image_of >= 0)
-    return np.stack([image_of[captions], captions], axis=1).astype(np.int32)
-
-
 def pairs_sha256(pairs: Pairs) -> str:
     """Hash the rows (image, caption), little-endian, independent of the layout of a file."""
     return sha256(np.ascontiguousarray(pairs, "<i4").tobytes()).hexdigest()

@@ -12,8 +12,8 @@ from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.mining import sizes
 from aoq.pipeline.mining.rerank import Rescoring, Shortlist, rerank
+from aoq.pipeline.search.positives import matching_pairs
 from aoq.pipeline.tables.audit import audit
-from aoq.pipeline.tables.pairs import paired
 from aoq.pipeline.tables.table import read_table
 
 IMAGES, CAPTIONS = 23, 61
@@ -58,7 +58,7 @@ def job():
     images = candidates(rng, [np.flatnonzero(np.arange(IMAGES) != own) for own in image_of], DEPTHS["t2i"])
     captions[4, 5:], images[9, 2:] = -1, -1  # lists that are shorter than what is kept of them
     pairs = PairData(split, tokens)
-    return Rescoring(Slow(), pairs, Shortlist(captions, images, paired(image_of)), H, 9, torch.device("cpu"))
+    return Rescoring(Slow(), pairs, Shortlist(captions, images, matching_pairs(image_of)), H, 9, torch.device("cpu"))
 
 
 def candidates(rng, negatives, depth):

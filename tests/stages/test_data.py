@@ -12,9 +12,9 @@ from aoq.pipeline.cli.artifacts import changed_data
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.data.noise import draw_noise
 from aoq.pipeline.mining.sizes import fit_depths
+from aoq.pipeline.search.positives import matching_pairs
 from aoq.pipeline.stages.splits import open_named_pairs, open_pairs, open_train_split
 from aoq.pipeline.tables.files import read_manifest, read_positives
-from aoq.pipeline.tables.pairs import paired
 from aoq.pipeline.tables.table import read_table
 from tests.stages.conftest import OWN
 
@@ -135,7 +135,7 @@ def test_training_sees_wrong_pairs_and_dev_does_not(make, data_root):
     np.testing.assert_array_equal(open_pairs(chain, "dev").split.image_of, open_split(chain.folder, "dev").image_of)
     np.testing.assert_array_equal(open_named_pairs(chain, "train").split.image_of, clean)
     table = chain["hard_negatives"].path / "table"
-    np.testing.assert_array_equal(read_positives(table, read_manifest(table)), paired(noisy))
+    np.testing.assert_array_equal(read_positives(table, read_manifest(table)), matching_pairs(noisy))
     manifest, plain = chain["dataset"].manifest(), make("own", "dataset")["dataset"].manifest()
     assert manifest["wrong_pairs"] == (noisy != clean).sum() > 80
     assert manifest["fingerprint"]["train"] != plain["fingerprint"]["train"]

@@ -15,10 +15,10 @@ import pytest
 
 from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search.lists import from_arrow, to_arrow
+from aoq.pipeline.search.positives import matching_pairs
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.files import content_sha256, read_chunks, read_manifest
-from aoq.pipeline.tables.pairs import paired
 from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.tables.writing import list_writer, write_positives
 from tests.mining.conftest import world_of_pairs
@@ -119,7 +119,7 @@ def raise_scores(columns):
 def more_positives(folder):
     image_of = IMAGE_OF.copy()
     image_of[from_arrow(pq.read_table(folder / "i2t.parquet")).negative_ids[4, 0]] = 4
-    write_positives(folder, paired(image_of))
+    write_positives(folder, matching_pairs(image_of))
 
 
 LISTS = {
@@ -167,7 +167,7 @@ def test_a_table_in_memory_is_checked_too(sound):
     ids[4, 3] = 90
     found = audit(replace(table, i2t=replace(table.i2t, negative_ids=ids)))
     assert found == ["i2t.parquet: ids beyond the other side's rows, or below -1 (1 rows, the first is 4)"]
-    found = audit(replace(table, positives=paired(IMAGE_OF + 1)))
+    found = audit(replace(table, positives=matching_pairs(IMAGE_OF + 1)))
     assert found == ["positives.parquet: pairs with rows that the table does not have (3 rows, the first is 87)"]
 
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from aoq.pipeline.mining.hard_negatives import hard_negatives
 from aoq.pipeline.search.lists import NegativeLists
+from aoq.pipeline.search.positives import matching_pairs
 from aoq.pipeline.tables import fusion, writing
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.fusion import by_rank, by_score, fuse, fuse_tables
-from aoq.pipeline.tables.pairs import paired
 from aoq.pipeline.tables.statistics import describe
 from aoq.pipeline.tables.table import read_table
 from tests.mining.conftest import world_of_pairs
@@ -110,7 +110,7 @@ def fused_table(folders, output, method, weights=None):
         weights=weights,
         depths={"i2t": 14, "t2i": 6},
         provenance={"dataset": "d"},
-        positives=paired(IMAGE_OF),
+        positives=matching_pairs(IMAGE_OF),
         output=output,
     )
     return read_table(output)

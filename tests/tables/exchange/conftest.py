@@ -10,8 +10,9 @@ import pytest
 
 from aoq.pipeline.mining.hard_negatives import hard_negatives
 from aoq.pipeline.search.lists import NegativeLists
+from aoq.pipeline.search.positives import matching_pairs
 from aoq.pipeline.tables.exchange.outgoing import Names, Outgoing
-from aoq.pipeline.tables.pairs import SIDES, group_positives, paired
+from aoq.pipeline.tables.pairs import SIDES, group_positives
 
 IMAGES = 12
 IMAGE_OF = np.array([0, 1, 1, 2, 2, 2, *range(3, 11), -1, 4, 4, 5], dtype=np.int32)  # none of image 11
@@ -64,7 +65,7 @@ def outgoing(world, changed):
         names = [(world.pictures if pictures else world.names)[side] for side in sides]
         names = [replace(side, packed=packed and side.are_pictures) for side in names]
         vectors = tuple(world.vectors[side] for side in sides) if scored else None
-        own = group_positives(direction, paired(IMAGE_OF), len(lists))
+        own = group_positives(direction, matching_pairs(IMAGE_OF), len(lists))
         return Outgoing(direction, chunks, *names, own, depth, scored, vectors, other)
 
     return make
