@@ -18,7 +18,7 @@ from aoq.pipeline.search.positives import matching_pairs
 K = (1, 5, 10)
 ATTENTION_SCORES = ("precision", "recall", "f1")
 EDGES = (1, 2, 6, 11, 21, 51, 101, 201)
-"""Starts of the intervals of `rank_histogram`; the last has no end."""
+"""Starts of the intervals in which cross-retrieval ranks are counted: 1, 2 to 5, ...; the last has no end."""
 _BLOCK_BYTES = 16 << 20
 Similarity = Float[np.ndarray, "images captions"]
 ImageOf = Int[np.ndarray, " captions"]
@@ -173,12 +173,3 @@ def cross_retrieval_ranks(
     others_there = np.maximum(1, images - np.bincount(photograph)[shown])
     weight = (captions - np.bincount(shown)[shown]) / others_there
     return np.maximum(weight * others + 1, sharing + 1.0)
-
-
-def rank_histogram(ranks: Float[np.ndarray, " pairs"]) -> Int64[np.ndarray, " intervals"]:
-    """Count the pairs in each interval of `EDGES`: 1, 2 to 5, 6 to 10, ..., 201 and more.
-
-    >>> rank_histogram(np.array([1.0, 5.0, 7.0, 999.0]))
-    array([1, 1, 1, 0, 0, 0, 0, 1])
-    """
-    return np.histogram(ranks, bins=[*EDGES, np.inf])[0]

@@ -14,7 +14,7 @@ from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.config.load import split_member
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.evaluation.ranks import DEV_RANKS, read_ranks
-from aoq.pipeline.evaluation.retrieval import Ranks, cross_retrieval_ranks, rank_histogram, summarise
+from aoq.pipeline.evaluation.retrieval import EDGES, Ranks, cross_retrieval_ranks, summarise
 from aoq.pipeline.evaluation.significance import Comparison, Interval, compare_runs, metric_intervals
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.stages.chain import Chain, Member, find_teacher, run_name, same_queries, trains_as_control
@@ -111,7 +111,7 @@ def collect_teachers(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
     teachers: dict[str, tuple[Member, list[str]]] = {}
     for run in runs:
         teacher = find_teacher(run.chain) if run.chain.trains_on_table else None
-        if teacher and teacher.artifact.exists() and DEV_RANKS in teacher.artifact.manifest()["files"]:
+        if teacher and has_ranks(teacher.artifact):
             teachers.setdefault(teacher.artifact.key, (teacher, []))[1].append(run.label)
     described = []
     for teacher, taught in teachers.values():
@@ -123,12 +123,17 @@ def collect_teachers(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
 
 def dev_recalls(chain: Chain, training: Artifact) -> dict[str, Any]:
     """Return the recalls of a training's best epoch on its dev split, with their intervals, once it exists."""
-    if not training.exists() or DEV_RANKS not in training.manifest()["files"]:
+    if not has_ranks(training):
         return {}
     split = open_checked(chain, chain.experiment.dataset.dev)
     ranks = read_dev_ranks(training, split)
     intervals = metric_intervals(ranks, split.image_of, rng=np.random.default_rng(SEED))
     return {"split": split.name, "metrics": summarise(ranks), "intervals": intervals}
+
+
+def has_ranks(training: Artifact) -> bool:
+    """Return whether a training is finished and has the ranks of its best epoch on dev."""
+    return training.exists() and DEV_RANKS in training.manifest()["files"]
 
 
 def read_dev_ranks(training: Artifact, split: Split) -> Ranks:
@@ -158,7 +163,7 @@ def _score_run(chain: Chain, split: Split) -> Scored | None:
         return None
     similarity, ranks = open_evaluated(chain)[1], evaluated_ranks(chain)
     intervals = metric_intervals(ranks, split.image_of, rng=np.random.default_rng(SEED))
-    cross_ranks = rank_histogram(cross_retrieval_ranks(similarity, split.image_of, split.identity))
+    cross_ranks, _ = np.histogram(cross_retrieval_ranks(similarity, split.image_of, split.identity), [*EDGES, np.inf])
     return Scored(similarity, ranks, summarise(ranks), intervals, cross_ranks, evaluation.manifest())
 
 

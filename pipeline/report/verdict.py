@@ -10,10 +10,9 @@ import numpy as np
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.data.folder import Split
-from aoq.pipeline.evaluation.ranks import DEV_RANKS
 from aoq.pipeline.evaluation.retrieval import Ranks
 from aoq.pipeline.evaluation.significance import Interval, compare_runs, rsum_intervals, verdict
-from aoq.pipeline.report.collect import SEED, ReportedRun, pair_seeds, read_dev_ranks
+from aoq.pipeline.report.collect import SEED, ReportedRun, has_ranks, pair_seeds, read_dev_ranks
 from aoq.pipeline.stages.chain import Chain, same_queries
 from aoq.pipeline.stages.splits import evaluated_ranks, open_checked, open_evaluated
 from aoq.pipeline.training.metrics import read_metrics, training_seconds
@@ -96,7 +95,7 @@ def head_start(chain: Chain) -> str:
 def gain_on_control(chain: Chain) -> str | None:
     """Compare round two with the control on dev; None unless both exist and have ranks."""
     rounds = _two_rounds(chain)
-    if not rounds or not all(map(_has_ranks, rounds)):
+    if not rounds or not all(map(has_ranks, rounds)):
         return None
     line = _dev_verdict(chain, "round two" if chain.experiment.co_teaching is None else "co-taught", *rounds)
     if chain.experiment.student.control == "items":
@@ -118,12 +117,8 @@ def evaluated_gain(chain: Chain, control: Chain) -> str | None:
 
 def gains_apart(chain: Chain, parts: GainParts) -> dict[str, str]:
     """Compare each part of a student's gain with the control on dev, as far as both are trained."""
-    trained = {part: one for part, (_, one) in parts.items() if _has_ranks(chain["control"]) and _has_ranks(one)}
+    trained = {part: one for part, (_, one) in parts.items() if has_ranks(chain["control"]) and has_ranks(one)}
     return {part: _dev_verdict(chain, part, one, chain["control"]) for part, one in trained.items()}
-
-
-def _has_ranks(training: Artifact) -> bool:
-    return training.exists() and DEV_RANKS in training.manifest()["files"]
 
 
 def _dev_verdict(chain: Chain, part: str, training: Artifact, control: Artifact) -> str:
