@@ -14,6 +14,7 @@ from aoq.pipeline.cli.table_options import NamedTable, row_options, takes_tables
 from aoq.pipeline.cli.vector_options import open_sides
 from aoq.pipeline.config.screen import RULES, VECTOR_RULES, ScreenSection
 from aoq.pipeline.tables.contents import TableRows
+from aoq.pipeline.tables.pairs import TABLE_SUFFIXES
 from aoq.pipeline.tables.screens.view import View, write_view
 from aoq.pipeline.tables.writing import made_whole
 
@@ -111,10 +112,11 @@ def to_judge_command(table: NamedTable, output: Path, top: int, view: Path | Non
 
     Empty rows count as not judged. With --view, pairs that are judged already are left out.
     """
-    from aoq.pipeline.tables.screens.judgements import check_format, pairs_to_judge, write_pairs
+    from aoq.pipeline.tables.screens.judgements import pairs_to_judge, write_pairs
 
     table.files.require_either()
-    check_format(output)
+    if output.suffix not in TABLE_SUFFIXES:
+        raise ValueError(f"{output} should be a file that ends in one of {', '.join(TABLE_SUFFIXES)}.")
     read = table.read()
     if read.is_one_set and (table.files.data is not None or (table.files.texts and table.files.image_ids)):
         raise click.UsageError("a table of one set names its rows by --texts or by --image-ids; give one of these")

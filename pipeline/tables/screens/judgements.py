@@ -146,12 +146,6 @@ def pairs_to_judge(table: TableContents, *, top: int, view: View | None = None) 
     return pa.table({**columns, "similarity": similarity})
 
 
-def check_format(path: Path) -> None:
-    """Refuse a path whose extension names no format."""
-    if path.suffix not in TABLE_SUFFIXES:
-        raise ValueError(f"{path} should be a file that ends in one of {', '.join(TABLE_SUFFIXES)}.")
-
-
 def write_pairs(
     path: Path, pairs: pa.Table, *, images: Sequence[str] | None = None, captions: Sequence[str] | None = None
 ) -> None:
