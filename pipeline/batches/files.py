@@ -60,8 +60,8 @@ def write_batches_manifest(folder: Path, about: Mapping[str, Any]) -> None:
 
 def write_shards(
     folder: Path, batches: Sequence[Integer[np.ndarray, "_ 2"]], pictures: Sequence[str], captions: Sequence[str]
-) -> int:
-    """Write the batches of an epoch to the new folder as `000000.tar` and so on; return the number of shards."""
+) -> None:
+    """Write the batches of an epoch to the new folder as `000000.tar` and so on."""
     folder.mkdir()
     each = max(1, SAMPLES // len(batches[0]))
     for first in range(0, len(batches), each):
@@ -73,7 +73,6 @@ def write_shards(
                     _add(shard, f"{key}{picture.suffix.lower()}", picture.read_bytes())
                     _add(shard, f"{key}.txt", captions[caption].encode())
                     _add(shard, f"{key}.json", json.dumps(rows).encode())
-    return -(-len(batches) // each)
 
 
 def _add(shard: tarfile.TarFile, name: str, content: bytes) -> None:
