@@ -82,7 +82,7 @@ def certify(heads: Heads, side: Side, scan: Scan, searches: Sequence[float | Non
         rows = np.flatnonzero(~heads.certified)
         most = max(1, side.memory // 4 // (KEY_BYTES * width_for(side.h, len(side.candidates))))
         for start, stop in blocks(len(rows), min(most, IMAGE_ROWS)):
-            some = side.rows(rows[start:stop])
+            some = side.rows(again := rows[start:stop])
             if deviations is None:
                 limits = torch.full((stop - start,), -torch.inf, dtype=torch.float32, device=scan.device)
             else:
@@ -90,7 +90,8 @@ def certify(heads: Heads, side: Side, scan: Scan, searches: Sequence[float | Non
             pool = Pool.empty(limits, side.h, len(side.candidates))
             for _ in scan.sweep(some, pool):
                 pass
-            heads.put(rows[start:stop], Heads.of(pool.keys, pool.limits, side.h))
+            found = Heads.of(pool.keys, pool.limits, side.h)
+            heads.ids[again], heads.scores[again], heads.bound[again] = found.ids, found.scores, found.bound
     return heads
 
 
@@ -117,9 +118,10 @@ def rescored(side: Side, ids: Integer[np.ndarray, "anchors k"]) -> Heads:
 
 
 def lists_table(side: Side, heads: Heads, first_anchor: int) -> pa.Table:
-    """Make the rows of a table, with bounds."""
-    own = side.matches
-    rows = np.repeat(np.arange(len(side.anchors)), np.diff(own.offsets))
+    """Make the rows of a table, with bounds, for consecutive anchors."""
+    anchors, own = np.arange(len(side.anchors)), side.positives
+    own = own.without(first_anchor + anchors) if side.one_set else own
+    rows = np.repeat(anchors, np.diff(own.offsets))
     pairs = rows, own.ids.astype(np.int64)
     scores = score_pairs(side.anchors, side.candidates, (side.anchor_norms, side.candidate_norms), pairs)
     return to_arrow(NegativeLists(heads.ids, heads.scores, own.lowest(scores), bound=heads.bound), first_anchor)

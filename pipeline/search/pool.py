@@ -40,10 +40,6 @@ class Pool:
         """Select anchors, as a view: candidates added to it are added here too."""
         return Pool(self.h, self.limits[rows], self.counts[rows], self.keys[rows])
 
-    def would_overflow(self, anchors: Int64[Tensor, " pairs"]) -> bool:
-        """Return whether an anchor is offered more candidates than its `keys` hold, so that they need not be scored."""
-        return bool((torch.bincount(anchors, minlength=1) > self.keys.shape[1]).any())
-
     def reached(
         self, anchors: Int64[Tensor, " pairs"], scores: Float32[Tensor, " pairs"]
     ) -> Int64[Tensor, " some"] | None:
@@ -128,10 +124,6 @@ class Heads:
         # A list that ends early without a limit holds all negatives there are.
         bound = torch.where((ids[:, -1] < 0) & (limits > -torch.inf), torch.inf, bound)
         return cls(*(each.cpu().numpy() for each in (ids, scores, bound)))
-
-    def put(self, rows: Int64[np.ndarray, " some"], part: Heads) -> None:
-        """Replace some rows."""
-        self.ids[rows], self.scores[rows], self.bound[rows] = part.ids, part.scores, part.bound
 
     @property
     def certified(self) -> Bool[np.ndarray, " anchors"]:

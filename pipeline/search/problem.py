@@ -81,8 +81,8 @@ class Side:
     h: int
     memory: int = DEFAULT_MEMORY
     device: str = "auto"
-    themselves: Int64[np.ndarray, " anchors"] | None = None
-    """Anchors' own rows in one set. `positives` contains them, so that no list does, but they are no matches."""
+    one_set: bool = False
+    """True if `positives` contains anchors themselves, so that no list does, though they are no matches."""
     cache: dict[str, Any] = field(default_factory=dict, repr=False)
     """Device state that a search reuses for other selections of anchors."""
 
@@ -94,13 +94,7 @@ class Side:
             anchors=self.anchors[rows],
             anchor_norms=self.anchor_norms[rows],
             positives=self.positives.rows(numbers),
-            themselves=None if self.themselves is None else self.themselves[rows],
         )
-
-    @property
-    def matches(self) -> Positives:
-        """Positives without the anchors themselves."""
-        return self.positives if self.themselves is None else self.positives.without(self.themselves)
 
     @property
     def size(self) -> ProblemSize:
@@ -163,9 +157,8 @@ class Problem:
     def __getitem__(self, direction: Direction) -> Side:
         anchors, candidates, own, h = self._sides[direction]
         norms = self.row_norms if direction == "i2t" else self.row_norms[::-1]
-        themselves = np.arange(len(self.images)) if self.one_set else None
         cache = self._caches.setdefault(direction, {})
-        return Side(anchors, candidates, *norms, own, h, self.memory, self.device, themselves, cache)
+        return Side(anchors, candidates, *norms, own, h, self.memory, self.device, self.one_set, cache)
 
     def size(self, direction: Direction) -> ProblemSize:
         """Sizes of one direction, without reading a vector."""

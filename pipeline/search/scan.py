@@ -159,8 +159,8 @@ class Scan:
             for edge, own, others, first in ((rows, row, column, columns.first), (columns, column, row, rows.first))
             if edge.pool is not None
         ]
-        if any(pool.would_overflow(own) for pool, own, _ in sides):
-            return False
+        if any((torch.bincount(own, minlength=1) > pool.keys.shape[1]).any() for pool, own, _ in sides):
+            return False  # an anchor is offered more candidates than its keys hold, so they need not be scored
         one, other = rows.block, columns.block
         scores = scores_on((one.vectors, other.vectors), (one.norms, other.norms), (row, column))
         self._check(near.take(places).double(), scores.double(), rows.errors[row])
