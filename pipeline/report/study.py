@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.config.load import split_member
 from aoq.pipeline.config.study import Study
 from aoq.pipeline.console import visible
@@ -27,6 +26,8 @@ def read_cell(cell: Cell) -> Row:
     training, evaluation = cell.chain["second_round"], cell.chain["evaluation"].manifest()
     manifest, attention = training.manifest(), evaluation.get("attention")
     experiment, override = split_member(cell.reference)
+    lines = [line for line in read_metrics(training.opened() / "metrics.jsonl") if "steps_per_second" in line]
+    timed = [line for line in lines if line.get("loss_name") == cell.chain.experiment.student.loss.name]
     return {
         "model": cell.model,
         "arm": cell.arm,
@@ -38,16 +39,10 @@ def read_cell(cell: Cell) -> Row:
         **{f"attention_{name}": attention[name] for name in ATTENTION_SCORES if attention},
         "best_epoch": manifest["best_epoch"] + 1,
         "steps": manifest["steps"],
-        **_speed(training, cell.chain.experiment.student.loss.name),
+        # After the warm-up, or overall if that never ended.
+        "steps_per_second": float(np.median([line["steps_per_second"] for line in timed or lines])),
+        "training_seconds": round(training_seconds(lines), 1),
     }
-
-
-def _speed(training: Artifact, loss: str) -> Row:
-    """Return the median steps per second after warm-up (overall, if it never ended), and the seconds of all steps."""
-    lines = [line for line in read_metrics(training.opened() / "metrics.jsonl") if "steps_per_second" in line]
-    own = [line["steps_per_second"] for line in lines if line.get("loss_name") == loss]
-    speeds = own or [line["steps_per_second"] for line in lines]
-    return {"steps_per_second": float(np.median(speeds)), "training_seconds": round(training_seconds(lines), 1)}
 
 
 def summarise_study(study: Study, rows: Sequence[Row]) -> list[Row]:
