@@ -70,8 +70,7 @@ class Commands(click.Group):
         if cmd_name not in MODULES:
             return None
         module = import_module(f"aoq.pipeline.cli.{MODULES[cmd_name]}")
-        command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
-        return command
+        return getattr(module, f"{cmd_name.replace('-', '_')}_command")
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -121,8 +121,7 @@ def lists_table(side: Side, heads: Heads, first_anchor: int) -> pa.Table:
     """Make the rows of a table, with bounds, for consecutive anchors."""
     anchors, own = np.arange(len(side.anchors)), side.positives
     own = own.without(first_anchor + anchors) if side.one_set else own
-    rows = np.repeat(anchors, np.diff(own.offsets))
-    pairs = rows, own.ids.astype(np.int64)
+    pairs = np.repeat(anchors, np.diff(own.offsets)), own.ids.astype(np.int64)
     scores = score_pairs(side.anchors, side.candidates, (side.anchor_norms, side.candidate_norms), pairs)
     return to_arrow(NegativeLists(heads.ids, heads.scores, own.lowest(scores), bound=heads.bound), first_anchor)
 

@@ -88,12 +88,11 @@ class Side:
 
     def rows(self, rows: Int64[np.ndarray, " some"] | slice) -> Side:
         """Select anchors; the vectors of a slice are not copied."""
-        numbers = np.arange(len(self.anchors))[rows]
         return replace(
             self,
             anchors=self.anchors[rows],
             anchor_norms=self.anchor_norms[rows],
-            positives=self.positives.rows(numbers),
+            positives=self.positives.rows(np.arange(len(self.anchors))[rows]),
         )
 
     @property
