@@ -147,7 +147,7 @@ def _has_no_header(path: Path) -> bool:
         return False
     with reading(path, "a text file"), path.open(encoding="utf-8") as file:
         fields = file.readline().split()
-    return len(fields) == 4 and _is_number(fields[3])
+    return len(fields) == 4 and is_number(fields[3])
 
 
 def _read_trec(path: Path, *_: bool) -> _Columns:
@@ -159,13 +159,14 @@ def _read_trec(path: Path, *_: bool) -> _Columns:
             raise ValueError(
                 f"{path}:{number}: {len(fields)} fields where judgements have 4: query 0 document grade.{hint}"
             )
-        if not _is_number(fields[3]):
+        if not is_number(fields[3]):
             raise ValueError(f"{path}:{number}: the grade {fields[3]!r} is not a number.")
     queries, _, documents, grades = zip(*lines, strict=True) if lines else ((), (), (), ())
     return queries, documents, np.array(grades, dtype=np.float64)
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Return whether a text is a finite number."""
     try:
         return bool(np.isfinite(float(text)))
     except ValueError:

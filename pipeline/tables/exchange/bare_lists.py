@@ -12,7 +12,6 @@ the scores are those that came with the lists, or none (null), and the order is 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from aoq.pipeline.tables.pairs import (
     Known,
     group_positives,
     is_among,
+    is_number,
     is_row_number,
     pair_keys,
     pairing_sha256,
@@ -169,11 +169,7 @@ def _line(where: str, line: str, anchors: RowsById, candidates: RowsById) -> tup
     fields = line.split()
     if len(fields) != 6:
         raise ValueError(f"{where}: {len(fields)} fields where a TREC run has 6: qid Q0 docid rank score tag.")
-    try:
-        score = float(fields[4])
-    except ValueError:
-        score = math.nan
-    if not abs(score) <= LARGEST_SCORE:
+    if not is_number(fields[4]) or abs(score := float(fields[4])) > LARGEST_SCORE:
         raise ValueError(f"{where}: the score {fields[4]!r} is not a finite number, or too large for float32.")
     return _id_row(fields[0], anchors, where), _id_row(fields[2], candidates, where), 0, score
 
