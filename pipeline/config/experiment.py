@@ -194,6 +194,10 @@ class Experiment(Runs):
         if self.sampling.negatives is not None and student.loss.draws in ("quintuplet", "triples"):
             draws = f"loss {student.loss.name!r} draws a companion for each negative"
             yield f"[sampling] negatives: {draws}; choose 'offtri', 'infonce' or the like, or leave it out"
+        takes_matches = student.loss.draws_offline and not (student.distillation and student.distillation.listed)
+        if self.screen is not None and self.screen.suspected == "positive" and not takes_matches:
+            needs = "needs a loss that draws from the table, without distillation of lists"
+            yield f'[screen] suspected = "positive" {needs}; choose "drop"'
         if (screen := self.screen) is None or not student.loss.draws_offline:
             return
         if screen.suspected == "soft_margin" and self.sampling.negatives is not None:

@@ -11,7 +11,7 @@ from aoq.pipeline.config.section import Section
 
 Cosine = Annotated[float, Field(ge=-1.0, le=1.0)]
 Probability = Annotated[float, Field(gt=0.0, le=1.0)]
-Suspected = Literal["drop", "downweight", "soft_margin", "keep"]
+Suspected = Literal["drop", "downweight", "soft_margin", "keep", "positive"]
 
 
 class ScreenSection(Section):
@@ -20,7 +20,9 @@ class ScreenSection(Section):
     `range_*`, `*_score` and `max_uses` leave negatives out. The other rules flag suspected false negatives, and
     `suspected` decides their use in training: not drawn (`drop`), drawn less the more they are suspected
     (`downweight`), drawn with a smaller offline margin or weight (`soft_margin`), or drawn like any other (`keep`).
-    Files of an experiment are below the data root.
+    With `positive`, pairs that `positives`, `same_text` or `judgements` flag are further positives: the image of an
+    anchor is drawn among its caption's own and these. Other suspects are dropped then. Files of an experiment are below
+    the data root.
     """
 
     range_min: PositiveInt | None = None
@@ -80,6 +82,8 @@ class ScreenSection(Section):
             yield "`doubtful_pair` and `pair_probabilities` belong together: give both, or neither"
         if self.margin_positive is not None and not self.set_among(("absolute_margin", "relative_margin")):
             yield "`margin_positive` is for `absolute_margin` and `relative_margin`; set one of these, or leave it out"
+        if self.suspected == "positive" and not {*MATCHING} & {*self.rules}:
+            yield f'suspected = "positive" takes matches from {list(MATCHING)}; set one, or choose "drop"'
         if self.judgements is None and (idle := sorted({*JUDGEMENT_OPTIONS} & self.model_fields_set)):
             yield f"{idle} are for `judgements`; give these too, or leave them out"
         if self.judged_grades is not None and not self.judged_grades[0] < self.judged_grades[1]:
@@ -130,4 +134,6 @@ EXCLUSIONS = ("range_min", "range_max", "min_score", "max_score", "max_uses")
 """Rules that leave negatives out; all others cast suspicion."""
 CERTAIN = ("positives", "same_text")
 """Rules that no judge overrides: human judgements, and identical text."""
+MATCHING = (*CERTAIN, "judgements")
+"""Rules that find matches, which `suspected = "positive"` makes positives."""
 VECTOR_RULES = ("caption_similarity", "image_similarity", "alike_owners")

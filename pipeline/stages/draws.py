@@ -26,7 +26,7 @@ from aoq.pipeline.stages.data import check_pretrained
 from aoq.pipeline.stages.splits import fingerprint, open_pairs
 from aoq.pipeline.tables.pairs import rows_by_id
 from aoq.pipeline.tables.screens.view import Judged, View, read_view
-from aoq.pipeline.tables.table import NegativeTable, read_table
+from aoq.pipeline.tables.table import NegativeTable, Parts, read_table
 from aoq.pipeline.training.batches import read_items, score_all, score_batch
 from aoq.pipeline.training.checkpoint import load_model
 from aoq.pipeline.training.drawable import DrawnRanks, drawable, drawn_ranks
@@ -160,6 +160,7 @@ def _make_sampler(chain: Chain, split: Split, table: NegativeTable, view: View |
         identity=split.identity,
         negatives=sampling.negatives,
         shared=sampling.columns != "own",
+        matches=Parts(table, view, screen.suspected if screen else "drop").matches,
     )
 
 

@@ -15,17 +15,17 @@ import pyarrow as pa
 from jaxtyping import Float32, UInt32
 from pydantic import ValidationError
 
-from aoq.pipeline.config.screen import ScreenSection, Suspected
+from aoq.pipeline.config.screen import MATCHING, ScreenSection, Suspected
 from aoq.pipeline.config.section import explain_refusal
 from aoq.pipeline.data.noise import read_clean_pairs
 from aoq.pipeline.reading import host_array
 from aoq.pipeline.search.lists import NegativeLists, to_arrow
-from aoq.pipeline.search.positives import unique_pairs
+from aoq.pipeline.search.positives import both_ways, unique_pairs
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables import files
 from aoq.pipeline.tables.contents import TableContents
 from aoq.pipeline.tables.pairs import Pairs, pairs_sha256, require_one_each
-from aoq.pipeline.tables.screens.view import View, flagged_rules, write_view
+from aoq.pipeline.tables.screens.view import View, bit, flagged_rules, write_view
 from aoq.pipeline.tables.writing import made_whole, write_ids, write_table
 
 SEARCH_FIELDS = (
@@ -198,6 +198,20 @@ class Parts(NamedTuple):
     table: NegativeTable
     view: View | None
     suspected: Suspected
+
+    @property
+    def matches(self) -> Pairs | None:
+        """Listed pairs that the screen makes positives, rows (image, caption); None unless it does."""
+        if self.view is None or self.suspected != "positive":
+            return None
+        found = []
+        for direction in self.table.directions:
+            ids, flags = self.table[direction].negative_ids, self.view[direction].flags
+            anchors, places = np.nonzero((ids >= 0) & (flags & sum(map(bit, MATCHING)) != 0))
+            pairs = np.column_stack([anchors, ids[anchors, places]])
+            found.append(pairs if direction == "i2t" else pairs[:, ::-1])
+        pairs = np.unique(np.concatenate(found), axis=0).astype(np.int32)
+        return both_ways(pairs) if self.table.is_one_set else pairs
 
 
 def table_parts(table: NegativeTable | ScreenedTable) -> Parts:

@@ -56,7 +56,8 @@ class BatchSampler:
     0, by default all; suspected pairs never share a batch. Each of several processes has such a batch. With
     `offline=False` the table only shapes the batches: N = B anchors, for losses on pairs.
 
-    Flagged negatives of a screened table (`table.screen(…)`) are not drawn, unless all of a list are flagged.
+    Flagged negatives of a screened table (`table.screen(…)`) are not drawn, unless all of a list are flagged. With
+    `suspected="positive"` an anchor's image is drawn among its caption's own and those found to match.
     `i2t_weights` and `t2i_weights` have the shape of the table's lists and give each negative's likelihood relative to
     its list, 0 for never; `h_captions` and `h_images` narrow draws to the first ranks.
     """
@@ -111,7 +112,7 @@ class BatchSampler:
             raise ValueError(f"batch_size = {batch_size} leaves no negative in a batch; give at least {least}.")
         if not 0 <= rank < world_size:
             raise ValueError(f"rank = {rank} is not one of the {world_size} processes; ranks count from 0.")
-        bare, view, _ = table_parts(table)
+        bare, view, _ = parts = table_parts(table)
         positives = bare.positives if image_of is None else host_array(image_of, "image_of").astype(np.int64)
         if positives is None:
             raise ValueError("the table does not say which pairs are true; give image_of, each caption's image row.")
@@ -129,6 +130,7 @@ class BatchSampler:
             one_set=bare.is_one_set,
             negatives=None if negatives is None else index(negatives),
             shared=shared,
+            matches=parts.matches,
         )
         self._has_companions = self._offline in ("quintuplet", "triples")
         if self._has_companions:

@@ -40,7 +40,7 @@ class Batch:
     """True where a drawn caption does not count as a negative of an image (row 0), or an image as one of a caption (row
     1); only where several are drawn for each anchor."""
     guided: Bool[Tensor, "batch batch"] | None = None
-    """Pairs that the guide excludes as in-batch negatives."""
+    """Pairs that are no in-batch negatives: the guide excludes them, or a screen makes them positives."""
     teacher_scores: Float[Tensor, "teachers batch batch"] | None = None
     """Teachers' scores of all pairs of the anchors."""
     listed_scores: Float[Tensor, "2 batch candidates"] | None = None
@@ -76,6 +76,7 @@ def read_batch(pairs: PairData, draw: Draw, part: slice = slice(None)) -> Batch:
         replace(pairs.images(images), groups=len(draw.groups)),
         pairs.captions(captions),
         torch.from_numpy((anchors if identity is None else identity[anchors]).astype(np.int64)),
+        guided=None if draw.matching is None else torch.from_numpy(draw.matching),
         **{name: torch.from_numpy(array) for name, array in further.items() if array is not None},
     )
 

@@ -13,7 +13,7 @@ from aoq.pipeline.config.section import check_registered
 from aoq.pipeline.config.tables import check_windows
 from aoq.pipeline.search.positives import Positives, matching_pairs, unique_pairs, with_itself
 from aoq.pipeline.search.problem import DIRECTIONS, READ_ROWS, Direction, blocks
-from aoq.pipeline.tables.pairs import SIDES, group_positives, is_among, listed_keys, pair_keys
+from aoq.pipeline.tables.pairs import SIDES, Pairs, group_positives, is_among, listed_keys, pair_keys
 from aoq.pipeline.training.drawable import BatchRows, Drawable
 
 WHOLE_LISTS = ((0.0, 1.0),)
@@ -39,6 +39,8 @@ class Draw:
     excluded: Bool[np.ndarray, "2 batch columns"] | None = None
     """True where a drawn caption does not count as a negative of an image (row 0), or an image as one of a caption (row
     1), as `Sampler.excluded` says. A column per group or, shared, per group and anchor."""
+    matching: Bool[np.ndarray, "batch batch"] | None = None
+    """Images and captions of the anchors that match; only where a screen makes some pairs positives."""
     listed_scores: Float32[np.ndarray, "2 batch candidates"] | None = None
     """Scores of each anchor's own pair and of its negatives in the last groups: row 0 for images, row 1 for captions.
     -inf for a negative that a short list repeats."""
@@ -87,7 +89,8 @@ class Sampler:
     are rows of `pairs`, by caption and then by image; if every caption has one image, these are rows of captions.
 
     With `negatives`, a draw without companions has as many groups of offline negatives, each from its part of the
-    lists; `shared`, they are columns of all anchors.
+    lists; `shared`, they are columns of all anchors. `matches` are further positives, rows (image, caption): the image
+    of an anchor is drawn among its caption's own and these.
     """
 
     def __init__(
@@ -103,6 +106,7 @@ class Sampler:
         one_set: bool = False,
         negatives: int | None = None,
         shared: bool = True,
+        matches: Pairs | None = None,
     ) -> None:
         images, captions = len(i2t.ids), len(t2i.ids)
         self.pairs = unique_pairs(positives, images, captions)
@@ -119,6 +123,10 @@ class Sampler:
         if identity is not None:
             own = matching_pairs(positives, identity)
             keys = np.unique(pair_keys(own[:, 0], own[:, 1], captions))
+        self._matching: Positives | None = None
+        if matches is not None:
+            self._matching = group_positives("t2i", np.concatenate([self.pairs, matches]), captions)
+            keys = np.union1d(keys, pair_keys(matches[:, 0], matches[:, 1], captions))
         self._true = keys
         if negatives is not None:
             flagged = [
@@ -140,26 +148,26 @@ class Sampler:
         Without `companions` negatives need no positive of their own. The first draws are then kept, since the paper
         draws again for the derived pairs of eq. (4) alone, and none counts as corresponding.
         """
-        resample = companions and self._resample
+        resample, pairs = companions and self._resample, self._draw_anchors(rows, rng)
         start, stop = self._windows[min(epoch, len(self._windows) - 1)]
         ranks, corresponding, collisions = np.empty((2, len(rows))), np.ones(len(rows), np.bool_), 0.0
         for turn in range(1 + (MOST_REDRAWS if resample else 0)):
             ranks[:, corresponding] = start + self._strategy(rng, int(corresponding.sum())) * (stop - start)
-            groups = self.at(rows, ranks, rng.random(len(rows)), companions=companions)
+            groups = self.at(pairs, ranks, rng.random(len(rows)), companions=companions)
             corresponding = np.logical_or.reduce(self.are_pairs(groups[1:, :, 0], groups[1:, :, 1]))
             collisions = collisions if turn else float(corresponding.mean())
             if not corresponding.any():
                 break
-        drawn = zip((self._i2t, self._t2i), self.pairs[rows].T, ranks, strict=True)
+        drawn = zip((self._i2t, self._t2i), pairs.T, ranks, strict=True)
         of_captions, of_images = (lists.probability_at(anchors, places) for lists, anchors, places in drawn)
         probability = None if of_captions is None or of_images is None else np.stack([of_captions, of_images])
         return Draw(groups, corresponding & resample, collisions, probability)
 
     def at(
-        self, rows: BatchRows, ranks: RelativeRanks, choice: Float64[np.ndarray, " batch"], *, companions: bool = True
+        self, pairs: Pairs, ranks: RelativeRanks, choice: Float64[np.ndarray, " batch"], *, companions: bool = True
     ) -> Int32[np.ndarray, "groups batch 2"]:
         """Return the groups at these places: `ranks` in the lists, `choice` in [0, 1) among a negative's positives."""
-        images, captions = self.pairs[rows].T
+        images, captions = pairs.T
         other_images, other_captions = self._t2i.at(captions, ranks[1]), self._i2t.at(images, ranks[0])
         sides = [images, other_images], [captions, other_captions]
         if companions:
@@ -172,8 +180,22 @@ class Sampler:
 
         Each makes three, (i, t), (i_own, t_off) and (i_off, t_own), so that all steps are of one size.
         """
+        draw = self._draw_groups(offline, rows, rng, epoch)
+        if self._matching is None:
+            return draw
+        images, captions = draw.groups[0].T
+        return replace(draw, matching=self.are_pairs(images[:, None], captions[None]))
+
+    def _draw_anchors(self, rows: BatchRows, rng: np.random.Generator) -> Pairs:
+        """Return the pairs, with images drawn among all that match their captions."""
+        pairs = self.pairs[rows]
+        if self._matching is None:
+            return pairs
+        return np.column_stack([_choose(self._matching, pairs[:, 1], rng.random(len(rows))), pairs[:, 1]])
+
+    def _draw_groups(self, offline: Offline, rows: BatchRows, rng: np.random.Generator, epoch: int) -> Draw:
         if offline == "none":
-            return Draw(self.pairs[rows][None])
+            return Draw(self._draw_anchors(rows, rng)[None])
         if offline == "anchors" and self._negatives is not None:
             return self._draw_columns(rows, self._negatives, rng, epoch)
         if offline != "triples":
@@ -185,9 +207,10 @@ class Sampler:
     def _draw_columns(self, rows: BatchRows, count: int, rng: np.random.Generator, epoch: int) -> Draw:
         """Draw `count` negatives of each anchor, each from a part of its list, and mark columns that are none."""
         start, stop = self._windows[min(epoch, len(self._windows) - 1)]
+        pairs = self._draw_anchors(rows, rng)
         places = np.stack([(part + self._strategy(rng, len(rows))) / count for part in range(count)])
         nowhere = np.zeros(len(rows))
-        groups = [self.at(rows, start + one * (stop - start), nowhere, companions=False) for one in places]
+        groups = [self.at(pairs, start + one * (stop - start), nowhere, companions=False) for one in places]
         drawn = np.stack([groups[0][0], *(group[1] for group in groups)])
         return Draw(drawn, excluded=self.excluded(drawn))
 

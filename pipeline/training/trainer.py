@@ -115,6 +115,8 @@ class Trainer(Loop):
         figures = {"collision_rate": draw.collision_rate}
         if self.guide is not None:
             guided, (margin, least) = torch.eye(size, dtype=torch.bool), self.guiding
+            if batch.guided is not None:
+                guided |= batch.guided
             if margin is not None:
                 guided |= guided_matches(score_all(self.guide, anchors), margin=margin)
             if least is not None:

@@ -51,6 +51,7 @@ ENSEMBLE = '[ensemble]\nmembers = ["demo", "demo@seed=1"]\n'
 TOWERED = "model={name='dual_encoder', image_tower='timm:a'}, dataset.demo.pictures=true"
 LOSS, ANCHORS = "second_round.loss={name", "companions='anchors'"
 SOFT = "screen={mutual_rank=3, suspected='soft_margin'}"
+MATCHES = "screen={same_text=true, suspected='positive'}"
 
 
 @pytest.fixture
@@ -131,6 +132,8 @@ MISTAKES = [
     ("screen.suspected='drop'", "screen: .*no rule is set"),
     ("screen.match_prior=0.1", '"drop" drops nothing; choose "downweight"'),
     (SOFT, "lowers margin_offline, which is 0; set it, or choose"),
+    (f"{LOSS}='online'}}, {MATCHES}", "needs a loss that draws from the table, without distillation of lists"),
+    (f"second_round.distillation={{kind='lists'}}, {MATCHES}", "needs a loss that draws from the table, without"),
     (f"{LOSS}='offtri', margin_offline=0.2, {ANCHORS}}}, {SOFT}", 'with companions = "anchors" most pairs of a'),
     ("refresh.rounds=1, second_round.loss.name='online'", r"\[refresh\] makes tables, and loss 'online' uses none"),
     (f"{TOWERED}, dataset.max_regions=3", r"max_regions cuts region features, and an image_tower reads none"),

@@ -110,7 +110,8 @@ NCE = 'epochs = 2, batch_size = 16, loss = {name = "infonce", hardness_weight = 
 SOFT = 'epochs = 1, batch_size = 40, loss = {name = "LOSS", margin_offline = 0.2}'
 
 
-JUDGING = [*((suspected, SOFT) for suspected in ("drop", "downweight", "soft_margin")), ("soft_margin", NCE)]
+HOW = ("drop", "downweight", "soft_margin", "positive")
+JUDGING = [*((suspected, SOFT) for suspected in HOW), *((suspected, NCE) for suspected in HOW[2:])]
 
 
 @pytest.mark.parametrize(("suspected", "rounds"), JUDGING)

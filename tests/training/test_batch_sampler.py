@@ -296,6 +296,39 @@ def test_what_a_screen_flags_is_not_drawn_and_soft_margins_are_the_losses(table)
         assert (offline[:, 1] != flagged[anchors[:, 0]]).all()
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"companions": "anchors"}, {"companions": "omit"}, {"companions": "omit", "negatives": 2}]
+)
+def test_what_a_screen_finds_to_match_is_a_further_positive(table, options):
+    known = [(image, int(table.i2t.negative_ids[image, 1])) for image in range(4)]
+    screened = replace(table, positives=TRUE).screen(
+        positives=np.array(known, np.int32), mutual_rank=1, suspected="positive"
+    )
+    with pytest.raises(ValueError, match=r"takes matches from \['positives', 'same_text', 'judgements'\]; set one"):
+        table.screen(mutual_rank=1, suspected="positive")
+    sampler = BatchSampler(screened, batch_size=12, seed=1, **options)
+    true, seen = {*map(tuple, TRUE.tolist()), *known}, dict.fromkeys(known, 0)
+    groups = 1 if options.get("companions") == "anchors" else len(sampler.batch(0, 0)) // 12
+    for epoch in range(40):
+        for step in range(len(sampler)):
+            batch = sampler.batch(epoch, step)
+            anchors, *others = np.split(batch, groups)
+            assert {*map(tuple, anchors.tolist())} <= true
+            for pair in anchors.tolist():
+                seen[tuple(pair)] = seen.get(tuple(pair), 0) + 1
+            for drawn in others[:1]:
+                for pairs in (np.stack([anchors[:, 0], drawn[:, 1]]), np.stack([drawn[:, 0], anchors[:, 1]])):
+                    assert not {*map(tuple, pairs.T.tolist())} & true
+            expected = [[(image, caption) in true for caption in batch[:, 1]] for image in batch[:, 0]]
+            np.testing.assert_array_equal(sampler.is_positive(batch), expected)
+    if groups == 1:  # pairs derived from the draws are anchors too
+        return
+    # a caption with one match is drawn with its own image as often as with the other
+    (image, caption), *_ = [pair for pair in known if [one for _, one in known].count(pair[1]) == 1]
+    own = seen[int(IMAGE_OF[caption]), caption]
+    assert 0.25 < own / (own + seen[image, caption]) < 0.75
+
+
 def test_each_process_has_a_mined_batch_of_its_own_with_negatives_or_without(table, make):
     mined = {"batch_size": 8, "batches": "mined", "community": 4}
     batches = MinedBatches(meeting_lists(table, TRUE), 8, community=4)

@@ -37,7 +37,7 @@ def test_equals_the_official_dataset(golden):
     rank, choice = case["in/draws"].numpy().reshape(-1, 2).T
     place = (rank + 0.5) / case.meta["config"]["offcandisize"]
     captions = np.arange(len(t2i), dtype=np.int32)
-    anchors, negatives, own = sampler.at(captions, np.stack([place, place]), (choice + 0.5) / each)
+    anchors, negatives, own = sampler.at(sampler.pairs[captions], np.stack([place, place]), (choice + 0.5) / each)
     case.check("out/img_id", anchors[:, 0])
     for name, group in (("hn", negatives), ("hn2", own)):
         case.check(f"out/{name}_image", group[:, 0])

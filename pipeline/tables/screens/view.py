@@ -55,11 +55,12 @@ class Judged:
         return self.flags & EXCLUDED == 0
 
     def weights(self, suspected: Suspected) -> Float32[np.ndarray, "anchors h"]:
-        """Sampling weight of each negative: 0 if a rule leaves it out, and if it is suspected 0 (`drop`),
+        """Sampling weight of each negative: 0 if a rule leaves it out, and if it is suspected 0 (`drop`, `positive`),
         1 - suspicion (`downweight`) or 1 (`soft_margin`, `keep`). Padding counts like a negative without flags.
         """
-        left = {"drop": self.flags == 0, "downweight": 1 - self.suspicion, "soft_margin": 1, "keep": 1}[suspected]
-        return np.where(self.is_allowed, left, 0).astype(np.float32)
+        undoubted = self.flags == 0
+        left = {"downweight": 1 - self.suspicion, "soft_margin": 1, "keep": 1, "drop": undoubted, "positive": undoubted}
+        return np.where(self.is_allowed, left[suspected], 0).astype(np.float32)
 
 
 @dataclass(frozen=True)
