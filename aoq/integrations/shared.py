@@ -24,9 +24,17 @@ PAIRS_DRAWN: dict[str | None, int] = {None: 1, "offline": 2, "quintuplet": 3}
 """Number of pairs per true pair, itself included, by the value of `negatives`."""
 
 
-def require_negatives(negatives: str | None) -> None:
+def count_groups(negatives: str | int | None) -> int:
+    """Return the number of pairs drawn per true pair, itself included.
+
+    >>> count_groups("quintuplet"), count_groups(4)
+    (3, 5)
+    """
+    if isinstance(negatives, int) and negatives > 0:
+        return 1 + negatives
     if negatives not in PAIRS_DRAWN:
-        raise ValueError(f'negatives is {negatives!r}; it is "quintuplet", "offline" or None.')
+        raise ValueError(f'negatives is {negatives!r}; it is "quintuplet", "offline", None, or a number from 1.')
+    return PAIRS_DRAWN[negatives]
 
 
 def find_places(table: NegativeTable, side: str, items: Sized, ids: Sequence[str] | None) -> np.ndarray:
@@ -97,10 +105,13 @@ def group_similarities(
     captions: Float[Tensor, "pairs D"],
     image_rows: Int[Tensor, " pairs"],
     is_positive: Bool[Tensor, "batch batch"],
+    excluded: Bool[np.ndarray, "2 batch columns"] | None = None,
 ) -> Similarities:
-    """Compare the pairs of a batch in groups: true pairs, their offline negatives, and the companions of these."""
+    """Compare the pairs of a batch in groups: true pairs, offline negatives, companions; or several negatives."""
     size, offline = len(is_positive), None
-    if len(image_rows) > size:
+    if excluded is not None:
+        offline = offline_similarities(images, captions, excluded=excluded)
+    elif len(image_rows) > size:
         offline = offline_similarities(images, captions, image_rows, companions=len(image_rows) == 3 * size)
     return Similarities(images[:size] @ captions[:size].T, is_positive, offline)
 

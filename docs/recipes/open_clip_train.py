@@ -25,13 +25,13 @@ from aoq.integrations.open_clip import (
 
 parser = argparse.ArgumentParser(add_help=False)
 parser.add_argument("--table", required=True)  # made by `aoq mine` or an experiment
-parser.add_argument("--negatives", default="offline", choices=["offline", "quintuplet", "none"])
+parser.add_argument("--negatives", default="offline", help="offline, quintuplet, none, or a number")
 parser.add_argument("--batches", default="random", choices=["random", "mined"])
 parser.add_argument("--weights", default="open_clip.pt")  # the output
 ours, theirs = parser.parse_known_args()
 args = parse_args(theirs)  # --train-data is a folder made by `aoq prepare`
 args.distill = args.wandb = False  # set by open_clip's main
-negatives = None if ours.negatives == "none" else ours.negatives
+negatives = int(ours.negatives) if ours.negatives.isdecimal() else {"none": None}.get(ours.negatives, ours.negatives)
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 
 device = init_distributed_device(args)

@@ -63,8 +63,9 @@ def batch(world):
     generator = torch.Generator().manual_seed(0)
     vectors = [F.normalize(torch.randn(rows, 5, generator=generator), dim=1) for rows in (15, 30)]
 
-    def make(groups, step=0):
-        sampler = aoq.BatchSampler(world.table, batch_size=8, companions=None if groups == 3 else "omit")
+    def make(groups, step=0, negatives=None):
+        companions = None if groups == 3 and negatives is None else "omit"
+        sampler = aoq.BatchSampler(world.table, batch_size=8, companions=companions, negatives=negatives)
         rows = torch.from_numpy(sampler.batch(0, step))[: 8 * groups]
         group = torch.arange(groups).repeat_interleave(8)
         return vectors[0][rows[:, 0]], vectors[1][rows[:, 1]], torch.column_stack([rows, group])
@@ -107,6 +108,18 @@ def test_losses_are_ours_on_the_same_similarities(world, batch, kind, options, g
     torch.testing.assert_close(loss(images, captions, SCALE, BIAS, rows), sum(found.values()))
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_several_negatives_are_candidates_for_the_whole_batch(world, batch, count):
+    images, captions, rows = batch(1 + count, negatives=count)
+    sampler = aoq.BatchSampler(world.table, batch_size=8, companions="omit", negatives=count)
+    offline = aoq.offline_similarities(images, captions, excluded=sampler.excluded(rows[:, :2]))
+    pairs = replace(similarities(images, captions, rows, 1), offline=offline)
+    found = OfflineClipLoss(world.table, negatives=count)(images, captions, SCALE, BIAS, rows)
+    torch.testing.assert_close(found, aoq.info_nce(pairs, temperature=1 / 7).total / 16)
+    found = OfflineSigLipLoss(world.table, negatives=count)(images, captions, SCALE, BIAS, rows)
+    torch.testing.assert_close(found, aoq.sigmoid_loss(pairs, temperature=1 / 7, bias=-2.0).total / 8)
+
+
 class BatchLoss(nn.Module):
     """The interface of open_clip's losses."""
 
@@ -140,7 +153,7 @@ def test_teachers_that_do_not_fit_are_refused(world, batch, teachers):
         with pytest.raises(ValueError, match=message):
             DistilledLoss(BatchLoss(), world.table, wrong)
     features, _, rows = batch(2)
-    with pytest.raises(ValueError, match=r"BatchLoss takes equal groups .*\[8, 8\]; .*negatives=None"):
+    with pytest.raises(ValueError, match=r"BatchLoss takes 1 equal groups .*\[8, 8\]; .*negatives=None"):
         DistilledLoss(BatchLoss(), world.table, teachers)(image_features=features, text_features=features, rows=rows)
 
 
@@ -165,6 +178,16 @@ def test_images_that_share_a_caption_are_no_negatives(world, batch, monkeypatch)
     loss = OfflineClipLoss(replace(world.table, positives=shared), negatives=None)
     expected = aoq.info_nce(pairs, temperature=1 / 7).total / 16
     torch.testing.assert_close(loss(images, captions, SCALE, rows=rows), expected)
+
+
+def test_pairs_that_a_screen_makes_positives_are_no_negatives(world, batch):
+    _, _, rows = batch(1)
+    image = int(rows[0, 0])
+    rows[1, 1] = listed = int(world.table.i2t.negative_ids[image, 0])
+    screened = world.table.screen(positives=np.array([[image, listed]], np.int32), suspected="positive")
+    found = OfflineClipLoss(screened, negatives=None)._are_true(rows)
+    true = {*map(tuple, world.table.positives.tolist()), (image, listed)}
+    assert found.tolist() == [[(i, t) in true for t in rows[:, 1].tolist()] for i in rows[:, 0].tolist()]
 
 
 @pytest.mark.slow
@@ -251,6 +274,14 @@ def test_a_prepared_folder_is_read_as_it_was(demo):
         assert rows.tolist() == [image, caption, 0]
 
 
+def test_a_batch_has_several_negatives_of_each_pair(data, world):
+    loader = data.loader(5, negatives=3).dataloader
+    _, tokens = next(iter(loader))
+    expected = next(iter(aoq.BatchSampler(world.table, batch_size=5, companions="omit", negatives=3, drop_last=True)))
+    assert tokens[:, -3:-1].tolist() == expected.tolist()
+    assert tokens[:, -1].tolist() == np.repeat(np.arange(4), 5).tolist()
+
+
 def test_rows_are_found_by_id(world, data):
     """The pictures in another order than the table."""
     order = np.random.default_rng(0).permutation(15)
@@ -288,7 +319,7 @@ def test_a_loss_says_what_a_batch_lacks(world, batch):
     images, captions, rows = batch(2)
     with pytest.raises(ValueError, match="the batch carries no rows"):
         OfflineClipLoss(world.table)(images, captions, SCALE)
-    with pytest.raises(ValueError, match=r"takes equal groups .*, companions\), and the batch has \[8, 8\]; .*quintup"):
+    with pytest.raises(ValueError, match=r"takes 3 equal groups of pairs, and the batch has \[8, 8\]; .*quintup"):
         OfflineQuintupletLoss(world.table)(images, captions, SCALE, rows=rows)
     with pytest.raises(ValueError, match=r"and the batch has \[8, 7\]"):
         OfflineClipLoss(world.table)(images[:-1], captions[:-1], SCALE, rows=rows[:-1])

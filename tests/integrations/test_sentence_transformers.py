@@ -89,7 +89,7 @@ def test_rows_are_true_pairs_with_their_negatives_and_companions(world, data):
 def test_losses_are_ours_on_the_same_similarities(model, data, loss, function, numbers):
     """Mini-batches give the same losses and gradients too."""
     loss = loss(model)
-    rows = data(negatives="quintuplet" if loss.groups == 3 else "offline").dataset[list(range(8))]
+    rows = data(negatives="quintuplet" if len(loss.columns) == 6 else "offline").dataset[list(range(8))]
     labels = torch.tensor(rows.pop("label"))
 
     def features():
@@ -98,7 +98,7 @@ def test_losses_are_ours_on_the_same_similarities(model, data, loss, function, n
     with torch.no_grad():
         vectors = [F.normalize(model(column)["sentence_embedding"], dim=1) for column in features()]
     images, captions = torch.cat(vectors[::2]), torch.cat(vectors[1::2])
-    offline = aoq.offline_similarities(images, captions, labels.T.flatten(), companions=loss.groups == 3)
+    offline = aoq.offline_similarities(images, captions, labels.T.flatten(), companions=len(loss.columns) == 6)
     is_positive = aoq.positive_pairs(labels[:, 0], mask_positives=True)
     expected = function(aoq.Similarities(images[:8] @ captions[:8].T, is_positive, offline), **numbers).total / 8
     model.eval()
@@ -116,6 +116,42 @@ def test_losses_are_ours_on_the_same_similarities(model, data, loss, function, n
     assert any(gradient.abs().sum() > 0 for gradient in whole)
     for one, other in zip(whole, parts, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "function", "numbers"),
+    [(OfflineInfoNCELoss, aoq.info_nce, {"temperature": 0.05}), (OfflineTripletLoss, aoq.off_tri, MARGINS)],
+)
+def test_several_negatives_are_candidates_for_the_whole_batch(model, data, world, kind, function, numbers, teachers):
+    made = data(negatives=2)
+    rows = made.dataset[list(range(8))]
+    assert list(rows)[2:6] == ["offline_image_1", "offline_caption_1", "offline_image_2", "offline_caption_2"]
+    labels = torch.tensor(rows.pop("label"))
+    sampler = aoq.BatchSampler(world.table, batch_size=8, companions="omit", negatives=2)
+    drawn = np.concatenate(sampler.draw_each(np.arange(8), 0))
+    assert labels.T.tolist() == [*drawn.reshape(3, 8, 2)[..., 0].tolist(), *drawn.reshape(3, 8, 2)[..., 1].tolist()]
+    loss = kind(model, negatives=2, table=world.table)
+    features = [model.preprocess(column) for column in rows.values()]
+    with torch.no_grad():
+        vectors = [F.normalize(model(column)["sentence_embedding"], dim=1) for column in features]
+    images, captions = torch.cat(vectors[::2]), torch.cat(vectors[1::2])
+    offline = aoq.offline_similarities(images, captions, excluded=sampler.excluded(drawn))
+    assert offline.others is not None
+    is_positive = aoq.positive_pairs(labels[:, 0], mask_positives=True)
+    expected = function(aoq.Similarities(images[:8] @ captions[:8].T, is_positive, offline), **numbers).total / 8
+    found = loss(features, labels)
+    found = sum(found.values()) if isinstance(found, dict) else found
+    torch.testing.assert_close(found.detach(), expected, rtol=1e-4, atol=1e-5)
+    taught = DistilledLoss(loss, world.table, teachers, weight=0.5)(features, labels)
+    term = distillation(images[:8], captions[:8], drawn[:8].tolist(), teachers)
+    assert taught["distillation_loss"].item() == pytest.approx(0.5 * term, rel=1e-4)
+    for wrong in ({"negatives": 2}, {"table": world.table}):
+        with pytest.raises(ValueError, match="for which a loss needs the `table`"):
+            kind(model, **wrong)
+    with pytest.raises(ValueError, match="which several `negatives` have not"):
+        OfflineQuintupletLoss(model, negatives=2, table=world.table)
+    with pytest.raises(ValueError, match="negatives is 0"):
+        data(negatives=0)
 
 
 @pytest.mark.parametrize(
@@ -144,6 +180,11 @@ def test_teachers_score_pairs_by_the_rows_of_the_table(model, data, world, teach
         loss(features, labels[:, :-1])
 
 
+def test_three_steps_on_several_negatives(model, data, world, tmp_path):
+    loss = OfflineInfoNCELoss(model, negatives=3, table=world.table, mini_batch_size=4)
+    assert len(trained(model, data(negatives=3), loss, tmp_path)) > 3
+
+
 def test_three_steps_see_pictures_and_log_the_terms(model, data, tmp_path):
     seen = []
     clip = model[0].auto_model if hasattr(model[0], "auto_model") else model[0].model
@@ -168,6 +209,25 @@ def test_an_epoch_has_each_pair_once_and_the_next_one_another_order(data, batche
     assert [len(batch) for batch in first] == [6] * 5 == [6] * len(sampler)
     sampler.set_epoch(1)
     assert list(sampler) != first
+
+
+def test_pairs_that_a_screen_makes_positives_are_drawn(world):
+    known = np.array([[image, world.table.i2t.negative_ids[image, 0]] for image in range(15)], np.int32)
+    screened = world.table.screen(positives=known, suspected="positive")
+    data = TableData(screened, world.pictures, world.captions)
+    batches = data.batches(data.dataset, 6, False)
+    assert sorted(row for batch in batches for row in batch) == list(range(30))
+    pairs = set()
+    for epoch in range(4):
+        data.set_epoch(epoch)
+        rows = data.dataset[list(range(30))]
+        images = [world.ids.index(Path(path).stem) for path in rows["image"]]
+        pairs |= {
+            (image, world.captions.index(caption)) for image, caption in zip(images, rows["caption"], strict=True)
+        }
+    true = {*map(tuple, world.table.positives.tolist())}
+    assert pairs - true
+    assert pairs <= true | {*map(tuple, known.tolist())}
 
 
 def test_triples_train_any_loss_on_pairs(model, data, world, tmp_path):

@@ -18,7 +18,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from aoq.integrations.shared import PAIRS_DRAWN, Items, processes, require_negatives, require_same_draws
+from aoq.integrations.shared import Items, count_groups, processes, require_same_draws
 from aoq.pipeline.data.folder import open_split, split_fingerprint
 from aoq.pipeline.data.images import decode
 from aoq.pipeline.prepare.photographs import Photographs, open_photographs
@@ -89,7 +89,7 @@ class TableData(Dataset[DataRow]):
         self,
         batch_size: int,
         *,
-        negatives: str | None = "offline",
+        negatives: str | int | None = "offline",
         batches: str | None = None,
         seed: int = 0,
         workers: int = 0,
@@ -98,12 +98,12 @@ class TableData(Dataset[DataRow]):
         """Make open_clip's data["train"], with `dataloader` and `set_epoch`: `batch_size` pairs in each process.
 
         A batch is images and tokens with rows, in groups: the pairs; for `negatives="offline"` also an offline image
-        and caption of each; for "quintuplet" also their companions. Each pair comes once per epoch, at random or in
-        mined batches (`batches="mined"`). Batches depend only on the seed, the epoch and the step; a short last batch
-        is dropped. Further options are those of `aoq.BatchSampler`.
+        and caption of each; for "quintuplet" also their companions; for a number, as many offline images and captions,
+        which a loss with the same `negatives` compares with all pairs of the batch. Each pair comes once per epoch, at
+        random or in mined batches (`batches="mined"`). Batches depend only on the seed, the epoch and the step; a short
+        last batch is dropped. Further options are those of `aoq.BatchSampler`.
         """
-        require_negatives(negatives)
-        group = processes()
+        groups, group = count_groups(negatives), processes()
         require_same_draws(self.table, self._names(), batch_size, negatives, batches, seed, drawing)
         sampler = BatchSampler(
             self.table,
@@ -114,18 +114,19 @@ class TableData(Dataset[DataRow]):
             companions=None if negatives == "quintuplet" else "omit",
             batches=batches,
             drop_last=True,
+            negatives=negatives if isinstance(negatives, int) else None,
             **drawing,
         )
         loader: Any = DataLoader(
             self,
-            batch_sampler=_Grouped(sampler, 3 if negatives == "quintuplet" else 2, PAIRS_DRAWN[negatives]),
+            batch_sampler=_Grouped(sampler, max(2, groups), groups),
             num_workers=workers,
             collate_fn=_collated,
             pin_memory=torch.cuda.is_available(),
             persistent_workers=workers > 0,
         )
         loader.num_batches = len(sampler)
-        loader.num_samples = len(sampler) * batch_size * group.count * PAIRS_DRAWN[negatives]
+        loader.num_samples = len(sampler) * batch_size * group.count * groups
         return SimpleNamespace(dataloader=loader, set_epoch=sampler.set_epoch)
 
     def _names(self) -> list[Any]:

@@ -11,20 +11,21 @@ from abc import abstractmethod
 from functools import partial
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from aoq.integrations.shared import PAIRS_DRAWN, TaughtLoss, gather, group_similarities
+from aoq.integrations.shared import TaughtLoss, count_groups, gather, group_similarities
 from aoq.pipeline.losses.aoq import adap_off_quin, off_quin
 from aoq.pipeline.losses.info_nce import adap_info_nce, info_nce, sigmoid_loss
 from aoq.pipeline.losses.similarities import LossValue, Similarities
 from aoq.pipeline.tables.pairs import pair_keys
 from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, table_parts
+from aoq.pipeline.training.batch_sampler import BatchSampler
 
 ROWS_LOOKED_UP = 512
 """Rows of the matrix of true pairs looked up at a time, at 24 bytes per pair."""
-GROUP_NAMES = ("anchors", "offline negatives", "companions")
 
 
 class _ClipTableLoss(nn.Module):
@@ -40,12 +41,20 @@ class _ClipTableLoss(nn.Module):
     """2 if the two directions are averaged."""
 
     def __init__(
-        self, table: NegativeTable | ScreenedTable, *, negatives: Literal["offline", "quintuplet"] | None = "offline"
+        self,
+        table: NegativeTable | ScreenedTable,
+        *,
+        negatives: Literal["offline", "quintuplet"] | int | None = "offline",
     ) -> None:
         super().__init__()
-        self.groups, self._table, self._is_checked = PAIRS_DRAWN[negatives], table_parts(table).table, False
+        self.groups, self._table, self._is_checked = count_groups(negatives), table_parts(table).table, False
+        self.negatives, self._sampler = negatives, None
+        if isinstance(negatives, int):
+            self._sampler = BatchSampler(table, batch_size=2, companions="omit", negatives=negatives)
         if (pairs := self._table.positives) is None:
             raise ValueError("the table does not say which pairs are true; mine it with --pairs or --per-image.")
+        if (matches := table_parts(table).matches) is not None:
+            pairs = np.concatenate([pairs, matches])
         keys = pair_keys(pairs[:, 0], pairs[:, 1], len(self._table.t2i))
         self.register_buffer("_true", torch.from_numpy(keys).unique(), persistent=False)
 
@@ -73,7 +82,8 @@ class _ClipTableLoss(nn.Module):
             bias = logit_bias.float().sum()
         with torch.autocast(images.device.type, enabled=False):
             is_positive = self._are_true(rows[: len(rows) // self.groups])
-            loss = self.value(group_similarities(images, captions, rows[:, 0], is_positive), scale, bias)
+            excluded = None if self._sampler is None else self._sampler.excluded(rows[:, :2])
+            loss = self.value(group_similarities(images, captions, rows[:, 0], is_positive, excluded), scale, bias)
             size = self.halves * len(is_positive)
             total = loss.total / size + 0 * (scale + bias)  # DistributedDataParallel waits for all gradients
         if not output_dict:
@@ -99,11 +109,10 @@ def _checked_rows(
             "before wrapping it."
         )
     counts = rows[:, 2].bincount().tolist()
-    wanted = next(name for name, drawn in PAIRS_DRAWN.items() if drawn == groups)
     if len(counts) != groups or len({*counts}) > 1:
         raise ValueError(
-            f"{type(loss).__name__} takes equal groups of pairs ({', '.join(GROUP_NAMES[:groups])}), and the batch has "
-            f"{counts}; make it with TableData.loader(negatives={wanted!r})."
+            f"{type(loss).__name__} takes {groups} equal groups of pairs, and the batch has {counts}; make it with "
+            f"TableData.loader(negatives={getattr(loss, 'negatives', None)!r})."
         )
     sides = ("image", len(table.i2t)), ("caption", len(table.t2i))
     for (side, count), column in zip(sides, rows.T, strict=False):
@@ -116,10 +125,12 @@ def _checked_rows(
 
 
 class OfflineClipLoss(_ClipTableLoss):
-    """InfoNCE in both directions, with each anchor's offline negative as a further candidate.
+    """InfoNCE in both directions, with offline negatives as further candidates.
 
     `aoq.info_nce` at the model's temperature, or `aoq.adap_info_nce` if `adaptive`, halved and averaged over the pairs
-    as in CLIP. `negatives=None` leaves only in-batch negatives.
+    as in CLIP. `negatives=None` leaves only in-batch negatives. By default an anchor is compared with its own offline
+    negative; with a number, every drawn image and caption is a candidate for all pairs of the batch, but for true and
+    suspected pairs (give the screened table).
     """
 
     halves = 2
@@ -128,7 +139,7 @@ class OfflineClipLoss(_ClipTableLoss):
         self,
         table: NegativeTable | ScreenedTable,
         *,
-        negatives: Literal["offline"] | None = "offline",
+        negatives: Literal["offline"] | int | None = "offline",
         adaptive: bool = False,
         alpha: float = 0.3,
         beta: float = 1.5,
@@ -145,7 +156,7 @@ class OfflineClipLoss(_ClipTableLoss):
 class OfflineSigLipLoss(_ClipTableLoss):
     """SigLIP's loss on the batch and on offline negatives: `aoq.sigmoid_loss`, divided by the number of pairs.
 
-    For models with a bias (`--siglip`, `init_logit_bias`). `negatives=None` leaves only in-batch pairs.
+    For models with a bias (`--siglip`, `init_logit_bias`). `negatives` are those of `OfflineClipLoss`.
     """
 
     def value(self, pairs: Similarities, scale: Float[Tensor, ""], bias: Float[Tensor, ""]) -> LossValue:

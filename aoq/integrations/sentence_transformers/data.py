@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,25 @@ from datasets import Dataset
 from sentence_transformers.base.evaluation import BaseEvaluator
 from sentence_transformers.base.sampler import DefaultBatchSampler
 
-from aoq.integrations.shared import PAIRS_DRAWN, Items, PairRows, require_negatives, require_same_draws
+from aoq.integrations.shared import Items, PairRows, count_groups, require_same_draws
 from aoq.pipeline.evaluation.evaluate import recalls
 from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, table_parts
 from aoq.pipeline.training.batch_sampler import BatchSampler
 
 ROW_COLUMNS = ("image", "caption", "offline_image", "offline_caption", "companion_image", "companion_caption")
 """Columns of a row, in this order; a loss may use only the first ones."""
+
+
+def row_columns(negatives: str | int | None) -> tuple[str, ...]:
+    """Return the columns of a row.
+
+    >>> row_columns(1)
+    ('image', 'caption', 'offline_image_1', 'offline_caption_1')
+    """
+    if not isinstance(negatives, int):
+        return ROW_COLUMNS[: 2 * count_groups(negatives)]
+    drawn = (f"{name}_{place}" for place in range(1, count_groups(negatives)) for name in ROW_COLUMNS[2:4])
+    return (*ROW_COLUMNS[:2], *drawn)
 
 
 class TableData:
@@ -31,7 +44,9 @@ class TableData:
     image for the caption and a caption for the image), six for "quintuplet" (with their companions). `label` holds the
     numbers of the row's images, by which a loss recognises captions of the same image. Draws depend only on the seed,
     the epoch and the pair, not on the batch or the number of processes or workers. `caption_rows=True` appends the
-    number of the pair's caption to `label`, for `DistilledLoss`.
+    number of the pair's caption to `label`, for `DistilledLoss`. `negatives=K` draws K images and K captions, in
+    columns "offline_image_1" and so on, which a loss with the same `negatives` compares with all pairs of the batch;
+    `label` then has the numbers of the captions too.
 
     `batches` is the trainer's `batch_sampler`: each pair once per epoch, at random, in mined batches
     (`batches="mined"`, `aoq.pipeline.batches`), or in triples of companions (`batches="triples"`, for losses with
@@ -44,7 +59,7 @@ class TableData:
         images: Sequence[Any],
         captions: Sequence[Any],
         *,
-        negatives: str | None = "quintuplet",
+        negatives: str | int | None = "quintuplet",
         batches: str | None = None,
         seed: int = 0,
         image_ids: Sequence[str] | None = None,
@@ -52,7 +67,7 @@ class TableData:
         caption_rows: bool = False,
         **drawing: Any,
     ) -> None:
-        require_negatives(negatives)
+        self._columns = row_columns(negatives)
         if batches not in ("mined", "triples", None):
             raise ValueError(f'batches is {batches!r}; it is "mined", "triples" or None.')
         if batches == "triples" and negatives is not None:
@@ -61,9 +76,10 @@ class TableData:
         self._images = Items(bare, "images", images, image_ids)
         self._captions = Items(bare, "captions", captions, caption_ids)
         self._table, self._seed, self._kind, self._drawing = table, seed, batches, drawing
-        self._groups, self._has_caption_rows = PAIRS_DRAWN[negatives], caption_rows
+        several = negatives if isinstance(negatives, int) else None
+        self._captions_labelled = len(self._columns) // 2 if several else int(caption_rows)
         companions = None if negatives == "quintuplet" else "omit"
-        self._drawer = BatchSampler(table, batch_size=2, seed=seed, companions=companions, **drawing)
+        self._drawer = BatchSampler(table, batch_size=2, seed=seed, companions=companions, negatives=several, **drawing)
         self.pair_rows = PairRows(self._drawer.pairs, len(bare.t2i))
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # a DataLoader's workers see it change
         self.dataset = Dataset.from_dict({"pair": np.arange(len(self._drawer.pairs))}).with_transform(self._rows)
@@ -87,11 +103,13 @@ class TableData:
                 f"the trainer's data set has {len(dataset)} rows and the table {len(self._drawer.pairs)} pairs; train "
                 "on `dataset` as it is."
             )
-        options = self._kind, self._seed, self._groups, self._has_caption_rows, sorted(self._drawing), batch_size
+        options = self._kind, self._seed, self._columns, self._captions_labelled, sorted(self._drawing), batch_size
         require_same_draws(self._table, [], *options)
-        triples = self._kind == "triples"
+        triples, table = self._kind == "triples", self._table
+        if isinstance(table, ScreenedTable) and table.suspected == "positive":  # rows are drawn from true pairs
+            table = replace(table, suspected="drop")
         sampler = BatchSampler(
-            self._table,
+            table,
             batch_size=batch_size,
             seed=self._seed,
             companions="anchors" if triples else "omit",
@@ -103,12 +121,12 @@ class TableData:
 
     def _rows(self, columns: Mapping[str, Sequence[int]]) -> dict[str, list[Any]]:
         pairs, epoch = np.asarray(columns["pair"]), int(self._epoch)
-        groups = self._drawer.draw_each(pairs, epoch)[: self._groups]
+        groups = self._drawer.draw_each(pairs, epoch)[: len(self._columns) // 2]
         rows: dict[str, list[Any]] = {}
-        for group, (image, caption) in zip(groups, zip(ROW_COLUMNS[::2], ROW_COLUMNS[1::2], strict=True), strict=False):
+        for group, image, caption in zip(groups, self._columns[::2], self._columns[1::2], strict=True):
             rows[image] = self._images[group[:, 0]]
             rows[caption] = self._captions[group[:, 1]]
-        numbers = [group[:, 0] for group in groups] + [groups[0][:, 1]] * self._has_caption_rows
+        numbers = [*groups[..., 0], *groups[: self._captions_labelled, :, 1]]
         rows["label"] = np.stack(numbers, axis=1).tolist()
         return rows
 

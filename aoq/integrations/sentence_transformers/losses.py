@@ -20,12 +20,14 @@ from sentence_transformers.base.losses.merged_forward import embed_columns
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from aoq.integrations.sentence_transformers.data import ROW_COLUMNS
+from aoq.integrations.sentence_transformers.data import ROW_COLUMNS, row_columns
 from aoq.integrations.shared import TaughtLoss, gather, group_similarities, processes
 from aoq.pipeline.losses.aoq import adap_off_quin, adap_off_tri, off_quin, off_tri
 from aoq.pipeline.losses.companions import with_companions
 from aoq.pipeline.losses.info_nce import LearntTemperature, adap_info_nce, info_nce
 from aoq.pipeline.losses.similarities import LossValue, Similarities, positive_pairs
+from aoq.pipeline.tables.table import NegativeTable, ScreenedTable
+from aoq.pipeline.training.batch_sampler import BatchSampler
 
 LOGGED_TERMS = ("online", "offline", "derived")
 """Terms of a quintuplet loss that the trainer logs."""
@@ -59,13 +61,29 @@ class _ColumnLoss(CachedLossMixin, nn.Module):
         beta: float = 1.5,
         companions: Companions | None = None,
         mini_batch_size: int | None = None,
+        negatives: int | None = None,
+        table: NegativeTable | ScreenedTable | None = None,
     ) -> None:
         super().__init__()
         if companions not in ("anchors", None):
             raise ValueError(f'companions is {companions!r}; it is "anchors" or None.')
+        if (negatives is None) != (table is None):
+            raise ValueError(
+                "several `negatives` are compared with the whole batch, for which a loss needs the `table`."
+            )
+        if negatives is not None and (companions is not None or self.drawn != 2):
+            raise ValueError(
+                f"{type(self).__name__} draws companions, which several `negatives` have not; take OfflineInfoNCELoss "
+                "or OfflineTripletLoss, without companions."
+            )
+        self._sampler = None
+        if table is not None:
+            self._sampler = BatchSampler(table, batch_size=2, companions="omit", negatives=negatives)
         self.model, self.companions, self.mini_batch_size = model, companions, mini_batch_size or 0
         self.uses_gradient_cache = mini_batch_size is not None
-        self.groups = self.drawn if companions is None else 1
+        self.columns = (
+            row_columns(negatives) if negatives else ROW_COLUMNS[: 2 * self.drawn if companions is None else 2]
+        )
         self.numbers = numbers | ({"alpha": alpha, "beta": beta} if adaptive else {})
         self.options: dict[str, Any] = {"companions": companions, "mini_batch_size": mini_batch_size}
         self.options |= {**self.numbers, "adaptive": adaptive}
@@ -111,16 +129,18 @@ class _ColumnLoss(CachedLossMixin, nn.Module):
         return total
 
     def _checked(self, columns: int, labels: Tensor | None) -> Tensor:
-        wanted = ROW_COLUMNS[: 2 * self.groups]
+        wanted = self.columns
         if columns != len(wanted):
             raise ValueError(
                 f"{type(self).__name__} takes the columns {', '.join(wanted)}, and the data has {columns}; make "
                 "it with aoq's TableData, or drop the other columns."
             )
-        if labels is None or labels.ndim != 2 or labels.shape[1] != self.groups:
+        numbers = len(wanted) if self._sampler is not None else len(wanted) // 2
+        if labels is None or labels.ndim != 2 or labels.shape[1] != numbers:
             shape = "none" if labels is None else f"of shape {tuple(labels.shape)}"
+            rows = "images" if self._sampler is None else "images and captions"
             raise ValueError(
-                f"the labels are {shape}; {type(self).__name__} needs the numbers of the {self.groups} images in each "
+                f"the labels are {shape}; {type(self).__name__} needs the numbers of the {numbers} {rows} in each "
                 "row, as aoq's TableData gives them."
             )
         return labels
@@ -129,10 +149,14 @@ class _ColumnLoss(CachedLossMixin, nn.Module):
         """Return the sum over the pairs of all processes, and their number."""
         labels = self._checked(len(columns), labels)
         columns = [self._in_order(gather(F.normalize(column.float(), dim=1))) for column in columns]
-        labels = self._in_order(gather(labels))
+        labels, excluded = self._in_order(gather(labels)), None
         is_positive = positive_pairs(labels[:, 0], mask_positives=True)
         images, captions = torch.cat(columns[::2]), torch.cat(columns[1::2])
-        return self.value(group_similarities(images, captions, labels.T.flatten(), is_positive)), len(labels)
+        rows = labels[:, : len(columns) // 2].T.flatten()
+        if self._sampler is not None:
+            pairs = torch.stack([rows, labels[:, len(columns) // 2 :].T.flatten()], dim=1)
+            excluded = self._sampler.excluded(pairs)
+        return self.value(group_similarities(images, captions, rows, is_positive, excluded)), len(labels)
 
     def _in_order(self, gathered: Tensor) -> Tensor:
         """Order gathered triples by place: the first pairs of all processes, then the second, then the third ones."""
@@ -163,7 +187,10 @@ class OfflineQuintupletLoss(_Hinges):
 
 
 class OfflineTripletLoss(_Hinges):
-    """OffTri, AOQ eq. (3), on the first four columns of `TableData`; `adaptive` weighs it as in eq. (5)."""
+    """OffTri, AOQ eq. (3), on the first four columns of `TableData`; `adaptive` weighs it as in eq. (5).
+
+    `negatives` and `table` are those of `OfflineInfoNCELoss`.
+    """
 
     drawn, functions = 2, (off_tri, adap_off_tri)
 
@@ -174,7 +201,9 @@ class OfflineTripletLoss(_Hinges):
 class OfflineInfoNCELoss(_ColumnLoss):
     """InfoNCE in both directions with offline negatives as candidates, on the first four columns of `TableData`.
 
-    This is `aoq.info_nce`, or `aoq.adap_info_nce` if `adaptive`. `learn_temperature` learns the temperature.
+    This is `aoq.info_nce`, or `aoq.adap_info_nce` if `adaptive`. `learn_temperature` learns the temperature. With
+    `negatives=K` and the data's `table` (screened, if it is), it takes the columns of `TableData(…, negatives=K)`, and
+    every drawn image and caption is a candidate for all pairs of the batch, but for true and suspected pairs.
     """
 
     drawn, functions = 2, (info_nce, adap_info_nce)
@@ -232,18 +261,25 @@ class DistilledLoss(CachedLossMixin, TaughtLoss):
     ) -> Tensor | dict[str, Tensor]:
         """Return the terms of the loss and `distillation_loss`, or with a cached loss their sum."""
         features = list(sentence_features)
-        if labels is None or labels.ndim != 2 or labels.shape[1] != len(features) // 2 + 1:
+        if labels is None or labels.ndim != 2 or labels.shape[1] not in (len(features) // 2 + 1, len(features)):
             raise ValueError("the labels have no rows of captions; make the data with TableData(…, caption_rows=True).")
         if self.uses_gradient_cache:
             return CachedLossMixin.forward_cached(self, features, labels)
-        columns = embed_sides(self.model, features)
-        terms = self.loss.compute_loss_from_embeddings(columns, labels[:, :-1])
+        columns, (labels, rows) = embed_sides(self.model, features), _split_labels(labels, len(features))
+        terms = self.loss.compute_loss_from_embeddings(columns, labels)
         terms = terms if isinstance(terms, dict) else {"base_loss": terms}
-        return {**terms, "distillation_loss": self.distillation_term(columns[:2], labels[:, [0, -1]].unbind(1))}
+        return {**terms, "distillation_loss": self.distillation_term(columns[:2], rows)}
 
     def calculate_loss(self, reps: list[list[Tensor]], labels: Tensor, *, with_backward: bool = False) -> Tensor:
-        total = self.loss.calculate_loss(reps, labels[:, :-1], with_backward=with_backward)
-        term = self.distillation_term([torch.cat(parts) for parts in reps[:2]], labels[:, [0, -1]].unbind(1))
+        labels, rows = _split_labels(labels, len(reps))
+        total = self.loss.calculate_loss(reps, labels, with_backward=with_backward)
+        term = self.distillation_term([torch.cat(parts) for parts in reps[:2]], rows)
         if with_backward:
             term.backward()
         return total + (term.detach() if with_backward else term)
+
+
+def _split_labels(labels: Tensor, columns: int) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Return the labels of the loss, and the rows of each pair's image and caption."""
+    groups = columns // 2
+    return labels if groups > 1 and labels.shape[1] == columns else labels[:, :-1], labels[:, [0, groups]].unbind(1)
