@@ -51,6 +51,11 @@ logger = logging.getLogger(__name__)
 @click.argument("captions", nargs=-1, metavar="[CAPTIONS]")
 @click.argument("output", type=PATH)
 @mining_options
+@click.option(
+    "--hubness",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Correct the scores for hubs by an inverted softmax of this temperature, such as 0.05.",
+)
 @click.option("--sides", nargs=2, metavar="NAME NAME", help="Names of the two sides, if not images and captions.")
 @cluster_options("Where to mine: this process or Ray. With ray, --threads (0: one) and --memory-mb are per unit.")
 def mine_command(
@@ -104,6 +109,7 @@ def _mine_files(files: Mapping[str, str], build: Path, engine: Engine, options: 
         # The threads work while torch is loaded.
         import torch
 
+        from aoq.pipeline.evaluation.hubness import correct_problem
         from aoq.pipeline.mining.mine import mine
         from aoq.pipeline.on_ray import choose_runner, ship_problem
 
@@ -126,10 +132,14 @@ def _mine_files(files: Mapping[str, str], build: Path, engine: Engine, options: 
         "ids": {side: digest(names) for side, names in ids.items()},
     }
     job = {"vectors": hashes, "given": files, "pairs": pairs, **shape, "version": version("aoq")}
+    corrected = {} if (hubness := options["hubness"]) is None else {"hubness": hubness}
+    if corrected:
+        problem = correct_problem(problem, hubness, build / "corrected")
+    teacher = {"vectors_sha256": hashes, "metric": options["metric"], "normalised": has_unit_norms(options)}
     provenance = {
         **({"sides": list(options["sides"])} if options["sides"] else {}),
         "dataset": pairing_sha256(problem.positives, len(problem.captions)),
-        "teacher": {"vectors_sha256": hashes, "metric": options["metric"], "normalised": has_unit_norms(options)},
+        "teacher": teacher | corrected,
         "tool": "aoq",
         "tool_version": version("aoq"),
     }
@@ -138,7 +148,7 @@ def _mine_files(files: Mapping[str, str], build: Path, engine: Engine, options: 
             problem,
             search=options["search"],
             provenance=provenance,
-            of=digest(job),
+            of="" if corrected else digest(job),  # corrected vectors are hashed themselves
             work=build / "shards",
             output=build / "table",
             recall_floor=options["recall_floor"],

@@ -45,6 +45,8 @@ class Mining(Lengths):
     """A backend (`aoq.pipeline.search.backends`); all exact ones find the same lists."""
     recall_floor: Annotated[float, Field(gt=0.0, le=1.0)] = 0.95
     """Fraction of the true lists that an approximate search must find, on sampled anchors."""
+    hubness: PositiveFloat | None = None
+    """Temperature of an inverted softmax that corrects the scores for hubs on both sides, such as 0.05."""
 
     @property
     def is_exact(self) -> bool:

@@ -8,13 +8,18 @@ Bogolin et al., CVPR 2022), since b(i) is equal for all of them; and a caption i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 from jaxtyping import Float64
 from numpy.typing import ArrayLike
 
+from aoq.pipeline.embedding import reserved_file
 from aoq.pipeline.evaluation.retrieval import Similarity
 from aoq.pipeline.reading import host_array
-from aoq.pipeline.search.problem import blocks
+from aoq.pipeline.search.problem import Problem, blocks
 
 BANK = 5000
 ROWS = 256
@@ -39,17 +44,39 @@ def without_hubs(
     """
     if not temperature > 0 or bank < 1:
         raise ValueError(f"temperature is {temperature} and bank is {bank}; both must be positive.")
-    sides = host_array(images, "images").astype(np.float64), host_array(captions, "captions").astype(np.float64)
+    sides = [host_array(images, "images"), host_array(captions, "captions")]
     shapes = [side.shape for side in sides]
     if any(side.ndim != 2 or not side.size for side in sides) or shapes[0][1] != shapes[1][1]:
         raise ValueError(f"images and captions have shapes {shapes[0]} and {shapes[1]}; give rows of one length.")
     if not all(np.isfinite(side).all() for side in sides):
         raise ValueError("a vector is not finite; repair it or leave it out.")
-    banks = [side[np.linspace(0, len(side) - 1, min(bank, len(side))).astype(int)] for side in sides]
-    biases = [_biases(side, other, temperature) for side, other in zip(sides, banks[::-1], strict=True)]
-    columns = [[-biases[0], np.ones(len(sides[0]))], [np.ones(len(sides[1])), -biases[1]]]
-    one, other = (np.column_stack([side, *more]) for side, more in zip(sides, columns, strict=True))
-    return one.astype(np.float32), other.astype(np.float32)
+    files = [np.empty((len(side), side.shape[1] + 2), np.float32) for side in sides]
+    _correct(sides, temperature, bank, files)
+    return files[0], files[1]
+
+
+def correct_problem(problem: Problem, temperature: float, folder: Path) -> Problem:
+    """Return the problem with corrected scores; its vectors are written to the new folder."""
+    if problem.one_set:
+        raise ValueError("hubness is corrected between two sides, and these vectors are one set; leave it out.")
+    folder.mkdir(parents=True, exist_ok=True)
+    sides = problem.images, problem.captions
+    names = folder / "images.npy", folder / "captions.npy"
+    files = [reserved_file(name, (len(side), side.shape[1] + 2)) for name, side in zip(names, sides, strict=True)]
+    _correct(sides, temperature, BANK, files)
+    for file in files:
+        file.flush()
+    return replace(problem, images=files[0], captions=files[1], known_norms=None)
+
+
+def _correct(sides: Sequence[np.ndarray], temperature: float, bank: int, into: Sequence[np.ndarray]) -> None:
+    """Write the vectors of both sides, each with its bias and a one, which meets the other side's bias."""
+    for place, (side, other, file) in enumerate(zip(sides, sides[::-1], into, strict=True)):
+        asked = other[np.linspace(0, len(other) - 1, min(bank, len(other))).astype(int)].astype(np.float64)
+        for start, stop in blocks(len(side), ROWS):
+            rows = side[start:stop].astype(np.float64)
+            columns = [-_soft_maximum(rows @ asked.T, temperature), np.ones(len(rows))]
+            file[start:stop] = np.column_stack([rows, *(columns if place == 0 else columns[::-1])])
 
 
 def corrected(similarity: Similarity, temperature: float, into: Similarity | None = None) -> Similarity:
@@ -65,13 +92,6 @@ def corrected(similarity: Similarity, temperature: float, into: Similarity | Non
     for start, stop in blocks(len(similarity), ROWS):
         into[start:stop] = similarity[start:stop] - columns - rows[start:stop, None]
     return into
-
-
-def _biases(
-    side: Float64[np.ndarray, "items D"], bank: Float64[np.ndarray, "bank D"], temperature: float
-) -> Float64[np.ndarray, " items"]:
-    parts = [_soft_maximum(side[start:stop] @ bank.T, temperature) for start, stop in blocks(len(side), ROWS)]
-    return np.concatenate(parts)
 
 
 def _soft_maximum(scores: Float64[np.ndarray, "rows bank"], temperature: float) -> Float64[np.ndarray, " rows"]:

@@ -37,7 +37,7 @@ def plan_embeddings(chain: Chain, model: str = "first_round", use: str = "embedd
 def plan_mined_table(chain: Chain, mining: Mining) -> None:
     """Plan a mined table; every exact search finds the same one."""
     exact = {"search": "exact", "recall_floor": 1.0} if mining.is_exact else {}
-    recipe = mining.model_dump(mode="json") | exact
+    recipe = mining.model_dump(mode="json", exclude_none=True) | exact
     chain.add("hard_negatives", recipe, chain["embeddings"], reads=[chain["dataset"]], version=2)
 
 
@@ -72,7 +72,9 @@ def _make_mined(chain: Chain, mining: Mining, build: Build, engine: Engine) -> N
     teacher = _teacher(chain, weights)
     if chain.experiment.teacher_encoder is not None:
         teacher["model"] = chain.experiment.teacher_encoder
-    how = {"search": mining.search, "recall_floor": mining.recall_floor}
+    if mining.hubness is not None:
+        teacher["hubness"] = mining.hubness
+    how: dict[str, Any] = {"search": mining.search, "recall_floor": mining.recall_floor, "hubness": mining.hubness}
     _search_vectors(chain, vectors, mining, build, engine, provenance=_provenance(chain, teacher), **how)
 
 
@@ -87,8 +89,18 @@ def _make_refreshed(chain: Chain, options: Refresh, build: Build, engine: Engine
     shutil.rmtree(vectors)
 
 
-def _search_vectors(chain: Chain, vectors: Path, depths: Lengths, build: Build, engine: Engine, **how: Any) -> None:
+def _search_vectors(
+    chain: Chain,
+    vectors: Path,
+    depths: Lengths,
+    build: Build,
+    engine: Engine,
+    *,
+    hubness: float | None = None,
+    **how: Any,
+) -> None:
     from aoq.pipeline.embedding import EmbeddingStore
+    from aoq.pipeline.evaluation.hubness import correct_problem
     from aoq.pipeline.mining.mine import mine
     from aoq.pipeline.on_ray import choose_runner, ship_problem
     from aoq.pipeline.search.problem import Problem
@@ -97,9 +109,12 @@ def _search_vectors(chain: Chain, vectors: Path, depths: Lengths, build: Build, 
     store, split = EmbeddingStore.open(vectors), open_train_split(chain, engine.verify)
     lengths, memory = shortened(split, depths), engine.mining_memory_mb * 1_000_000
     sides = store.images, store.captions, split.positives
+    problem = Problem(*sides, lengths["i2t"], lengths["t2i"], memory, device=engine.device)
+    if hubness is not None:
+        problem = correct_problem(problem, hubness, build.directory / UNITS / "corrected")
     with show_progress("mining") as report:
         mine(
-            Problem(*sides, lengths["i2t"], lengths["t2i"], memory, device=engine.device),
+            problem,
             work=build.directory / UNITS,
             output=build.directory / "table",
             indexes=chain["hard_negatives"].root,

@@ -9,6 +9,9 @@ from aoq.pipeline.evaluation import hubness
 from aoq.pipeline.evaluation.hubness import corrected, without_hubs
 from aoq.pipeline.evaluation.retrieval import retrieval_ranks
 from aoq.pipeline.mining.hard_negatives import hard_negatives
+from aoq.pipeline.tables.audit import audit
+from aoq.pipeline.tables.table import read_table
+from tests.cli.conftest import run as aoq
 
 TAU = 0.1
 
@@ -47,6 +50,26 @@ def test_mined_negatives_have_fewer_hubs(sides):
         return np.bincount(table.i2t.negative_ids.ravel(), minlength=60).max()
 
     assert most_listed(*without_hubs(*sides, temperature=TAU)) < most_listed(*sides)
+
+
+def test_the_command_mines_corrected_cosines(sides, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, side in zip(("images", "captions"), sides, strict=True):
+        np.save(f"{name}.npy", 3 * side.astype(np.float32))
+    shape = ("--per-image", 3, "--h-captions", 5, "--h-images", 4)
+    aoq("mine", "images.npy", "captions.npy", "table", *shape, "--hubness", TAU)
+    table = read_table("table")
+    assert table.manifest["teacher"]["hubness"] == TAU
+    assert audit(table) == audit("table") == []
+    cosines = [side.astype(np.float32) for side in sides]
+    expected = hard_negatives(
+        *without_hubs(*cosines, temperature=TAU), np.repeat(np.arange(20), 3), h=(5, 4), metric="dot"
+    )
+    for found, same in ((table.i2t, expected.i2t), (table.t2i, expected.t2i)):
+        assert np.array_equal(found.negative_ids, same.negative_ids)
+        assert found.scores == pytest.approx(same.scores, abs=1e-6)
+    result = aoq("mine", "images.npy", "alone", "--unpaired", "--h-captions", 5, "--hubness", TAU, code=1)
+    assert "these vectors are one set; leave it out" in result.stderr
 
 
 def test_a_matrix_is_corrected_in_place_of_another(sides):

@@ -12,7 +12,11 @@ import tasks
 from aoq.models import build_model
 from aoq.pipeline.cli import main
 from aoq.pipeline.config.models import ModelSection
+from aoq.pipeline.embedding import EmbeddingStore
+from aoq.pipeline.evaluation.hubness import without_hubs
+from aoq.pipeline.mining.hard_negatives import hard_negatives
 from aoq.pipeline.stages.plan import plan
+from aoq.pipeline.stages.splits import open_train_split
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.training.checkpoint import save_model
@@ -50,6 +54,22 @@ def make(chain, *stages):
     for stage in stages:
         make_stage(chain, stage)
     return chain
+
+
+def test_a_table_of_scores_without_hubs(planned):
+    mined = make(planned(TINY), *MINING)
+    chain = make(planned(TINY, override="mining.hubness=0.1"), "hard_negatives")
+    assert (chain["embeddings"].key, chain["hard_negatives"].path.is_dir()) == (mined["embeddings"].key, True)
+    table, store = read_table(chain["hard_negatives"].path / "table"), EmbeddingStore.open(chain["embeddings"].path)
+    assert table.manifest["teacher"]["hubness"] == 0.1
+    sides = without_hubs(store.images, store.captions, temperature=0.1)
+    expected = hard_negatives(*sides, open_train_split(chain).image_of, h=(20, 8), metric="dot")
+    for found, same in ((table.i2t, expected.i2t), (table.t2i, expected.t2i)):
+        assert np.array_equal(found.negative_ids, same.negative_ids)
+        assert np.array_equal(found.scores, same.scores)
+    assert not [*chain["hard_negatives"].path.rglob("corrected")]
+    with pytest.raises(ValueError, match=r"relative_margin needs positive scores, which \[mining\] hubness changes"):
+        planned(TINY, override="mining.hubness=0.1, screen.relative_margin=0.05")
 
 
 def test_a_slow_teachers_order_and_a_fusion_are_tables_like_any_other(planned, tmp_path):
