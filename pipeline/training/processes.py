@@ -8,7 +8,7 @@ gradient (`gather_for_loss`). Last, the parameters' gradients are added up: ever
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -46,18 +46,29 @@ class Processes:
     def are_several(self) -> bool:
         return self.count > 1
 
-    def rows(self, items: int, rank: int | None = None) -> slice:
-        """Return the part of one process, by default of this one; parts differ by one item at most."""
-        place = self.rank if rank is None else rank
-        return slice(items * place // self.count, items * (place + 1) // self.count)
+    def rows(self, items: int) -> slice:
+        """Return the part of this process; parts differ by one item at most."""
+        return slice(items * self.rank // self.count, items * (self.rank + 1) // self.count)
 
     def gather(self, part: Tensor, items: int) -> Tensor:
         """Gather all parts in order, to compute with; the gradients of all processes are added up."""
-        return _gathered(part, self, items, True) if self.are_several else part
+        whole = self.gather_for_loss(part, items)
+        if self.are_several and whole.requires_grad:
+            whole.register_hook(self.add_up)
+        return whole
 
     def gather_for_loss(self, part: Tensor, items: int) -> Tensor:
         """Gather all parts in order, for a loss of which each process computes the same copy."""
-        return _gathered(part, self, items, False) if self.are_several else part
+        if not self.are_several:
+            return part
+        lengths = np.diff([items * rank // self.count for rank in range(self.count + 1)]).tolist()
+        padding = (0, 0) * (part.ndim - 1) + (0, max(lengths) - len(part))
+        sent = F.pad(part.detach(), padding).contiguous()
+        received = [torch.empty_like(sent) for _ in lengths]
+        dist.all_gather([one.view(torch.uint8) for one in received], sent.view(torch.uint8))
+        parts = [one[:length] for one, length in zip(received, lengths, strict=True)]
+        parts[self.rank] = part  # with its gradient
+        return torch.cat(parts)
 
     def gather_code(self, part: Code, items: int) -> Code:
         """Gather the code of all items, padded to the longest; the context is left out."""
@@ -105,9 +116,7 @@ class Processes:
         return contents[0]
 
     def check_same(self, settings: Mapping[str, str]) -> None:
-        """Refuse to train if any of these differs between a process and the leader."""
-        if not self.are_several:
-            return
+        """Refuse to train if any of these differs between one of several processes and the leader."""
         of_each: list[Any] = [None] * self.count
         dist.all_gather_object(of_each, dict(settings))
         for rank, other in enumerate(of_each):
@@ -134,34 +143,6 @@ class Processes:
 ALONE = Processes()
 
 
-class _Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, part: Tensor, processes: Processes, items: int, is_summed: bool) -> Tensor:
-        ctx.processes, ctx.rows, ctx.is_summed = processes, processes.rows(items), is_summed
-        sizes = [processes.rows(items, rank) for rank in range(processes.count)]
-        lengths = [rows.stop - rows.start for rows in sizes]
-        padding = (0, 0) * (part.ndim - 1) + (0, max(lengths) - len(part))
-        sent = F.pad(part, padding).contiguous()
-        received = [torch.empty_like(sent) for _ in lengths]
-        dist.all_gather([_as_sent(one) for one in received], _as_sent(sent))
-        if not part.is_floating_point():
-            ctx.set_materialize_grads(False)
-        return torch.cat([one[:length] for one, length in zip(received, lengths, strict=True)])
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None]:
-        if gradient is not None:
-            gradient = (ctx.processes.add_up(gradient) if ctx.is_summed else gradient)[ctx.rows]
-        return gradient, None, None, None
-
-
-_gathered: Callable[[Tensor, Processes, int, bool], Tensor] = _Gather.apply
-
-
-def _as_sent(tensor: Tensor) -> Tensor:
-    return tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor
-
-
 def has_batch_norm(model: nn.Module) -> bool:
     return any(isinstance(layer, _BatchNorm) for layer in model.modules())
 
@@ -169,19 +150,16 @@ def has_batch_norm(model: nn.Module) -> bool:
 @contextmanager
 def shared_statistics(model: nn.Module, processes: Processes) -> Iterator[None]:
     """Let the model compute statistics of a batch over the parts of all processes, gradients included."""
-    shared: list[tuple[nn.Module, Callable[..., Any]]] = []
-    for layer in model.modules() if processes.are_several else ():
-        if isinstance(layer, _BatchNorm):
-            shared.append((layer, partial(_normalise, layer, processes)))
-        elif isinstance(layer, Moments):
-            shared.append((layer, partial(moments, processes)))
-    for module, forward in shared:
-        module.forward = forward
+    layers = model.modules() if processes.are_several else ()
+    shared: list[nn.Module] = [layer for layer in layers if isinstance(layer, (_BatchNorm, Moments))]
+    for layer in shared:
+        normalise = partial(_normalise, layer) if isinstance(layer, _BatchNorm) else moments
+        layer.forward = partial(normalise, processes)
     try:
         yield
     finally:
-        for module, _ in shared:
-            del module.forward
+        for layer in shared:
+            del layer.forward
 
 
 def moments(
