@@ -53,8 +53,7 @@ def mine(
     backend = choose_backend(search, problem, recall_floor, indexes) if isinstance(search, str) else search
     store: Store = MemoryStore()
     if run is not run_in_process or not backend.is_small(problem):  # other processes need a folder
-        store = Folder(work, digest([backend.name, provenance, of or problem.sha256]))
-        store.clear_unfinished()
+        store = Folder.opened(work, digest([backend.name, provenance, of or problem.sha256]))
     result = run_search(problem, backend, store, recall_floor=recall_floor, run=run, progress=progress)
     lists = {
         direction: (

@@ -27,7 +27,7 @@ from aoq.pipeline.files import digest
 from aoq.pipeline.mining import sizes
 from aoq.pipeline.search.lists import NegativeLists, in_table_order
 from aoq.pipeline.search.problem import DIRECTIONS, OPPOSITE, Direction, blocks
-from aoq.pipeline.search.units import Folder, Store, Unit
+from aoq.pipeline.search.units import Folder, Store, Unit, run_in_process
 from aoq.pipeline.tables.pairs import Pairs, group_positives, is_among, listed_keys, pair_keys
 from aoq.pipeline.tables.writing import write_table
 
@@ -102,12 +102,8 @@ def rerank(
 ) -> None:
     """Write the table to the folder `output`; finished units of the same lists in `work` are reused, and stay."""
     job.model.eval()
-    work.mkdir(parents=True, exist_ok=True)
-    store = Folder(work, digest([provenance, dict(job.h), job.checked_anchors]))
-    units = rescoring_units(job)
-    for done, unit in enumerate(units, start=1):
-        unit.do(job, store)
-        progress(done, len(units))
+    store = Folder.opened(work, digest([provenance, dict(job.h), job.checked_anchors]))
+    run_in_process([rescoring_units(job)], job, store, progress)
     tables: dict[Direction, tuple[dict[str, Any], Iterator[NegativeLists]]] = {}
     for direction in DIRECTIONS:
         recall, anchors, h = measured_recall(job, direction, store), len(job.checked(direction)), job.h[direction]

@@ -77,9 +77,7 @@ def prepare_folder(
                     append(arrays, images)
                     tell()
     else:
-        (work / "blocks").mkdir(exist_ok=True)
-        store = Folder(work / "blocks", digest([key, job.batch]))
-        store.clear_unfinished()
+        store = Folder.opened(work / "blocks", digest([key, job.batch]))
         reader = ImageReader(listing.images, len(listing), extractor.preprocessing, thumbnails)
         ship = partial(ship_extraction, source=source, reader=reader)
         extract_blocks(extractions, job, store, choose_runner(engine, ship), tell)

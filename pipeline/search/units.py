@@ -62,10 +62,13 @@ class Folder:
         """Delete a table that was consumed."""
         self._file(name).unlink(missing_ok=True)
 
-    def clear_unfinished(self) -> None:
-        """Delete the temporary files of killed processes."""
-        for path in self.path.glob("*.tmp-*"):
-            path.unlink(missing_ok=True)
+    @classmethod
+    def opened(cls, path: Path, of: str = "") -> Folder:
+        """Make the folder if it is missing, and delete the temporary files of killed processes in it."""
+        path.mkdir(parents=True, exist_ok=True)
+        for left in path.glob("*.tmp-*"):
+            left.unlink(missing_ok=True)
+        return cls(path, of)
 
     def _file(self, name: str) -> Path:
         return self.path / f"{name}.unit"

@@ -41,7 +41,7 @@ def embed_train_split(chain: Chain, stage: str, folder: Path, engine: Engine) ->
     assert isinstance(model, EmbeddingModel)  # the configuration allows only these to search
     with show_progress("embeddings") as report:
         sides = model_sides(model, open_pairs(chain, "train", engine.verify), device)
-        write_embeddings(sides, folder, _open_blocks(folder / UNITS), report)
+        write_embeddings(sides, folder, Folder.opened(folder / UNITS), report)
     return known_sha256(weights)
 
 
@@ -111,14 +111,7 @@ def write_encoded(encoding: Encoding, vectors: Path, work: Path, engine: Engine,
     """Write the vectors into the folder `vectors`, from blocks in the folder `work`, which nodes of Ray share."""
     device = engine.torch_device()
     run = choose_runner(engine, partial(_ship, encoding=encoding, device=device))
-    write_embeddings(encoding.sides(device), vectors, _open_blocks(work, encoding.key), report, run)
-
-
-def _open_blocks(work: Path, key: str = "") -> Folder:
-    work.mkdir(exist_ok=True)
-    store = Folder(work, key)
-    store.clear_unfinished()
-    return store
+    write_embeddings(encoding.sides(device), vectors, Folder.opened(work, encoding.key), report, run)
 
 
 def _ship(
