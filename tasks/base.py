@@ -10,6 +10,7 @@ import traceback
 from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -116,9 +117,11 @@ class MakingTask(luigi.Task):
 
     def run(self) -> None:
         if torchrun_rank():
-            from aoq.pipeline.stages.train import follow_stage
+            from aoq.pipeline.stages.processes import follow
+            from aoq.pipeline.stages.train import train_rank
 
-            follow_stage(self.source, self.stage, self.artifact, configured_engine(tasks=core().workers))
+            part = partial(train_rank, self.source, self.stage, None)
+            follow(configured_engine(tasks=core().workers), self.artifact, part)
         elif not self.artifact.exists():  # another task may have made it meanwhile
             self._make()
         self.link()
@@ -177,10 +180,5 @@ def _log_death(task: MakingTask, message: str) -> None:
     lines = read_metrics(log) if is_training and log.exists() else []
     reached = f" after step {lines[-1]['step']:,} (epoch {lines[-1]['epoch'] + 1})" if lines else ""
     less = "batch_size, set chunk" if is_training else "[engine] mining_memory_mb"
-    logger.error(
-        "%s %s%s. Run again: finished work is kept. If memory ran out, lower %s, or take fewer --workers.",
-        task.title,
-        describe_exit(int(message.rpartition(" ")[2])),
-        reached,
-        less,
-    )
+    remedy = f"Run again: finished work is kept. If memory ran out, lower {less}, or take fewer --workers."
+    logger.error("%s %s%s. %s", task.title, describe_exit(int(message.rpartition(" ")[2])), reached, remedy)

@@ -32,7 +32,7 @@ from aoq.pipeline.stages.chain import Chain
 from aoq.pipeline.stages.data import check_pretrained
 from aoq.pipeline.stages.draws import make_teachers, table_draws
 from aoq.pipeline.stages.hard_negatives import shortened
-from aoq.pipeline.stages.processes import follow, joined, run_ranks
+from aoq.pipeline.stages.processes import joined, run_ranks
 from aoq.pipeline.stages.splits import model_options, open_pairs
 from aoq.pipeline.training.checkpoint import load_model, read_weights, save_model
 from aoq.pipeline.training.co_teaching import NETWORK_FILES, CoTrainer
@@ -94,17 +94,13 @@ def train(chain: Chain, stage: str, build: Build, engine: Engine, processes: Pro
 
 def _check_batches(experiment: Experiment, captions: int) -> None:
     """Refuse a batch larger than the training data in any round, before the first one trains."""
-    for name, section in experiment.trainings.items():
-        if section.batch_size > captions:
-            there = f"the training split has {captions} captions"
-            raise ValueError(f"[{name}] batch_size is {section.batch_size}, and {there}; lower it.")
+    sizes = [(f"[{name}] batch_size is", section.batch_size, "it") for name, section in experiment.trainings.items()]
     if experiment.second_round is not None and experiment.second_round.control == "items":
-        size = experiment.trained_by("control").batch_size
+        makes = '[second_round] control = "items" makes batches of'
+        sizes.append((makes, experiment.trained_by("control").batch_size, "batch_size"))
+    for what, size, option in sizes:
         if size > captions:
-            there = f"the training split has {captions} captions"
-            raise ValueError(
-                f'[second_round] control = "items" makes batches of {size}, and {there}; lower batch_size.'
-            )
+            raise ValueError(f"{what} {size}, and the training split has {captions} captions; lower {option}.")
 
 
 def _make_trainer(chain: Chain, stage: str, section: Training | CoTeaching, verify: Verify, **common: Any) -> Loop:
@@ -200,8 +196,3 @@ def train_rank(
         with build.collecting():
             notes = train(chain, stage, build, engine if leads else replace(engine, tensorboard=False), processes)
         return notes, build.inputs
-
-
-def follow_stage(chain: Any, stage: str, artifact: Artifact, engine: Engine) -> None:
-    """Do what torchrun's other processes do while the first one makes a stage: train with it, or wait."""
-    follow(engine, artifact, partial(train_rank, chain, stage, None))
