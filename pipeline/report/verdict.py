@@ -86,9 +86,9 @@ def time_to_control(chain: Chain) -> float | None:
 
 def head_start(chain: Chain) -> str:
     """Describe the training that a fine-tuned student has had before; "" without one."""
-    if chain.start is None:
+    if (start := chain.start_of("second_round")) is None:
         return ""
-    epochs = chain.start.recipe["ingredients"].get("training", {}).get("epochs")
+    epochs = start.recipe["ingredients"].get("training", {}).get("epochs")
     return f"after {epochs} epochs elsewhere" if epochs else "from imported weights"
 
 

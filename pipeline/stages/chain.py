@@ -120,13 +120,8 @@ class Chain:
     def is_ensemble(self) -> bool:
         return bool(self.members) and self.table is None
 
-    @property
-    def start(self) -> Artifact | None:
-        """Training whose weights a fine-tuned student starts from."""
-        return self.start_of("second_round")
-
     def start_of(self, stage: str) -> Artifact | None:
-        """Return the training whose weights this one starts from; it precedes those of teachers."""
+        """Return the training whose weights a fine-tuned one starts from; it precedes those of teachers."""
         student = self.experiment.second_round if stage in self.stages else None
         if student is None or student.start is None:
             return None

@@ -18,14 +18,15 @@ def planned(override="", name=TINY):
 
 
 def test_a_student_knows_what_it_starts_from():
-    assert planned().start is None
-    for start, stage in (("teacher", "first_round"), ("control", "control")):
-        chain = planned(f'second_round.start="{start}"')
-        assert chain.start is chain[stage]
-        assert chain.start in chain["second_round"].upstream
-    again = planned(f'second_round.start="teacher", {REFRESHED}')
-    assert again.start is not None
-    assert again.start.key == planned('second_round.start="teacher"')["second_round"].key
+    assert planned().start_of("second_round") is None
+    for named, stage in (("teacher", "first_round"), ("control", "control")):
+        chain = planned(f'second_round.start="{named}"')
+        start = chain.start_of("second_round")
+        assert start is chain[stage]
+        assert start in chain["second_round"].upstream
+    again = planned(f'second_round.start="teacher", {REFRESHED}').start_of("second_round")
+    assert again is not None
+    assert again.key == planned('second_round.start="teacher"')["second_round"].key
 
 
 def test_a_table_that_is_made_of_others_trains_nothing(write):

@@ -121,7 +121,7 @@ def test_a_teacher_that_attends_scores_each_batch(make, taught_by, file_of, plac
     chain = make("student", "second_round", loss="online", second_round=taught)
     assert teacher["second_round"].key in {artifact.key for artifact in chain["second_round"].upstream}
     assert all(0 < value < 1e4 for value in figures(chain))
-    assert chain.start is None  # the student starts from fresh weights
+    assert chain.start_of("second_round") is None  # the student starts from fresh weights
     shown = CliRunner().invoke(main, ["estimate", "--experiment", file_of("student"), *places, "--json"]).stdout
     steps = dict.fromkeys(["round one", "round two", "teacher own", "teacher fragments"], 13)
     assert json.loads(shown)["steps"] == steps
