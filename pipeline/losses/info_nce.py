@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -37,8 +38,8 @@ class Negatives(NamedTuple):
     """Number of columns at the end drawn for the anchor itself."""
 
 
-Weigh = Callable[[Negatives], Float[Tensor, "batch columns"]]
-"""Computes the addition to the log-weights of a direction's negatives."""
+Weigh = Callable[[Float[Tensor, "batch columns"], int], Float[Tensor, "batch columns"]]
+"""Computes the addition to the log-weights of a direction's negatives from their similarities and `offline`."""
 
 
 def info_nce(pairs: Similarities, *, temperature: Number = 0.07, hardness_weight: float = 0.0) -> LossValue:
@@ -53,7 +54,7 @@ def info_nce(pairs: Similarities, *, temperature: Number = 0.07, hardness_weight
     >>> info_nce(Similarities(matrix, torch.eye(2).bool()), temperature=0.1).total  # 4 log 2
     tensor(2.7726)
     """
-    return _contrast(pairs, temperature, lambda negatives: hardness_weight * negatives.similarity)
+    return _contrast(pairs, temperature, lambda similarity, _: hardness_weight * similarity)
 
 
 def adap_info_nce(
@@ -68,20 +69,11 @@ def adap_info_nce(
     """
     if pairs.offline is None:
         return info_nce(pairs, temperature=temperature, hardness_weight=hardness_weight)
-
-    def weigh(negatives: Negatives) -> Float[Tensor, "batch columns"]:
-        adaptive = adaptive_columns(negatives.similarity, negatives.offline, alpha=alpha, beta=beta)
-        return adaptive.log() + hardness_weight * negatives.similarity
-
-    value = _contrast(pairs, temperature, weigh)
+    adaptive = partial(adaptive_columns, alpha=alpha, beta=beta)
+    value = _contrast(pairs, temperature, lambda own, offline: adaptive(own, offline).log() + hardness_weight * own)
     with torch.no_grad():  # of in-batch negatives; 0 if there are none
         directions = negatives_by_direction(pairs)
-        weights = torch.stack(
-            [
-                adaptive_columns(one.similarity, one.offline, alpha=alpha, beta=beta)[:, : -one.offline]
-                for one in directions
-            ]
-        )
+        weights = torch.stack([adaptive(one.similarity, one.offline)[:, : -one.offline] for one in directions])
         is_other = torch.stack([one.log_weight[:, : -one.offline] for one in directions]).isinf()
         count = (~is_other).sum().clamp(min=1)
         shown = {"weight_mean": weights, "weight_zero_share": (weights == 0).to(weights.dtype)}
@@ -141,9 +133,8 @@ def _add_up(pairs: Similarities, temperature: Number, weigh: Weigh) -> tuple[Flo
     """Return the sum over anchors, and the offline columns' mean fraction of the negatives (0 in rows without any)."""
     total, shares = pairs.matrix.new_zeros(()), []
     own = (pairs.positive / temperature)[:, None]
-    for negatives in negatives_by_direction(pairs):
-        similarity, log_weight, count = negatives
-        weights = log_weight + weigh(Negatives(similarity.detach(), log_weight, count))
+    for similarity, log_weight, count in negatives_by_direction(pairs):
+        weights = log_weight + weigh(similarity.detach(), count)
         # Divided by a temperature, float16's similarity of a missing negative is infinite, and has no gradient.
         logits = similarity.masked_fill(weights.isinf(), 0) / temperature + weights
         total = total + (torch.cat([own, logits], dim=1).logsumexp(dim=1) - own[:, 0]).sum()

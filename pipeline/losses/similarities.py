@@ -160,9 +160,7 @@ def guided_matches(scores: Float[Tensor, "batch batch"], *, margin: float = 0.0)
             [0, 0, 1]], dtype=torch.int32)
     """
     own = scores.diagonal()
-    matches = (scores > own[:, None] - margin) | (scores > own[None, :] - margin)
-    matches.fill_diagonal_(True)
-    return matches
+    return ((scores > own[:, None] - margin) | (scores > own[None, :] - margin)).fill_diagonal_(True)
 
 
 def duplicate_matches(

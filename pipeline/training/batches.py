@@ -69,15 +69,13 @@ def read_batch(pairs: PairData, draw: Draw, part: slice = slice(None)) -> Batch:
     """Read the images and captions of this part of each group."""
     images, captions = draw.groups[:, part].reshape(-1, 2).T
     anchors, identity = draw.groups[0, :, 0], pairs.split.identity
-    further = {
-        name: getattr(draw, name) for name in ("corresponding", "match_probability", "excluded", "listed_scores")
-    }
+    names = "corresponding", "match_probability", "excluded", "listed_scores"
     return Batch(
         replace(pairs.images(images), groups=len(draw.groups)),
         pairs.captions(captions),
         torch.from_numpy((anchors if identity is None else identity[anchors]).astype(np.int64)),
         guided=None if draw.matching is None else torch.from_numpy(draw.matching),
-        **{name: torch.from_numpy(array) for name, array in further.items() if array is not None},
+        **{name: torch.from_numpy(array) for name in names if (array := getattr(draw, name)) is not None},
     )
 
 
