@@ -197,9 +197,8 @@ def describe_exit(code: int) -> str:
 
 
 def die_with_parent(how: signal.Signals = signal.SIGKILL) -> None:
-    """Ask the kernel for this signal when the parent ends, however it ends (Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, how)
-        parent = multiprocessing.parent_process()
-        if parent is not None and os.getppid() != parent.pid:  # the parent ended before the request
-            os.kill(os.getpid(), how)
+    """Ask the kernel for this signal when the parent ends, however it ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, how)
+    parent = multiprocessing.parent_process()
+    if parent is not None and os.getppid() != parent.pid:  # the parent ended before the request
+        os.kill(os.getpid(), how)

@@ -39,11 +39,9 @@ def loading(name: str, model: str, local: str = "the path of a folder with the w
         raise
     except Exception as error:  # libraries and hubs raise errors of any kind
         reason = " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
-        remedy = (
-            "give a folder that its library saved"
-            if Path(model).exists()
-            else f"check the name; if the hub cannot be reached, give {local}"
-        )
+        remedy = f"check the name; if the hub cannot be reached, give {local}"
+        if Path(model).exists():
+            remedy = "give a folder that its library saved"
         raise ValueError(f"{name} cannot be loaded ({reason}); {remedy}.") from None
 
 
@@ -75,11 +73,10 @@ def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any
 
     def with_cache(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
-            dispatcher: Callable[..., Any] = njit(nogil=True, cache=True, **options)(function)
+            return njit(nogil=True, cache=True, **options)(function)
         except RuntimeError:  # neither the package's folder nor a home is writable
             _warn_of_compiling()
-            dispatcher = njit(nogil=True, **options)(function)
-        return dispatcher
+            return njit(nogil=True, **options)(function)
 
     return with_cache
 

@@ -128,11 +128,10 @@ def make_study(planned: PlannedStudy, build: Build, engine: Engine) -> None:
     ranks = [(cell, evaluated_ranks(cell.chain)) for cell in planned.cells]
     _write(build.directory / "ranks.parquet", [table for cell, both in ranks for table in _ranks_tables(cell, both)])
     summary = summarise_study(study, rows)
-    for model in study.models:
-        gains = _intervals([(cell, both) for cell, both in ranks if cell.model == model], study.baseline)
-        for line in summary:
-            if line["model"] == model:
-                line["rsum_gain_low"], line["rsum_gain_high"] = gains.get(line["arm"], (None, None))
+    of_models = {model: [one for one in ranks if one[0].model == model] for model in study.models}
+    gains = {model: _intervals(its_ranks, study.baseline) for model, its_ranks in of_models.items()}
+    for line in summary:
+        line["rsum_gain_low"], line["rsum_gain_high"] = gains[line["model"]].get(line["arm"], (None, None))
     _write(build.directory / "summary.parquet", [pa.Table.from_pylist([line]) for line in summary])
     (build.directory / "table.md").write_text(markdown(study, summary), encoding="utf-8")
     build.notes |= {"study": study.name, "cells": len(rows)}

@@ -35,9 +35,8 @@ class MetricsLog:
     def append(self, step: int, line: Mapping[str, Any]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **line}) + "\n")
-        if self._events is not None and self._writer is None:
-            self._writer = _summary_writer(self._events, step)
-            self._events = self._events if self._writer else None
+        if self._events is not None:
+            self._writer, self._events = _summary_writer(self._events, step), None
         if self._writer is not None:
             for name, value in line.items():
                 if isinstance(value, (int, float)):
