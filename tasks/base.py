@@ -76,8 +76,7 @@ class MakingTask(luigi.Task):
 
     @property
     def artifact(self) -> Artifact:
-        artifact: Artifact = self.source.artifact
-        return artifact
+        return self.source.artifact
 
     @property
     @abstractmethod

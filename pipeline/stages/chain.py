@@ -133,8 +133,7 @@ class Chain:
     @property
     def trains_on_table(self) -> bool:
         """Return whether the second round draws offline negatives, or batches, from a table."""
-        trains = "second_round" in self.stages and self.experiment.weights is None
-        return trains and self.experiment.uses_table
+        return "second_round" in self.stages and self.experiment.weights is None and self.experiment.uses_table
 
     @property
     def is_taught(self) -> bool:

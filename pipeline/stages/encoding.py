@@ -82,11 +82,6 @@ class Encoding:
         files = (self.folder / f"{self.split}_{name}" for name in ("images.parquet", "caps.txt"))
         return digest([self.encoder.images.fingerprint, *map(file_sha256, files)])
 
-    @property
-    def key(self) -> str:
-        """Identity of the vectors."""
-        return digest([self.read, self.count, digest(list(self.captions))])
-
     def sides(self, device: torch.device) -> dict[str, EncodedSide]:
         """Encode photographs and captions as unit vectors, in order; threads read photographs ahead."""
         photographs, encoder, pool = self.photographs, self.encoder, ThreadPoolExecutor()
@@ -111,7 +106,8 @@ def write_encoded(encoding: Encoding, vectors: Path, work: Path, engine: Engine,
     """Write the vectors into the folder `vectors`, from blocks in the folder `work`, which nodes of Ray share."""
     device = engine.torch_device()
     run = choose_runner(engine, partial(_ship, encoding=encoding, device=device))
-    write_embeddings(encoding.sides(device), vectors, Folder.opened(work, encoding.key), report, run)
+    blocks = Folder.opened(work, digest([encoding.read, encoding.count, digest(list(encoding.captions))]))
+    write_embeddings(encoding.sides(device), vectors, blocks, report, run)
 
 
 def _ship(

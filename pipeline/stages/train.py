@@ -111,8 +111,7 @@ def _make_trainer(chain: Chain, stage: str, section: Training | CoTeaching, veri
     split, draws = common["pairs"].split, dict[str, Any](sampler=None)
     if stage == "first_round" and chain.experiment.mining is not None and common["run"].processes.leads:
         shortened(split, chain.experiment.mining)  # logs it before the teacher trains
-    on_table = stage == "second_round" and chain.trains_on_table
-    if on_table:
+    if stage == "second_round" and chain.trains_on_table:
         draws = table_draws(chain, split, section)
     model = _fresh_model(**common["description"])
     schedule = _with_numbers_of_pair(section, model)
