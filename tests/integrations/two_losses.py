@@ -28,6 +28,7 @@ def distilled(table: aoq.NegativeTable) -> DistilledLoss:
 LOSSES = {
     "clip": (OfflineClipLoss, {}, "offline"),
     "adaptive": (OfflineClipLoss, {"adaptive": True}, "offline"),
+    "several": (OfflineClipLoss, {"negatives": 3}, 3),
     "plain": (OfflineClipLoss, {"negatives": None}, None),
     "siglip": (OfflineSigLipLoss, {}, "offline"),
     "quintuplet": (OfflineQuintupletLoss, {}, "quintuplet"),
