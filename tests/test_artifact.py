@@ -1,7 +1,5 @@
 """Artefacts: keys that depend on what shapes them, publishing in one step, errors one can act on."""
 
-from __future__ import annotations
-
 import errno
 import multiprocessing
 import os

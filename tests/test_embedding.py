@@ -1,7 +1,5 @@
 """Scoring and storing a split: tiles and interruptions leave no trace."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

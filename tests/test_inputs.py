@@ -1,7 +1,5 @@
 """Nothing is published that was computed from other bytes than those that its manifest names."""
 
-from __future__ import annotations
-
 import ast
 import errno
 import json

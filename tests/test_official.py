@@ -1,7 +1,5 @@
 """Checkpoint files of the official programs: read whole or refused with one clear error, and nothing in them is run."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import zipfile

@@ -1,7 +1,5 @@
 """A file that cannot be read, or has other columns, ends in one sentence, which calls it damaged only if it is."""
 
-from __future__ import annotations
-
 import errno
 import os
 

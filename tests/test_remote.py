@@ -1,7 +1,5 @@
 """Vectors at an address: fetched once, again when they changed, under a name of their content."""
 
-from __future__ import annotations
-
 from hashlib import sha256
 
 import fsspec

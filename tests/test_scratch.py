@@ -1,7 +1,5 @@
 """Scratch beside an output: one process at a time, nothing stays, and what a kill left is taken over."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import multiprocessing

@@ -3,8 +3,6 @@
 And rows that threads share are each taken once.
 """
 
-from __future__ import annotations
-
 import errno
 import importlib
 import itertools

@@ -1,7 +1,5 @@
 """Characters that a terminal would obey are escaped, as are those that its encoding lacks; progress is logged."""
 
-from __future__ import annotations
-
 import io
 import logging
 import sys

@@ -1,7 +1,5 @@
 """Mined batches against slow definitions: who meets, who must not, and every pair once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

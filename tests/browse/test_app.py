@@ -1,7 +1,5 @@
 """The server answers its own pages alone, and they may do only what its policy allows."""
 
-from __future__ import annotations
-
 import re
 import socket
 import time

@@ -1,7 +1,5 @@
 """`aoq browse` as it is typed, and a table's folder with what is given for its rows."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import sys

@@ -1,7 +1,5 @@
 """The pages in a real browser: every control, the keyboard, a phone's width, captions of all kinds, and axe-core."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Marks are kept in the file of known matches that screens read, and beside it by marker, with their agreement."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 

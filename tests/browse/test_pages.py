@@ -1,7 +1,5 @@
 """Each page shows its part of a table; addresses that make no sense get an answer that says so."""
 
-from __future__ import annotations
-
 import html
 import re
 from dataclasses import replace

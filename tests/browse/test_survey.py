@@ -1,7 +1,5 @@
 """The survey and the search for captions find what they say, compared with loops over the whole table."""
 
-from __future__ import annotations
-
 import html
 import re
 import unicodedata

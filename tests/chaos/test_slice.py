@@ -1,7 +1,5 @@
 """Slices of the campaign with a fixed seed, at least one case of a kind; `make chaos` runs all of it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The tiny world mined once, and the `aoq` command in this process."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

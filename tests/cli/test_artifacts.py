@@ -1,7 +1,5 @@
 """Commands, as users type them, and their output."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

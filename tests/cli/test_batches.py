@@ -1,7 +1,5 @@
 """`aoq batches`: files of batches, and what is met in them."""
 
-from __future__ import annotations
-
 import io
 import json
 import tarfile

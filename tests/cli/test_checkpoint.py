@@ -1,7 +1,5 @@
 """`aoq import-checkpoint`: what it writes, what it says, and that mistakes leave nothing behind."""
 
-from __future__ import annotations
-
 import os
 import textwrap
 

@@ -1,7 +1,5 @@
 """Any corpus by command: many-to-many pairs of queries and documents, documents that are nobody's, one set."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`aoq estimate`: what mining will take, in words and for programs."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

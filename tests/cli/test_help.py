@@ -1,7 +1,5 @@
 """`aoq --help` is complete and fast, and loads no heavy library; `aoq --version` says what a report of a bug should."""
 
-from __future__ import annotations
-
 import json
 import platform
 import subprocess

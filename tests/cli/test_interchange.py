@@ -1,7 +1,5 @@
 """`aoq export`, `import-table` and `publish`, and README's commands for your own vectors, as users run them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from hashlib import sha256

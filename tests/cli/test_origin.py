@@ -1,7 +1,5 @@
 """Data given for a table's rows are those that it was mined on."""
 
-from __future__ import annotations
-
 import shutil
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Whatever commands are given to say, the terminal obeys none of it; a folder that may not be written is named."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """`aoq prepare` and `aoq data check` as people type them."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """What cannot be done is refused in a sentence that says what to change, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """`aoq run`, `study` and `evaluate`: the tasks and exit codes of Luigi."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

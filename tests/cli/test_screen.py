@@ -1,7 +1,5 @@
 """`aoq screen` and `aoq to-judge`: rules in, flags out; pairs out, a judge's probabilities in."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

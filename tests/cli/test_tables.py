@@ -1,7 +1,5 @@
 """`aoq inspect`, `audit`, `stats` and `diff`: an experiment's table, or any table's folder."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

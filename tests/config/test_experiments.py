@@ -1,7 +1,5 @@
 """Experiments: every shipped one loads, and every mistake is one clear error."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

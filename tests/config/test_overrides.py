@@ -1,7 +1,5 @@
 """An override reaches the experiments that a file names, and is refused where it has no place."""
 
-from __future__ import annotations
-
 import pytest
 
 from aoq.pipeline.config.load import load_experiment

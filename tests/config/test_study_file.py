@@ -1,7 +1,5 @@
 """Study files: the shipped ones load, and every mistake is one clear error before anything is made."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -3,8 +3,6 @@
 COCO's annotations find their rows: against the eccv_caption package's own numbers, for splits of any order.
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 

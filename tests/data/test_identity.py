@@ -1,7 +1,5 @@
 """Copies of one photograph are never each other's negatives, neither in mining nor in training."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

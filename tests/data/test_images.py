@@ -3,8 +3,6 @@
 Pictures in `thumbs/` are shown small, one at a time, wherever their ids and links do not lead elsewhere.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import logging

@@ -1,7 +1,5 @@
 """Wrong pairs: what is drawn, what a file may say, and what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

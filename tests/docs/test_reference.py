@@ -1,7 +1,5 @@
 """The generated reference leaves out no option, command or public name."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

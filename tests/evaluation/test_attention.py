@@ -1,7 +1,5 @@
 """Attention precision, recall and F1 against the paper's sentences in loops; annotations, and those that do not fit."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Ranks come back as they were written; others are refused."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import numpy as np

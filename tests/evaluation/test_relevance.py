@@ -1,7 +1,5 @@
 """Many right answers: metrics against sorted lists, and against the eccv_caption package."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from functools import partial

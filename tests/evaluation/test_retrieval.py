@@ -1,7 +1,5 @@
 """Retrieval metrics against the official evaluation and their definition, of any array and of a model on a folder."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import jaxtyping

@@ -1,7 +1,5 @@
 """Intervals over images and seeds against loops and Student's t, what they find where the truth is known, folds."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import stats

@@ -4,8 +4,6 @@ Each picture is of one colour, so what a model sees of it says whose it is. Read
 that nobody needs here lie in a folder of their own, without their dependencies: `reader` takes one module of theirs.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Other trainers' readers, as PyPI has them, read their exports."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """sentence-transformers trains a CLIP on exports for three steps, and its vision tower sees the pictures."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.exports.conftest import DEPTHS, PICTURES, TEXTS, VECTORS

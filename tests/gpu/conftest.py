@@ -1,7 +1,5 @@
 """Without a GPU these tests are left out; AOQ_GPU=cpu runs them on the CPU, to test themselves."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """The GPU gives what the CPU gives: steps, rounds, a resumed run, searches."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

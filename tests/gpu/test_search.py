@@ -1,7 +1,5 @@
 """The one pass on a GPU: the lists that the CPU finds, and the arithmetic that its proof relies on."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """aoq without an extra, freshly installed: what works, and what the rest says it needs."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

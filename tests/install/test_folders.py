@@ -1,7 +1,5 @@
 """aoq from a wheel and from an editable install, in a folder of the user's own with names like ours."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The sdist and every wheel hold all files of the package, and nothing else."""
 
-from __future__ import annotations
-
 import tarfile
 import zipfile
 

@@ -1,7 +1,5 @@
 """The losses on in-batch and offline negatives and their variants against official code and loops."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import replace
 from functools import partial

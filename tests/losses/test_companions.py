@@ -1,7 +1,5 @@
 """Companions: offline similarities of their groups, and triples against eqs. (3) to (5) written out pair by pair."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """CCR and CCS against the paper's sentences in loops, with gradients; what is drawn, and what is left out."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Distillation losses against loops in float64: values and gradients."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

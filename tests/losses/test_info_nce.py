@@ -1,7 +1,5 @@
 """InfoNCE, its weights and the sigmoid loss against loops in float64, values and gradients, and cross-entropy."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

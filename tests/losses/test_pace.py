@@ -1,7 +1,5 @@
 """Self-paced hardness against loops and bisection; a collapsed model always finds the way up."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -1,7 +1,5 @@
 """NCR's losses and labels against the official code, and against loops."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

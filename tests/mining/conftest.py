@@ -1,7 +1,5 @@
 """The lists of a table by their definition."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

@@ -1,7 +1,5 @@
 """An estimate is compared with what then happens: counts exactly, sizes nearly, times not at all."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 

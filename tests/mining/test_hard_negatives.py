@@ -1,7 +1,5 @@
 """`hard_negatives` against its definition in loops, on every kind of input; and what it refuses."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

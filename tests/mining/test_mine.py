@@ -1,7 +1,5 @@
 """The mining pass: tables that depend on nothing but the embeddings, and that survive interruption."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 

@@ -1,7 +1,5 @@
 """A slow model's order of a shortlist, against loops over single pairs; and after a crash."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

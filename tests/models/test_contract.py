@@ -1,7 +1,5 @@
 """Every model of the registry keeps these promises, in eval mode unless said."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Models of fragments against their definitions, one pair and one fragment at a time; autograd goes through both."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """VSE++, VSRN with its captioner, and VSE∞ against numbers of the official codes, in eval mode and in training."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """NAAF against its official code; what its thresholds minimise, which words tell, when they and alpha move."""
 
-from __future__ import annotations
-
 from statistics import NormalDist
 
 import pytest

@@ -1,7 +1,5 @@
 """Official checkpoints: the right model and weights, or one clear error; and nothing they say is run."""
 
-from __future__ import annotations
-
 import argparse
 import json
 

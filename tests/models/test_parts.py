@@ -1,7 +1,5 @@
 """Parts of models against their definitions: graph layers and the softmax of attention."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.testing import assert_close

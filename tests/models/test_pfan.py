@@ -1,7 +1,5 @@
 """PFAN's positions against their definition: blocks of the grid by exact areas, and loops over them."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import pytest

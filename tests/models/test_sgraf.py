@@ -1,7 +1,5 @@
 """SGR and SAF against their definitions; and SAF's statistics while training."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """VSE∞'s pooling against its definition as loops, and what size augmentation leaves of regions and words."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Blocks of images as units: whoever does them, in whatever order, the folder is that of one process."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Pretrained encoders as teachers, on a tiny CLIP that is saved in a folder."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """Extractors and encoders of other libraries, on tiny models saved in a folder: the library's own numbers."""
 
-from __future__ import annotations
-
 import json
 import sys
 from importlib.util import find_spec

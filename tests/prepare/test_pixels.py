@@ -3,8 +3,6 @@
 Decoded by other processes they have the same pixels, errors come at their place, and nobody is left behind.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Photographs and captions become a dataset folder that passes its check."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Every layout in use gives the same images and captions."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """A source as an experiment's dataset: a stage of its own, made of what the source holds."""
 
-from __future__ import annotations
-
 import shutil
 
 import numpy as np

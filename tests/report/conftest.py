@@ -1,7 +1,5 @@
 """Two runs of a folder with strange captions, annotations and without some pictures; and the page about them."""
 
-from __future__ import annotations
-
 from itertools import cycle
 
 import numpy as np

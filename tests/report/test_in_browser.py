@@ -1,7 +1,5 @@
 """The report in Chromium, and by axe-core; pages that complain, or ask for anything from elsewhere, fail."""
 
-from __future__ import annotations
-
 import csv
 import io
 

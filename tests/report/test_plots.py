@@ -1,7 +1,5 @@
 """Plots of what may be missing."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from aoq.pipeline.report.plots import curves, hardness

@@ -1,7 +1,5 @@
 """The page about runs: what it shows, what it leaves out, and that nothing of the data is more than text."""
 
-from __future__ import annotations
-
 import re
 import sys
 from dataclasses import replace

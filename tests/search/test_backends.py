@@ -1,7 +1,5 @@
 """Backends by name: the lists of each are those of the table, and one that only comes near says how near."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import cycle
 

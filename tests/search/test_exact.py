@@ -1,7 +1,5 @@
 """The one pass finds the lists of the definition: on any device, in any arithmetic, whatever the tiles and the room."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

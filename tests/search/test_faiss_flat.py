@@ -1,7 +1,5 @@
 """FAISS's brute force, on the CPU and on a GPU that is none."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Searches by an index: scores are exact, recall is that of the definition, and an index is built once."""
 
-from __future__ import annotations
-
 import gc
 from dataclasses import replace
 from fractions import Fraction

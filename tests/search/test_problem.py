@@ -1,7 +1,5 @@
 """A problem's positives, given as pairs or as the image of each caption, and the directions that are searched."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Units are done in order, in process or on a cluster; a wrong choice is refused in one sentence."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Vectors and ids of every kind of file: the rows that were written, whatever the format."""
 
-from __future__ import annotations
-
 import hashlib
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """axe-core has no serious finding on any page of the site that `make docs` builds."""
 
-from __future__ import annotations
-
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer

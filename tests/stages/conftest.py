@@ -1,7 +1,5 @@
 """Experiments on two small worlds, made stage by stage in this process."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

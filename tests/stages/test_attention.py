@@ -1,7 +1,5 @@
 """The attention of a trained student, on data whose phrases are annotated."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """A chain knows what its student starts from and trains on, the depth of its table, and its folders."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

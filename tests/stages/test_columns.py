@@ -1,7 +1,5 @@
 """A student that trains on several offline negatives an anchor, from the table and its screen to the weights."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Experiments that make a table of other experiments' tables: rerank and fusion."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every entry point computes on the device that is named: nothing it makes lies on the CPU; results are the CPU's."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from click.testing import CliRunner

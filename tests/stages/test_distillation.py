@@ -1,7 +1,5 @@
 """A student learns the scores of teachers: of their embeddings, of files' vectors, and of the table."""
 
-from __future__ import annotations
-
 import json
 from html import unescape
 

@@ -1,7 +1,5 @@
 """A dual encoder of a tiny ViT and a tiny BERT, trained from photographs through both rounds."""
 
-from __future__ import annotations
-
 import json
 import math
 import multiprocessing

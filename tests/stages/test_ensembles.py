@@ -1,7 +1,5 @@
 """Experiments of several trained models, judged by the mean of their similarities."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

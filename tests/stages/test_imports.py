@@ -1,7 +1,5 @@
 """Weights that were trained elsewhere, as the teacher and in place of all training."""
 
-from __future__ import annotations
-
 import pytest
 
 from aoq.models import build_model

@@ -1,7 +1,5 @@
 """Stages read what the manifests upstream say, and write down what they read."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

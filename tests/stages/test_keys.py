@@ -1,7 +1,5 @@
 """Keys hold only what shapes a stage; pinned keys show a changed default."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

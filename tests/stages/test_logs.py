@@ -1,7 +1,5 @@
 """The log says how hard a student's draws are, whether anything was learnt, and what the table added."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A training by two processes of this machine: it ends where one process does, and survives the loss of one."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

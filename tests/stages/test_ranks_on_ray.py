@@ -3,8 +3,6 @@
 Run by `make test-cluster`.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Refresh rounds: the student searches anew, for another student."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

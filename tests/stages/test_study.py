@@ -1,7 +1,5 @@
 """A whole study on the tiny world: its tables, and the same ones after a kill at random."""
 
-from __future__ import annotations
-
 import random
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pretrained tokenisers and text towers, on a tiny BERT that is saved in a folder."""
 
-from __future__ import annotations
-
 import shutil
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The audit names every planted defect."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

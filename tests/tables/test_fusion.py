@@ -1,7 +1,5 @@
 """Fused lists against loops over anchors, candidates and members, from the formulas' sentences."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow.parquet as pq
 import pytest

@@ -1,7 +1,5 @@
 """Tables of one set: what is wrong with one is found, and screens know that a row says what it says."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

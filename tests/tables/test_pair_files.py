@@ -1,7 +1,5 @@
 """Files of pairs: each format says the same, many-to-many, by row and by id, graded or not; and what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq

@@ -1,7 +1,5 @@
 """Figures of tables, against their definitions in loops."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """A table in memory: its columns, its screens, and that what it saves is a table like any other."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

@@ -1,7 +1,5 @@
 """Luigi as users start it, here on the tiny world."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from functools import partial

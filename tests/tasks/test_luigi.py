@@ -1,7 +1,5 @@
 """The chain under Luigi: from any directory, with real exit codes, once, and again after a kill."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A task's process dies with the one that forked it, whatever number that one has."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

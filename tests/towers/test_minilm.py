@@ -1,7 +1,5 @@
 """A real pretrained encoder, all-MiniLM-L6-v2, as text tower: its own states, and its own vectors of captions."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.testing import assert_close

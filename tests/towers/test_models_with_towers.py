@@ -1,7 +1,5 @@
 """VSE∞ and the models of fragments, on patches and word pieces: what they are on a library's own states."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.testing import assert_close

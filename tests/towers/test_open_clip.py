@@ -1,7 +1,5 @@
 """Towers of open_clip, which are tested where it is installed: the library's own numbers."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """Towers of static vectors, on files that are made on the spot: each caption by definition, vector by vector."""
 
-from __future__ import annotations
-
 import json
 import logging
 

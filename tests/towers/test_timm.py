@@ -1,7 +1,5 @@
 """Image towers of timm, which are tested where it is installed: the library's own numbers."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.testing import assert_close

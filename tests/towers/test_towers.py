@@ -1,7 +1,5 @@
 """Towers give their library's own numbers, and can be frozen, checkpointed and cut into layers."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

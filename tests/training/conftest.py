@@ -1,7 +1,5 @@
 """A tiny made-up world to train on in a second: twelve kinds of scenes, three captions an image."""
 
-from __future__ import annotations
-
 import json
 import threading
 

@@ -7,8 +7,6 @@ read, a shape that depends on values. Values are the CPU's, so that a step on it
 Its tests are left out where a GPU is: torch pins memory for one kind of device alone.
 """
 
-from __future__ import annotations
-
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 

@@ -1,7 +1,5 @@
 """One step in float64, at once or in parts: what it yields, to compare."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Batches read ahead: in order, by any number of threads; errors at their turn; no thread is left."""
 
-from __future__ import annotations
-
 import threading
 import time
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Files of weights and of a training's state: written alike, read back, and refused when damaged."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from pickle import UnpicklingError
 

@@ -1,7 +1,5 @@
 """A step in chunks or by several processes: the figures, gradients and buffers of one that takes the batch at once."""
 
-from __future__ import annotations
-
 import multiprocessing
 from dataclasses import replace
 from types import SimpleNamespace

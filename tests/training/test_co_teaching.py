@@ -1,7 +1,5 @@
 """Co-divide and co-teaching: against the official code, against their definitions, and killed and resumed."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Several offline negatives an anchor, compared with all anchors of the batch or with their own."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Every model's step on a device that is none: nothing is made or left on the CPU, and the numbers are the CPU's."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

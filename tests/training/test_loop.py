@@ -1,7 +1,5 @@
 """The loop: killed anywhere and resumed, it ends at the same weights; schedules; collapse; damaged files."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os

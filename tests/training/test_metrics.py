@@ -1,7 +1,5 @@
 """Windows of figures, the log and its damage, TensorBoard that may be missing, and the collapse plateau."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

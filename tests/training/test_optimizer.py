@@ -1,7 +1,5 @@
 """Rates by step, groups of parameters, frozen and adapted towers, and averages of weights that resume to the bit."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """A step in bfloat16 beside one in float32, for every model; devices that lack an arithmetic are named."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Negatives by turns: every one before any comes again, in any loader, and whoever asks."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from torch.utils.data import DataLoader

@@ -1,7 +1,5 @@
 """One training step against the official AOQ step, and against its parts done one by one."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A small mined table whose images have none to three captions, and what its rows go by."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Every format, as each trainer's source reads it, against loops over its definition, with lists of any length."""
 
-from __future__ import annotations
-
 import ast
 import csv
 import json

@@ -1,7 +1,5 @@
 """What other programs wrote: NegCLIP's TSV, and the pictures that ids name."""
 
-from __future__ import annotations
-
 import csv
 import os
 

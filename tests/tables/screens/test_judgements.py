@@ -1,7 +1,5 @@
 """Files of judged pairs, of every kind, and the sentences that refuse others."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 

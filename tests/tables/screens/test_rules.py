@@ -1,7 +1,5 @@
 """Every rule against its definition in loops, and views kept beside tables."""
 
-from __future__ import annotations
-
 import json
 import unicodedata
 from dataclasses import replace
