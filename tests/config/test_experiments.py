@@ -213,11 +213,6 @@ def test_an_ensemble_is_an_experiment_of_its_own(load):
     assert (loaded.ensemble.weights, loaded.evaluation.split) == ((1.0, 3.0), "test")
 
 
-def test_an_unknown_experiment_lists_the_known_ones(tmp_path):
-    with pytest.raises(ValueError, match=r"unknown experiment 'demmo'; did you mean 'demo'\?"):
-        load_experiment("demmo")
-
-
 def test_a_section_has_its_constructors_options():
     for name in MODELS:
         kind = ModelSection.kind(name)

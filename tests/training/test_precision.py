@@ -18,8 +18,6 @@ from aoq.pipeline.training.chunks import BatchScores, Cut, check_precision
 from aoq.pipeline.training.loop import Run
 from aoq.pipeline.training.step import forward, make_objective
 from aoq.pipeline.training.trainer import Trainer
-from tests.search.problems import SMALL as SMALL_PROBLEMS
-from tests.search.problems import check_pinned
 from tests.training.conftest import CPU, SMALL
 
 SIZES = {"feature_size": 6, "vocabulary_size": 24, "embedding_size": 32, "word_size": 5}
@@ -144,13 +142,6 @@ def test_what_the_caller_has_set_reaches_no_step(pairs, sampler, tmp_path):
             assert train(tmp_path / name, change) == expected
     assert all(one[0] == "highest" and not one[1] for one in expected[3])
     assert all(one[2:] == (torch.float32, [False, False], ["ieee"] * 9) for one in expected[3])
-
-
-@pytest.mark.parametrize("name", STATES)
-def test_what_the_caller_has_set_reaches_no_search(name):
-    with products_in("float32"):
-        STATES[name]()
-        check_pinned(SMALL_PROBLEMS[::60])
 
 
 def test_tf32_is_left_again(monkeypatch):
