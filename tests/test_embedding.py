@@ -4,46 +4,27 @@ import numpy as np
 import pytest
 import torch
 
-from aoq.models import MODELS, build_model
+from aoq.models import MODELS
 from aoq.pipeline import embedding
-from aoq.pipeline.data.batches import PairData
-from aoq.pipeline.data.folder import Split
-from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.embedding import EmbeddingStore, EncodedSide, model_sides, similarity_matrix, write_embeddings
 from aoq.pipeline.search.units import Folder, unit_name
+from tests.training import conftest
+from tests.training.conftest import CPU
+from tests.training.steps import fresh
 
-CPU = torch.device("cpu")
-
-
-@pytest.fixture
-def pairs():
-    rng = np.random.default_rng(0)
-    image_of = rng.permutation(np.repeat(np.arange(9, dtype=np.int32), 3))
-    lengths = rng.integers(3, 10, 27)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    tokens = TokenisedCaptions(rng.integers(1, 20, offsets[-1]).astype(np.int32), offsets)
-    features = rng.normal(size=(9, 4, 5)).astype(np.float32)
-    corners = rng.uniform(size=(2, 9, 4, 2))
-    boxes = np.concatenate([corners.min(0), corners.max(0)], axis=2).astype(np.float32)
-    return PairData(Split("train", features, ["a"] * 27, image_of, [str(i) for i in range(9)], boxes), tokens)
-
-
-def small_model(name):
-    torch.manual_seed(0)
-    regions = {} if MODELS[name].takes_masks else {"regions": 4}
-    return build_model(name, feature_size=5, vocabulary_size=20, embedding_size=6, word_size=4, **regions)
+pairs = conftest.pairs
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_matrix_is_every_pair_whatever_the_tiles(pairs, name, monkeypatch):
-    model = small_model(name)
+    model = fresh(name).float()
     whole = similarity_matrix(model, pairs, CPU)
     for size in ("BATCH", "SCORED_IMAGES", "SCORED_CAPTIONS"):
         monkeypatch.setattr(embedding, size, 4)
     np.testing.assert_allclose(similarity_matrix(model, pairs, CPU), whole, rtol=1e-6, atol=1e-6)
     with torch.no_grad():
-        for image in (0, 8):
-            for caption in (0, 13, 26):
+        for image in (0, 15):
+            for caption in (0, 13, 47):
                 codes = [
                     model.encode_images(pairs.images(np.array([image])).to(CPU)),
                     model.encode_captions(pairs.captions(np.array([caption]))),
@@ -68,22 +49,22 @@ class StopError(Exception):
 
 
 def test_a_killed_run_goes_on_and_a_damaged_block_is_encoded_anew(pairs, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(embedding, "STORE_ROWS", 4)
-    model = small_model("vsepp")
+    monkeypatch.setattr(embedding, "STORE_ROWS", 5)
+    model = fresh("vsepp").float()
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     whole.mkdir()
     cut.mkdir()
-    assert write(model, pairs, whole) == [4, 4, 1, 4, 4, 4, 4, 4, 4, 3]
+    assert write(model, pairs, whole) == [5, 5, 5, 1, *[5] * 9, 3]
 
     def stop(done, total, text):
-        if done == 4:
+        if done == 5:
             raise StopError
 
     with pytest.raises(StopError):
         write(model, pairs, cut, stop)
-    damaged = cut / "units" / f"{unit_name('images', 4, 8)}.unit"
+    damaged = cut / "units" / f"{unit_name('images', 5, 10)}.unit"
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
-    assert write(model, pairs, cut) == [4, 4, 4, 4, 4, 4, 3]
+    assert write(model, pairs, cut) == [5, *[5] * 8, 3]
     assert f"{damaged} is damaged" in caplog.text
     for name in ("images.npy", "captions.npy"):
         assert (cut / name).read_bytes() == (whole / name).read_bytes()
@@ -94,8 +75,8 @@ def test_a_killed_run_goes_on_and_a_damaged_block_is_encoded_anew(pairs, tmp_pat
 
 
 def test_a_broken_model_is_an_error_not_a_store(pairs, tmp_path):
-    model = small_model("vsepp")
+    model = fresh("vsepp").float()
     with torch.no_grad():
         next(model.parameters()).fill_(torch.nan)
-    with pytest.raises(ValueError, match=r"images 0 to 8 is not finite"):
+    with pytest.raises(ValueError, match=r"images 0 to 15 is not finite"):
         write(model, pairs, tmp_path)

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from contextlib import contextmanager
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from warnings import catch_warnings, simplefilter
 
@@ -20,15 +20,15 @@ from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.losses.similarities import Similarities
 from aoq.pipeline.search.faiss_flat import gpus
 from aoq.pipeline.stages.plan import MAKERS, plan
-from aoq.pipeline.training.batches import read_batch
 from aoq.pipeline.training.chunks import Cut
 from aoq.pipeline.training.loop import Loop
-from aoq.pipeline.training.step import make_objective, take_step
-from tests.training.conftest import pairs, sampler  # noqa: F401  (fixtures)
-from tests.training.steps import LOSSES, drawn, fresh
+from tests.training import conftest
+from tests.training.conftest import CPU
+from tests.training.steps import drawn, fresh, step
 
 pytestmark = pytest.mark.gpu
 
+pairs, sampler = conftest.pairs, conftest.sampler
 LUIGI = Path(sys.executable).parent / "luigi"
 TINY = Path(__file__).parent.parent / "tiny.toml"
 
@@ -61,35 +61,17 @@ def thresholds_may_wait(monkeypatch, device):
     monkeypatch.setattr(naaf.NAAF, "observe", waiting)
 
 
-def step(given, name, loss, device, dtype=torch.float64, precision="float32", pace=None):
-    """The figures and the gradients of one step on a device, as numbers."""
-    split, draw = given
-    model = fresh(name).to(device, dtype)
-    batch = read_batch(split, draw)
-    floats = {name: getattr(batch.images, name) for name in ("features", "boxes")}
-    floats = {name: one if one is None else one.to(dtype) for name, one in floats.items()}
-    batch = replace(batch, images=replace(batch.images, **floats)).to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    objective = make_objective(LOSSES[loss], pace)
-    with unwaited(device):
-        cut = Cut(in_bfloat16=precision == "bfloat16")
-        figures = take_step(model, optimizer, batch, objective, 1e9, cut)
-    gradients = {name: one.grad.cpu() for name, one in model.named_parameters() if one.grad is not None}
-    return {name: float(figure) for name, figure in figures.items()}, gradients
-
-
 @pytest.mark.parametrize("loss", ["online", "table", "companions"])
 @pytest.mark.parametrize("name", MODELS)
-def test_a_step_is_the_cpus(pairs, sampler, device, monkeypatch, name, loss):  # noqa: F811
+def test_a_step_is_the_cpus(pairs, sampler, device, monkeypatch, name, loss):
     if name in ("sgr", "saf") or any(getattr(layer, "p", 0) for layer in fresh(name).modules()):
         pytest.skip("each device has random numbers of its own")
     monkeypatch.setattr(naaf, "FEWEST_WORDS", 4)
-    given = pairs, drawn(pairs, sampler, loss)
-    (figures, gradients), (others, theirs) = (step(given, name, loss, one) for one in (torch.device("cpu"), device))
-    assert others == pytest.approx(figures, rel=1e-8, abs=1e-10)
-    assert gradients.keys() == theirs.keys()
-    for one in gradients:
-        torch.testing.assert_close(theirs[one], gradients[one], rtol=1e-7, atol=1e-10)
+    draw = drawn(pairs, sampler, loss)
+    ours, theirs = (step(pairs, draw, name, loss, device=one, unwaited=partial(unwaited, one)) for one in (CPU, device))
+    for part, rtol in (("figures", 1e-8), ("gradients", 1e-7)):
+        found = {name: one.cpu() for name, one in theirs[part].items()}
+        torch.testing.assert_close(found, ours[part], rtol=rtol, atol=1e-10)
 
 
 def test_the_pace_is_the_cpus(device):
@@ -105,12 +87,13 @@ def test_the_pace_is_the_cpus(device):
 
 
 @pytest.mark.parametrize("name", ["vsepp", "scan"])
-def test_a_step_in_bfloat16_is_near(pairs, sampler, device, name):  # noqa: F811
-    given = pairs, drawn(pairs, sampler, "online")
+def test_a_step_in_bfloat16_is_near(pairs, sampler, device, name):
+    draw, how = drawn(pairs, sampler, "online"), {"dtype": torch.float32, "unwaited": partial(unwaited, device)}
     whole, rounded = (
-        step(given, name, "online", device, torch.float32, precision)[0] for precision in ("float32", "bfloat16")
+        step(pairs, draw, name, "online", Cut(in_bfloat16=halved), device=device, **how)["figures"]["loss"].item()
+        for halved in (False, True)
     )
-    assert rounded["loss"] == pytest.approx(whole["loss"], rel=0.05)
+    assert rounded == pytest.approx(whole, rel=0.05)
 
 
 def luigi(task, folder, device, *options):

@@ -77,26 +77,29 @@ def drawn(pairs, sampler, loss, rows=ROWS):
     return sampler.with_lists(draw, TAUGHT.listed, rng) if loss == "taught" else draw
 
 
-def read(pairs, draw, part=slice(None)):
-    """The batch in float64."""
+def read(pairs, draw, part=slice(None), dtype=torch.float64):
+    """The batch, in float64 unless told otherwise."""
     batch = read_batch(pairs, draw, part)
     if draw.listed_scores is not None:
         vectors = np.random.default_rng(5).random((2, len(pairs.split.captions), 7), "f4")
         stores = EmbeddingStore(*vectors), EmbeddingStore(*vectors[::-1])
         scores = torch.stack([score_all(store, draw.groups[0]) for store in stores])
         batch = replace(batch, teacher_scores=scores.double(), listed_scores=batch.listed_scores.double())
-    return replace(batch, images=replace(batch.images, features=batch.images.features.double()))
+    return replace(batch, images=replace(batch.images, features=batch.images.features.to(dtype)))
 
 
-def step(pairs, draw, name, loss, cut=UNCUT, *, device=CPU, pace=None, lr=0.0, unwaited=nullcontext):
+def step(
+    pairs, draw, name, loss, cut=UNCUT, *, device=CPU, dtype=torch.float64, pace=None, lr=0.0, unwaited=nullcontext
+):
     """The figures and gradients of one step and the state after it; the process reads its part of the batch."""
-    model, learnt = fresh(name).to(device), LearntTemperature().double().to(device) if loss == "learnt" else None
+    model = fresh(name).to(device, dtype)
+    learnt = LearntTemperature().double().to(device) if loss == "learnt" else None
     numbers = learnt or dict
     if learnt is not None and not cut.processes.leads:
         numbers = lambda: {name: number.detach() for name, number in learnt().items()}  # noqa: E731
     objective, size = make_objective(LOSSES[loss], pace, numbers), draw.groups.shape[1]
     objective = replace(objective, distillation=TAUGHT if loss == "taught" else None)
-    batch = read(pairs, draw, cut.rows(size)).to(device)
+    batch = read(pairs, draw, cut.rows(size), dtype).to(device)
     if model.attends:
         uniform = np.random.default_rng(4).random((2, 2, size))
         objective = replace(objective, aligned_loss=partial(constrain, constraints=BOTH, uniform=uniform))

@@ -18,6 +18,7 @@ from aoq.pipeline.training.drawable import Drawable
 from aoq.pipeline.training.sampler import Draw, Sampler
 from aoq.pipeline.training.step import forward, make_objective, take_step
 from tests.training.conftest import CPU, SMALL
+from tests.training.steps import fresh
 
 OFFQUIN = OfflineLoss(name="offquin")
 PARTS = {"img_enc": "image", "txt_enc": "text", "caption_model": "captioner"}
@@ -120,9 +121,7 @@ def slow_forward(model, pairs, draw, objective):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_one_concatenated_pass_equals_pair_by_pair(pairs, sampler, name):
-    torch.manual_seed(0)
-    regions = {} if MODELS[name].takes_masks else {"regions": 4}
-    model = build_model(name, **SMALL, **regions).eval()  # eval: no batch statistics
+    model = fresh(name).float().eval()  # eval: no batch statistics
     objective = make_objective(AdaptiveLoss(name="adapoffquin"))
     draw = sampler.draw(np.array([0, 1, 20, 40], dtype=np.int32), np.random.default_rng(3))
     with torch.no_grad():
