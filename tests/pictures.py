@@ -1,7 +1,5 @@
 """Pictures that are not what they seem."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 

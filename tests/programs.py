@@ -1,7 +1,5 @@
 """Run `aoq` and `luigi` as users do, each forked from a process that has already imported what they import."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Seal an artefact that a test changed on purpose, so that the check of its files passes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The additions that CONTRIBUTING.md shows work as written."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The layout in CONTRIBUTING.md: imports point one way, and what is loaded before a fork is light."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

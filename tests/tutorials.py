@@ -1,7 +1,5 @@
 """Read the commands and code of docs/tutorials, and run them."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

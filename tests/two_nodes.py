@@ -1,7 +1,5 @@
 """A Ray cluster of a few nodes on this machine, for tests marked `cluster`."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -1,7 +1,5 @@
 """A small world with the tables of two teachers, a screen, an evaluation and captions of all kinds; and its pages."""
 
-from __future__ import annotations
-
 import threading
 from contextlib import ExitStack
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Hostile options and arguments of commands: one sentence, or a right result."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -7,8 +7,6 @@
 A case is a function of its kind, the seed and its number. It holds, or raises what broke.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """`aoq mine` on a live Ray: killed, its unit files damaged, and gone on with, there or in one process."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from importlib.util import find_spec

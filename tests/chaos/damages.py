@@ -1,7 +1,5 @@
 """Damaged files: what reads them says so, or ends at the same bytes as if they were whole."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Hostile input in every format through every command that reads it: one sentence, or a right result."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import random

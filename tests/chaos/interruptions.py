@@ -2,8 +2,6 @@
 same bytes are there as without any of it.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

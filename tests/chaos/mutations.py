@@ -4,8 +4,6 @@ A mutation writes `file` anew, from the whole one that stands there; Hypothesis 
 a case is repeated by its number.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import pickle

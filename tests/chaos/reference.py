@@ -1,7 +1,5 @@
 """Run a tiny world undisturbed, by the commands of the campaign: its bytes are those that every other run must have."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Hostile requests to `aoq browse`: no error of the server's, no file from elsewhere, and it goes on answering."""
 
-from __future__ import annotations
-
 import io
 import os
 import random

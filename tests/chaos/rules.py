@@ -1,7 +1,5 @@
 """Rules that every command keeps, whatever input it gets; and right results, known in another way."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A small dataset folder that a test can spoil."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

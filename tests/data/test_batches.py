@@ -1,7 +1,5 @@
 """Captions as tokens, and batches of them: every caption once an epoch, tensors of the right rows."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Texts that become the same token ids are counted, and refused if hardly any stays apart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The demo world: the same bytes for the same seed, hard by one word, and truthful about every scene."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

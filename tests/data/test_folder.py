@@ -1,7 +1,5 @@
 """Opening a split: good folders are read, bad ones are refused with the reason."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

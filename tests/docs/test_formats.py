@@ -1,7 +1,5 @@
 """The pages on formats name every file, column and key that is written."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

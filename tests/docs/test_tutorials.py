@@ -1,7 +1,5 @@
 """Every tutorial runs as written, on a few photographs; tests/integrations runs those that train in other libraries."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import urllib.parse

@@ -1,7 +1,5 @@
 """The Python in README.md and docs/python.md runs as it stands, links lead somewhere, and there is one version."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 `python tests/face/test_public.py > tests/face/public.txt` renews the list: a change in it is a change of a promise.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import subprocess

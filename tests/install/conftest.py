@@ -1,7 +1,5 @@
 """Packages as users install them: an sdist and wheels of a copy of the checkout, and environments for them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Small random worlds, every registered model with random weights and statistics, and definitions as loops."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Models of fragments against numbers of the official codes: scores, losses and gradients, and AOQ's loss on BFAN."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

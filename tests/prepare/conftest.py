@@ -1,7 +1,5 @@
 """Photographs of a few pixels, tables of them, and an extractor that takes no time."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -5,8 +5,6 @@
 A process of its own, which computes nothing: what commands import is loaded once, and each is a fork of it.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Every extractor keeps these promises; extractors without their library are left out."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

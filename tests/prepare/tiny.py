@@ -1,7 +1,5 @@
 """A tiny model of each library that gives extractors, with weights of its own, saved in a folder; and its name."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

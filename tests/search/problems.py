@@ -1,7 +1,5 @@
 """Adversarial search problems, each a function of its name alone."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Scores against the exact sum of exact products, rounded once."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Data that an experiment cannot be made of or that changed under it, wrong pairs, and few negatives."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Stages follow an experiment's sections, and write down what they used."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

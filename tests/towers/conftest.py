@@ -1,7 +1,5 @@
 """Tiny encoders of each kind, built from configurations with random weights and saved as their library saves them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
