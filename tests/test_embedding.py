@@ -44,10 +44,6 @@ def write(model, pairs, folder, report=lambda done, total, text: None):
     return encoded
 
 
-class StopError(Exception):
-    pass
-
-
 def test_a_killed_run_goes_on_and_a_damaged_block_is_encoded_anew(pairs, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(embedding, "STORE_ROWS", 5)
     model = fresh("vsepp").float()
@@ -58,9 +54,9 @@ def test_a_killed_run_goes_on_and_a_damaged_block_is_encoded_anew(pairs, tmp_pat
 
     def stop(done, total, text):
         if done == 5:
-            raise StopError
+            raise KeyboardInterrupt
 
-    with pytest.raises(StopError):
+    with pytest.raises(KeyboardInterrupt):
         write(model, pairs, cut, stop)
     damaged = cut / "units" / f"{unit_name('images', 5, 10)}.unit"
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")

@@ -1,4 +1,4 @@
-"""Retrieval metrics against the official evaluation and their definition, of any array and of a model on a folder."""
+"""Retrieval metrics against the official evaluation and their definition, of any array."""
 
 import tracemalloc
 
@@ -7,12 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from aoq.models import build_model
-from aoq.pipeline.data.demo import write_demo_world
-from aoq.pipeline.data.folder import open_split
-from aoq.pipeline.data.vocabulary import Vocabulary
 from aoq.pipeline.evaluation import retrieval
-from aoq.pipeline.evaluation.evaluate import evaluate, recalls
+from aoq.pipeline.evaluation.evaluate import recalls
 from aoq.pipeline.evaluation.retrieval import (
     cross_retrieval_ranks,
     ensemble,
@@ -167,15 +163,3 @@ def test_a_caption_of_no_image_is_refused():
         recalls(np.eye(2), np.array([-1, 1]))
     with pytest.raises(ValueError, match="the images of fold 2 of 2 have no caption"):
         recalls(np.eye(4, 2), np.array([0, 1]), folds=2)
-
-
-def test_a_model_on_a_folder(tmp_path):
-    write_demo_world(tmp_path, images=20, dev_images=10, seed=0)
-    split = open_split(tmp_path, "dev")
-    vocabulary = Vocabulary.build(open_split(tmp_path, "train").captions, min_count=1)
-    vocabulary.save(tmp_path / "vocabulary.json")
-    sizes = {"feature_size": split.features.shape[2], "vocabulary_size": len(vocabulary)}
-    model = build_model("vsepp", **sizes, embedding_size=8, word_size=4).eval()
-    found = evaluate(model, str(tmp_path), "dev", vocabulary=tmp_path / "vocabulary.json")
-    assert 0 < found["rsum"] < 600
-    assert found == evaluate(model, tmp_path, "dev", vocabulary=str(tmp_path / "vocabulary.json"))

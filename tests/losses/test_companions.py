@@ -15,13 +15,6 @@ from aoq.pipeline.losses.similarities import Similarities, offline_similarities,
 
 TRIPLES = 4
 M1, M2, ALPHA, BETA = 0.2, 0.05, 0.3, 1.5
-IMAGES, CAPTIONS = ("i", "i_own", "i_off"), ("t", "t_off", "t_own")
-ANCHORS = {
-    # image, caption, its offline caption, its offline image, the derived pairs
-    "P0": ("i", "t", "t_off", "i_off", [("i_off", "t_off"), ("i_own", "t_own")]),
-    "P1": ("i_own", "t_off", "t_own", "i", [("i", "t_own"), ("i_off", "t")]),
-    "P2": ("i_off", "t_own", "t", "i_own", [("i_own", "t"), ("i", "t_off")]),
-}
 
 
 def clamp(x):
@@ -29,35 +22,26 @@ def clamp(x):
 
 
 def definition(matrix, rows, name):
-    """`rows` are the images that the pairs are of; what is a true pair after all is no negative."""
+    """Pair k of a triple has caption k + 1 and image k - 1, mod 3, offline; the others of both are the derived pairs.
+
+    `rows` are the images that the pairs are of; what is a true pair after all is no negative.
+    """
     total = 0
-    for a in range(TRIPLES):
-
-        def places(image, caption, a=a):
-            return IMAGES.index(image) * TRIPLES + a, CAPTIONS.index(caption) * TRIPLES + a
-
-        def s(image, caption):
-            return matrix[places(image, caption)]
-
-        def is_negative(image, caption):
-            one, other = places(image, caption)
-            return rows[one] != rows[other]
-
-        for image, caption, off_caption, off_image, derived in ANCHORS.values():
-            me = IMAGES.index(image) * TRIPLES + a
-            others = [b for b in range(3 * TRIPLES) if b % TRIPLES != a and rows[b] != rows[me]]
-            positive = s(image, caption)
-            for offline, online in (
-                ((image, off_caption), max((matrix[me, b] for b in others), key=Tensor.item)),
-                ((off_image, caption), max((matrix[b, me] for b in others), key=Tensor.item)),
-            ):
-                weight = BETA if name == "adapoffquin" else 1
-                if is_negative(*offline):
-                    weight = BETA - (s(*offline) - online) / ALPHA if name == "adapoffquin" else 1
-                    total = total + clamp(M2 - positive + s(*offline))
-                total = total + weight * clamp(M1 - positive + online)
-            if name != "offtri":
-                total = total + sum(clamp(M2 - positive + s(*pair)) for pair in derived if is_negative(*pair))
+    for me in range(3 * TRIPLES):
+        after, before = (me + TRIPLES) % (3 * TRIPLES), (me - TRIPLES) % (3 * TRIPLES)
+        others = [b for b in range(3 * TRIPLES) if b % TRIPLES != me % TRIPLES and rows[b] != rows[me]]
+        for offline, online in (
+            ((me, after), max((matrix[me, b] for b in others), key=Tensor.item)),
+            ((before, me), max((matrix[b, me] for b in others), key=Tensor.item)),
+        ):
+            weight = BETA if name == "adapoffquin" else 1
+            if rows[offline[0]] != rows[offline[1]]:
+                weight = BETA - (matrix[offline] - online) / ALPHA if name == "adapoffquin" else 1
+                total = total + clamp(M2 - matrix[me, me] + matrix[offline])
+            total = total + weight * clamp(M1 - matrix[me, me] + online)
+        for pair in ((before, after), (after, before)) if name != "offtri" else ():
+            if rows[pair[0]] != rows[pair[1]]:
+                total = total + clamp(M2 - matrix[me, me] + matrix[pair])
     return total
 
 

@@ -14,15 +14,11 @@ from aoq.pipeline.losses import LOSSES, pace
 from aoq.pipeline.losses.aoq import online_triplet
 from aoq.pipeline.losses.hinge import NO_NEGATIVE, online_negative
 from aoq.pipeline.losses.pace import BEARABLE, LEVELS, TOP, Pace, bearable_level, hardness_at
-from aoq.pipeline.losses.similarities import OfflineSimilarities, Similarities, positive_pairs
+from aoq.pipeline.losses.similarities import OfflineSimilarities, Similarities
+from tests.losses.test_aoq import similarities
 
 MARGIN = 0.2
 ONLINE = partial(online_triplet, margin=MARGIN)
-
-
-def similarities(matrix, rows=None):
-    rows = torch.arange(len(matrix)) if rows is None else rows
-    return Similarities(matrix, positive_pairs(rows, mask_positives=True))
 
 
 @settings(max_examples=30, deadline=None)

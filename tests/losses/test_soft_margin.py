@@ -18,10 +18,7 @@ from aoq.pipeline.losses.soft_margin import (
     soft_triplet,
     violations,
 )
-
-
-def similarities(matrix):
-    return Similarities(matrix, torch.eye(len(matrix), dtype=torch.bool))
+from tests.losses.test_aoq import similarities
 
 
 def official_margins(labels, margin, kind):

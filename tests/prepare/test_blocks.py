@@ -24,10 +24,6 @@ TEXT = "txt", b"text"
 UNITS = Engine("cpu", threads=1, backend="ray")
 
 
-class Killed(BaseException):
-    pass
-
-
 def last_first(steps, job, store, progress):
     run_in_process([list(reversed(step)) for step in steps], job, store, progress)
 
@@ -80,9 +76,9 @@ def test_a_killed_run_continues_with_its_blocks(photos, prepared, in_units, mean
         """Do every block but the first, so that none is appended; then die."""
         for unit in steps[0][1:]:
             unit.do(job, store)
-        raise Killed
+        raise KeyboardInterrupt
 
-    with pytest.raises(Killed):
+    with pytest.raises(KeyboardInterrupt):
         in_units(photos, killed)
     means.clear()
     folder = in_units(photos, report=lambda done, *_: progress.append(done))

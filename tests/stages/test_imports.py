@@ -1,10 +1,13 @@
-"""Weights that were trained elsewhere, as the teacher and in place of all training."""
+"""Weights that were trained elsewhere, as the teacher, in place of all training, and evaluated by the Python API."""
+
+from pathlib import Path
 
 import pytest
 
 from aoq.models import build_model
 from aoq.pipeline.config.models import ModelSection
-from aoq.pipeline.training.checkpoint import read_weights, save_model
+from aoq.pipeline.evaluation.evaluate import evaluate
+from aoq.pipeline.training.checkpoint import load_model, read_weights, save_model
 from tests.stages.conftest import EXPERIMENT
 
 SMALL = {"embedding_size": 16, "word_size": 8}
@@ -43,7 +46,11 @@ def test_imported_weights_of_any_model_are_evaluated(make, write):
     stages = ["dataset", "second_round", "evaluation"]
     chain = make("weights", *stages, text=WEIGHTS, **scan)
     assert set(chain.stages) == set(stages)
-    assert chain["evaluation"].manifest()["metrics"] == chain["second_round"].manifest()["metrics"]
+    metrics = chain["evaluation"].manifest()["metrics"]
+    assert metrics == chain["second_round"].manifest()["metrics"]
+    model, vocabulary = load_model(chain["second_round"].path / "model.safetensors"), chain["dataset"].path
+    for kind in (Path, str):
+        assert evaluate(model, kind(chain.folder), "dev", vocabulary=kind(vocabulary / "vocabulary.json")) == metrics
     for parts, message in (
         (scan, r"`weights` replace all training; take out \['second_round'\]"),
         ({**scan, "model": "bfan", "text": WEIGHTS}, "holds a 'scan', the experiment a 'bfan'"),
