@@ -31,6 +31,11 @@ def lines_with(name, chain, stage="second_round"):
     return [line[name] for line in read_metrics(chain[stage].path / "metrics.jsonl") if name in line]
 
 
+def chain_of(override="", name=TINY, root=Path("/nowhere")):
+    """An experiment planned, with what is made and read in one place; by default nothing is."""
+    return plan(name, data_root=root, artifact_root=root, override=override)
+
+
 def keys_of(chain):
     return {stage: artifact.key for stage, artifact in chain.stages.items()}
 

@@ -1,35 +1,28 @@
 """A chain knows what its student starts from and trains on, the depth of its table, and its folders."""
 
-from pathlib import Path
-
 import pytest
 
 from aoq.pipeline.stages.chain import find_teacher, run_name, table_depths, table_owner
-from aoq.pipeline.stages.plan import plan
-from tests.stages.conftest import TINY
+from tests.stages.conftest import TINY, chain_of
 
 REFRESHED = "refresh={rounds=1, h_captions=10, h_images=4}"
 
 
-def planned(override="", name=TINY):
-    return plan(name, data_root=Path("/nowhere"), artifact_root=Path("/nowhere"), override=override)
-
-
 def test_a_student_knows_what_it_starts_from():
-    assert planned().start_of("second_round") is None
+    assert chain_of().start_of("second_round") is None
     for named, stage in (("teacher", "first_round"), ("control", "control")):
-        chain = planned(f'second_round.start="{named}"')
+        chain = chain_of(f'second_round.start="{named}"')
         start = chain.start_of("second_round")
         assert start is chain[stage]
         assert start in chain["second_round"].upstream
-    again = planned(f'second_round.start="teacher", {REFRESHED}').start_of("second_round")
+    again = chain_of(f'second_round.start="teacher", {REFRESHED}').start_of("second_round")
     assert again is not None
-    assert again.key == planned('second_round.start="teacher"')["second_round"].key
+    assert again.key == chain_of('second_round.start="teacher"')["second_round"].key
 
 
 def test_a_table_that_is_made_of_others_trains_nothing(write):
     fusion = f'[fusion]\nmembers = ["{TINY}", "{TINY}@seed=1"]\nmethod = "rank"\nh_captions=9\nh_images=7'
-    fused = planned(name=write("fused", fusion))
+    fused = chain_of(name=write("fused", fusion))
     assert not fused.trains_on_table
     assert not fused.is_ensemble
     assert [member.run for member in fused.members] == ["tiny", "tiny@seed=1"]
@@ -53,7 +46,7 @@ def test_runs_have_a_folder_for_each_override():
 def test_the_lineage_goes_from_the_student_to_the_owner_of_the_table(write):
     text = 'dataset.demo={images=60, dev_images=20}\nmodel.name="vsepp"\nsecond_round={epochs=1, loss.name="offtri"}'
     middle = write("middle", f'teacher="{TINY}"\n{text}')
-    chain = planned(name=write("last", f'teacher="{middle}"\n{text}'))
+    chain = chain_of(name=write("last", f'teacher="{middle}"\n{text}'))
     assert [each.experiment.name for each in chain.lineage] == ["last", "middle", "tiny"]
     assert chain.owner("hard_negatives") is table_owner(chain) is chain.lineage[-1]
     assert chain.owner("control") is chain
@@ -64,5 +57,5 @@ def test_the_lineage_goes_from_the_student_to_the_owner_of_the_table(write):
 
 @pytest.mark.parametrize(("override", "stage"), [("", "first_round"), (REFRESHED, "second_round")])
 def test_the_teacher_is_the_training_that_scored_the_table(override, stage):
-    teacher = find_teacher(planned(override))
-    assert (teacher.stage, teacher.artifact.key) == (stage, planned()[stage].key)
+    teacher = find_teacher(chain_of(override))
+    assert (teacher.stage, teacher.artifact.key) == (stage, chain_of()[stage].key)

@@ -114,13 +114,9 @@ def test_a_sampled_array_is_named_as_such(make, own_root, monkeypatch):
     assert list(chain["first_round"].problems()) == []
 
 
-def copy_dev(folder, name):
-    for file in sorted(folder.glob("dev_*")):
-        shutil.copy(file, file.with_name(file.name.replace("dev_", f"{name}_")))
-
-
 def test_another_split_is_the_one_that_was_planned(make, own_root):
-    copy_dev(own_root / "one", "other")
+    for file in (own_root / "one").glob("dev_*"):
+        shutil.copy(file, file.with_name(file.name.replace("dev_", "other_")))
     stages, more = ("mining", "second_round"), 'evaluation.split = "other"'
     chain = make("own", *stages, more=more, root=own_root)
     original = np.load(own_root / "one" / "other_ims.npy")

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import tasks
-from aoq.pipeline.stages.plan import plan
-from tests.stages.conftest import TINY, keys_of
+from tests.stages.conftest import TINY, chain_of, keys_of
 
 TEXT = Path(TINY).read_text()
 ROUNDS = TEXT[TEXT.index("[first_round]") : TEXT.index("[second_round]")]
@@ -16,10 +15,6 @@ dataset = {demo = {images = 60, dev_images = 20}, noise = {ratio = 0.2}}
 model.name = "vsepp"
 co_teaching = {warmup_epochs = 2, epochs = 4, decay_epochs = [3]}
 """
-
-
-def chain_of(override="", name=TINY, root=Path("/nowhere")):
-    return plan(name, data_root=root, artifact_root=root, override=override)
 
 
 def keys(override="", name=TINY, root=Path("/nowhere")):

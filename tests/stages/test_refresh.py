@@ -1,6 +1,7 @@
 """Refresh rounds: the student searches anew, for another student."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,12 +11,11 @@ from click.testing import CliRunner
 import tasks
 from aoq.pipeline.cli import main
 from aoq.pipeline.embedding import similarity_matrix
-from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.stages.splits import open_pairs
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.training.checkpoint import load_model
-from tests.stages.conftest import TINY, make_stage
+from tests.stages.conftest import TINY, chain_of, make_stage
 
 DEPTHS = "refresh.h_captions=10, refresh.h_images=4"
 STUDENT = f"""
@@ -34,7 +34,7 @@ def root(tmp_path_factory):
 
 @pytest.fixture
 def planned(root):
-    return lambda override="", name=TINY: plan(name, data_root=root, artifact_root=root, override=override)
+    return partial(chain_of, root=root)
 
 
 def make(chain):
@@ -96,7 +96,7 @@ def test_rounds_rest_on_each_other(planned, root):
     override = f"seed=1, refresh.rounds=2, {DEPTHS}"
     needed, _ = tasks.HardNegatives(experiment=TINY, override=override, **roots).requires()
     assert (type(needed).__name__, needed.experiment) == ("SecondRound", TINY)
-    one_less = plan(TINY, override=needed.override, data_root=root, artifact_root=root)
+    one_less = planned(needed.override)
     assert one_less["second_round"].key == planned(f"seed=1, refresh.rounds=1, {DEPTHS}")["second_round"].key
     shown = CliRunner().invoke(main, ["status", TINY, "--override", override, "--artifact-root", str(root)])
     assert shown.exit_code == 0, shown.output

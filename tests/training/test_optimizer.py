@@ -115,25 +115,21 @@ def test_each_layer_has_a_share_of_the_rate_of_the_one_above(towered):
     assert by_share[None] == {"project.weight", "project.bias"}
 
 
-def test_a_frozen_tower_stays_as_it_is(towered, run_training, tmp_path):
+@pytest.mark.parametrize(
+    ("options", "parts"), [({"freeze": ("text",)}, ("",)), ({"train_layers": 1}, ("words.", "blocks.0."))]
+)
+def test_what_is_frozen_stays_as_it_is_and_the_rest_is_trained(towered, run_training, tmp_path, options, parts):
     torch.manual_seed(3)
-    before = {name: one.clone() for name, one in towered().state_dict().items()}
-    run_training(tmp_path, "towered", training=changed(freeze=("text",)))
+    model, fixed = towered(), tuple(f"text.network.{part}" for part in parts)
+    before = weights_of(model)
+    set_up_towers(model, changed(**options))
+    assert all(one.requires_grad != name.startswith(fixed) for name, one in model.named_parameters())
+    run_training(tmp_path, "towered", training=changed(**options))
     after = load_file(tmp_path / "model.safetensors")
-    moved = {name for name, one in after.items() if not torch.equal(one, before[name])}
-    assert moved == {"project.weight", "project.bias"}
+    assert all(torch.equal(one, before[name]) == name.startswith(fixed) for name, one in after.items())
 
 
-def test_the_highest_layers_alone_are_trained(towered, run_training, tmp_path):
-    model = towered()
-    set_up_towers(model, changed(train_layers=1))
-    fixed = {name for name, one in model.text.named_parameters() if not one.requires_grad}
-    assert fixed == {name for name, _ in model.text.named_parameters() if "words" in name or "blocks.0" in name}
-    torch.manual_seed(3)
-    before = towered().state_dict()
-    run_training(tmp_path, "towered", training=changed(train_layers=1))
-    after = load_file(tmp_path / "model.safetensors")
-    assert {name for name, one in after.items() if torch.equal(one, before[name])} == {f"text.{name}" for name in fixed}
+def test_more_layers_than_a_tower_has_are_refused(towered):
     with pytest.raises(ValueError, match=r"train_layers = 3, and this Words has 2 layers; lower it\.$"):
         set_up_towers(towered(), changed(train_layers=3))
 
