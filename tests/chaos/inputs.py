@@ -42,26 +42,11 @@ SAFETENSORS = (m.any_bytes, m.safetensors_header, m.safetensors_header)
 WEIGHTS = (*SAFETENSORS, m.weights_description, m.weights_description)
 BYTES, ZIP = (m.any_bytes,), (m.zip_members, m.zip_members)
 FOLDER_OF_DATA = """
-[dataset]
-folder = "data"
-vocabulary = "vocabulary.{ending}"
-
-[model]
-name = "vsepp"
-embedding_size = 16
-word_size = 8
-
-[mining]
-h_captions = 20
-h_images = 8
-
-[first_round]
-epochs = 1
-loss.name = "online"
-
-[second_round]
-epochs = 1
-loss.name = "adapoffquin"
+dataset = {{folder = "data", vocabulary = "vocabulary.{ending}"}}
+model = {{name = "vsepp", embedding_size = 16, word_size = 8}}
+mining = {{h_captions = 20, h_images = 8}}
+first_round = {{epochs = 1, loss.name = "online"}}
+second_round = {{epochs = 1, loss.name = "adapoffquin"}}
 """
 SETTINGS = """
 [paths]

@@ -25,18 +25,8 @@ TINY, NOISY = HERE.parent / "tiny.toml", HERE.parent / "noisy.toml"
 CHECKPOINT = HERE.parent / "golden" / "ckpt_scan_bigru_zip.pth.tar"
 LEGACY = HERE.parent / "golden" / "ckpt_bfan.pth.tar"
 ADDED = {
-    "refreshed": """
-[refresh]
-rounds = 1
-h_captions = 20
-h_images = 8
-""",
-    "screened": """
-[screen]
-same_text = true
-caption_similarity = 0.9
-suspected = "drop"
-""",
+    "refreshed": "\n[refresh]\nrounds = 1\nh_captions = 20\nh_images = 8\n",
+    "screened": '\n[screen]\nsame_text = true\ncaption_similarity = 0.9\nsuspected = "drop"\n',
 }
 """What an experiment adds to the tiny one."""
 SHORT = "h_captions = 10\nh_images = 4\n"

@@ -38,12 +38,9 @@ loss.name = "adapoffquin"
 """
 
 CO_TAUGHT = """
-[dataset.demo]
-[model]
-name = "sgr"
-[co_teaching]
-warmup_epochs = 5
-epochs = 40
+dataset.demo = {}
+model.name = "sgr"
+co_teaching = {warmup_epochs = 5, epochs = 40}
 """
 ENSEMBLE = '[ensemble]\nmembers = ["demo", "demo@seed=1"]\n'
 TOWERED = "model={name='dual_encoder', image_tower='timm:a'}, dataset.demo.pictures=true"

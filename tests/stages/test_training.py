@@ -67,21 +67,11 @@ def test_a_full_disk_ends_an_evaluation_with_a_remedy_and_not_the_process(make, 
     assert "rsum" in chain["evaluation"].manifest()["metrics"]
 
 
-SCREENED = """
-[screen]
-same_text = true
-near_text = 0.6
-caption_similarity = 0.8
-image_similarity = 0.9
-positives = "known.csv"
-max_uses = 40
-suspected = "downweight"
-[sampling]
-strategy = "weighted"
-gap = 0.1
-sharpness = 20.0
-windows = [[0.0, 0.5]]
-"""
+SCREENED = (
+    "screen = {same_text = true, near_text = 0.6, caption_similarity = 0.8, image_similarity = 0.9, "
+    'positives = "known.csv", max_uses = 40, suspected = "downweight"}\n'
+    'sampling = {strategy = "weighted", gap = 0.1, sharpness = 20.0, windows = [[0.0, 0.5]]}'
+)
 
 
 def test_a_student_draws_from_what_its_screen_leaves(make, data_root):
@@ -95,13 +85,7 @@ def test_a_student_draws_from_what_its_screen_leaves(make, data_root):
         assert 0 < counts["meets"]["near_text"] < counts["listed"] == table[direction].negative_ids.size
 
 
-JUDGED = """
-[screen]
-judgements = "judged.jsonl"
-alike_owners = 0.2
-match_prior = 0.05
-suspected = "{suspected}"
-"""
+JUDGED = 'screen = {{judgements = "judged.jsonl", alike_owners = 0.2, match_prior = 0.05, suspected = "{suspected}"}}'
 SHORT = 'epochs = 2, batch_size = 16, loss.name = "LOSS"'
 FEW = "dataset.train_images = 9"
 NCE = 'epochs = 2, batch_size = 16, loss = {name = "infonce", hardness_weight = 2.0}'
