@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from aoq.pipeline.data.annotations import annotation_files, read_annotations, write_coco_classes, write_coco_relevance
+from aoq.pipeline.data.annotations import read_annotations, write_coco_classes, write_coco_relevance
 from aoq.pipeline.data.demo import is_true, labels_path, read_scenes, write_demo_world
 from aoq.pipeline.data.folder import open_split
 from tests.cli.conftest import run
@@ -40,13 +40,6 @@ def test_tables_are_read_from_csv_and_parquet_by_name(folder):
     assert result["relevance_eccv"] == {"i2t": [[1], [3]], "t2i": [[2, 2], [4, 5]]}
     judged = read_annotations(folder, split).judgements["judgements_expert"]
     assert (judged.images.tolist(), judged.captions.tolist(), judged.scores.tolist()) == ([1, 0], [3, 2], [2.5, 1.0])
-
-
-def test_one_thing_in_two_files_is_refused(folder):
-    for suffix in ("csv", "parquet"):
-        (folder / f"dev_relevance.{suffix}").write_text("caption_id,image_id\n1,1\n")
-    with pytest.raises(ValueError, match=r"dev_relevance.parquet and dev_relevance.csv hold the same annotation"):
-        annotation_files(folder, "dev")
 
 
 def test_a_generated_world_knows_what_is_true_of_what(tmp_path):

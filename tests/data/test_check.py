@@ -183,7 +183,8 @@ def test_annotations_that_do_not_fit(write_split):
     assert str(the_one(folder)).startswith("error: dev_relevance_eccv.csv: ")
     assert "image_id 9 to 9" in the_one(folder).message
     path.with_suffix(".parquet").write_bytes(b"")
-    assert "hold the same annotation; remove one" in the_one(folder).message
+    both = f"{path.stem}.parquet and {path.name}"
+    assert f"{both} hold the same annotation; remove one" in the_one(folder).message
 
 
 def test_the_facts_of_a_split_are_one_line(write_split):
