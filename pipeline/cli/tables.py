@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -163,6 +163,8 @@ def stats_command(table: NamedTable, view: Path | None, as_json: bool) -> None:
         )
         for direction in read.directions
     }
+    if is_corrected := "hubness" in read.manifest.get("teacher", {}):
+        described = {direction: replace(one, kept_by_margin={}) for direction, one in described.items()}
     screened = table.read_view(view, or_own=True)
     guarantees = {direction: describe_guarantee(search_facts(read.manifest, direction)) for direction in described}
     if as_json:
@@ -175,6 +177,8 @@ def stats_command(table: NamedTable, view: Path | None, as_json: bool) -> None:
         say((direction, "bold"), f": {one.anchors} lists of {one.h}, {one.full:.2%} full")
         say(guarantees[direction])
         _show_statistics(one)
+    if is_corrected:
+        say("scores are corrected for hubs: screen with absolute_margin instead of relative_margin")
     if screened is not None:
         show_counts(screened)
     elif not any(one.exceeds_false_negatives for one in described.values()):

@@ -68,6 +68,11 @@ def test_the_command_mines_corrected_cosines(sides, tmp_path, monkeypatch):
     for found, same in ((table.i2t, expected.i2t), (table.t2i, expected.t2i)):
         assert np.array_equal(found.negative_ids, same.negative_ids)
         assert found.scores == pytest.approx(same.scores, abs=1e-6)
+    shown = aoq("stats", "table").stdout
+    assert "relative_margin = " not in shown
+    assert shown.endswith("scores are corrected for hubs: screen with absolute_margin instead of relative_margin\n")
+    with pytest.raises(ValueError, match="are corrected for hubs, so use absolute_margin"):
+        table.screen(relative_margin=0.05)
     result = aoq("mine", "images.npy", "alone", "--unpaired", "--h-captions", 5, "--hubness", TAU, code=1)
     assert "these vectors are one set; leave it out" in result.stderr
 

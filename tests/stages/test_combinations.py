@@ -66,7 +66,7 @@ def test_a_table_of_scores_without_hubs(planned):
         assert np.array_equal(found.negative_ids, same.negative_ids)
         assert np.array_equal(found.scores, same.scores)
     assert not [*chain["hard_negatives"].path.rglob("corrected")]
-    with pytest.raises(ValueError, match=r"relative_margin needs positive scores, which \[mining\] hubness changes"):
+    with pytest.raises(ValueError, match=r"relative_margin needs positive scores, which \[mining\] hubness corrects"):
         planned(TINY, override="mining.hubness=0.1, screen.relative_margin=0.05")
 
 

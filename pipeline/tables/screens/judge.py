@@ -117,6 +117,10 @@ def judge(table: TableContents, screen: ScreenSection, known: Knowledge) -> View
         for needs in PREDICATES[rule].needs if rule in PREDICATES else ():
             if getattr(known, needs) is None:
                 raise ValueError(f"the rule {rule} needs {INPUT_OPTIONS[needs]}; give them, or leave out the rule.")
+    if screen.relative_margin is not None and "hubness" in table.manifest.get("teacher", {}):
+        raise ValueError(
+            "relative_margin needs positive scores; this table's are corrected for hubs, so use absolute_margin."
+        )
     for direction in table.directions:
         judged[direction], counts[direction] = _judge_direction(context, direction)
     manifest = {
