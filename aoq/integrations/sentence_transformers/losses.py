@@ -156,6 +156,7 @@ class _ColumnLoss(CachedLossMixin, nn.Module):
         if self._sampler is not None:
             pairs = torch.stack([rows, labels[:, len(columns) // 2 :].T.flatten()], dim=1)
             excluded = self._sampler.excluded(pairs)
+            is_positive = torch.as_tensor(self._sampler.is_positive(pairs[: len(labels)]))
         return self.value(group_similarities(images, captions, rows, is_positive, excluded)), len(labels)
 
     def _in_order(self, gathered: Tensor) -> Tensor:
