@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
@@ -21,8 +20,7 @@ class Projection(nn.Linear):
     """The linear layer on region features: weights U(-r, r) with r = sqrt(6 / (in + out)), bias 0."""
 
     def reset_parameters(self) -> None:
-        radius = math.sqrt(6 / (self.in_features + self.out_features))
-        nn.init.uniform_(self.weight, -radius, radius)
+        nn.init.xavier_uniform_(self.weight)
         nn.init.zeros_(self.bias)
 
 

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from typing_extensions import TypedDict
@@ -162,21 +163,16 @@ def _words(content: Official) -> tuple[str, ...]:
 
 
 class _Reader(pickle.Unpickler):
-    """Reads pickled objects without executing their code: classes and functions are replaced by stand-ins."""
+    """Reads pickled objects without executing their code: stand-ins for classes only hold what the file gives them."""
 
     def find_class(self, module: str, name: str) -> Any:
         if name == "Vocabulary":
-            return self.official
+            return SimpleNamespace
         if module in ("copyreg", "copy_reg") and name == "_reconstructor":
-            return lambda kind, base, state: self.official()
+            return lambda kind, base, state: SimpleNamespace()
         if module in ("builtins", "__builtin__") and name == "object":
             return object
         raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no vocabulary needs")
-
-    @cached_property
-    def official(self) -> type:
-        """Stand-in for the class of VSE++, VSRN and AOQ: it only holds what the file gives it."""
-        return type("Vocabulary", (), {})
 
 
 def _unpickled(path: Path) -> Official:

@@ -21,7 +21,6 @@ from aoq.pipeline.prepare.sources.images import DatasetImages, ParquetImages
 from aoq.pipeline.prepare.sources.records import (
     IMAGE_FIELDS,
     SPLIT,
-    Columns,
     Records,
     column_values,
     concatenate_splits,
@@ -53,15 +52,11 @@ def list_table(path: Path, source: Source) -> Records | None:
     if suffix == ".parquet":
         return _list_parquet(kind, [table], source, root)
     with reading(table, kind):
-        if suffix == ".txt" and (captions := _flickr_captions(read_lines(table))):
-            return "Flickr's captions", captions, root
+        if suffix == ".txt":
+            captions = pc.extract_regex(pa.array(read_lines(table)), FLICKR_LINE)
+            if not captions.null_count:
+                return "Flickr's captions", {name: (captions.field(name),) for name in ("image", "caption")}, root
         return kind, _read_csv(table) if suffix in TEXTS else record_columns(parse_json_lines(table), source), root
-
-
-def _flickr_captions(lines: Sequence[str]) -> Columns | None:
-    """Read `*.token.txt`, unless a line is of another kind."""
-    matches = pc.extract_regex(pa.array(lines), FLICKR_LINE)
-    return None if matches.null_count else {name: (matches.field(name),) for name in ("image", "caption")}
 
 
 def list_parquet_folder(folder: Path, source: Source) -> Records | None:
