@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
@@ -193,12 +193,12 @@ def _remove(folder: Path) -> None:
         folder.rmdir()
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file by one rename: a crash leaves the old content or the whole new one."""
+def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
+    """Write a file, or let a function write it, by one rename: a crash leaves the old content or the whole new one."""
     with scratch_beside(path, wait=True) as folder:
         temporary = folder / path.name
         with temporary.open("wb") as file:
-            file.write(content)
+            content(file) if callable(content) else file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

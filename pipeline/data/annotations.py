@@ -5,10 +5,9 @@ Queries missing from a relevance file are left out. A generated world has its ow
 
 from __future__ import annotations
 
-import io
 import logging
 import warnings
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -178,10 +177,8 @@ def write_coco_relevance(folder: Path, split: Split) -> list[Path]:
         if not there:
             raise ValueError(f"split {split.name!r} has no image of {name}; take COCO's test split.")
         table = pa.table([*zip(*there, strict=True)], names=ANNOTATION_COLUMNS["relevance"].names)
-        file = io.BytesIO()
-        pq.write_table(table, file)
         written.append(folder / f"{split.name}_relevance_{name}.parquet")
-        write_atomically(written[-1], file.getvalue())
+        write_atomically(written[-1], partial(pq.write_table, table))
     return written
 
 
@@ -195,9 +192,8 @@ def write_coco_classes(folder: Path, split: Split, instances: Path) -> Path:
             classes[rows[one["image_id"]], one["category_id"] - 1] = True
     if not classes.any():
         raise ValueError(f"{instances} has no instance in any image of {split.name!r}; take that of val2014.")
-    file, path = io.BytesIO(), folder / f"{split.name}_classes.npy"
-    np.save(file, classes)
-    write_atomically(path, file.getvalue())
+    path = folder / f"{split.name}_classes.npy"
+    write_atomically(path, lambda file: np.save(file, classes))
     return path
 
 

@@ -6,7 +6,7 @@ captions: captions are permuted among images, never removed.
 
 from __future__ import annotations
 
-from io import BytesIO
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -60,10 +60,8 @@ def read_noise(path: Path, image_of: Int32[np.ndarray, " captions"]) -> Int64[np
 
 
 def write_clean_pairs(path: Path, probabilities: Float32[np.ndarray, " captions"]) -> None:
-    content = BytesIO()
     table = pa.table([np.arange(len(probabilities), dtype=np.int32), probabilities], names=CLEAN_PAIR_COLUMNS.names)
-    pq.write_table(table, content, compression="zstd", write_page_checksum=True)
-    write_atomically(path, content.getvalue())
+    write_atomically(path, partial(pq.write_table, table, compression="zstd", write_page_checksum=True))
 
 
 def read_clean_pairs(path: Path, captions: int) -> Float32[np.ndarray, " captions"]:
