@@ -26,7 +26,7 @@ class Tower(nn.Module, ABC):
     native_size: int | None = None
     """Length of the encoder's own vector of an item, if it makes one."""
     poolings: frozenset[PoolingName]
-    """Poolings that the encoder allows."""
+    """Poolings that the encoder allows: "cls" needs a method `first`, and "native" a method `native`."""
     is_frozen = False
 
     def load_pretrained(self) -> None:
@@ -36,14 +36,6 @@ class Tower(nn.Module, ABC):
     @abstractmethod
     def states(self, items: Any) -> tuple[Float[Tensor, "items parts size"], Bool[Tensor, "items parts"] | None]:
         """Return the state at every part, a patch or a word piece, and the mask of real ones (None: all are)."""
-
-    def first(self, items: Any) -> Float[Tensor, "items size"]:
-        """Return the state of the class token, if `poolings` has "cls"."""
-        raise NotImplementedError
-
-    def native(self, items: Any) -> Float[Tensor, "items native_size"]:
-        """Return the encoder's own vector, if `poolings` has "native"."""
-        raise NotImplementedError
 
     def pair_numbers(self) -> dict[str, float]:
         """Return the `temperature`, and any `bias`, of the pair to which this tower belongs."""

@@ -81,7 +81,9 @@ def add_anchor_pages(app: Flask, train: Album, tables: Sequence[OpenTable], mark
     @app.get("/<any(image, caption):kind>/<row>")
     def anchor(kind: ItemKind, row: str) -> str:
         number, numbers = _parse_row(train, kind, row), _requested_numbers("table", tables)
-        titles = filter_titles([tables[n] for n in numbers])
+        rules = [rule for n in numbers for rule in tables[n].rules]
+        titles = {name: title for name, (title, _) in FILTERS.items() if rules or name != "left"}
+        titles |= {rule: f"flag: {rule}" for rule in rules}
         show = _requested_choice(request.args, "show", titles)
         looks = [_look(tables[n], train, kind, number, show, marks) for n in numbers]
         page = _requested_page(max(len(one.chosen) for one in looks), ENTRIES)
@@ -162,13 +164,6 @@ def add_query_pages(app: Flask, runs: Sequence[Evaluated]) -> None:
         page = _requested_page(len(by_run[0][1]), _ANSWERS)
         shown = {"album": album, "by_run": by_run, "page": page, "numbers": numbers}
         return render_template("query.html.j2", kind=kind, other=CANDIDATES_OF[kind], row=number, **shown)
-
-
-def filter_titles(tables: Sequence[OpenTable]) -> dict[str, str]:
-    """Titles of the filters of these tables' lists."""
-    rules = [rule for table in tables for rule in table.rules]
-    titles = {name: title for name, (title, _) in FILTERS.items() if rules or name != "left"}
-    return titles | {rule: f"flag: {rule}" for rule in rules}
 
 
 class Look(NamedTuple):
