@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,12 +122,11 @@ def _csv_rows(text: str, separator: str) -> list[list[str]]:
 
 
 def _parse_csv(text: str, **dialect: Any) -> list[list[str]]:
-    rows, reader = [], csv.reader(io.StringIO(text, newline=""), **dialect)
+    reader = csv.reader(io.StringIO(text, newline=""), **dialect)
     try:
-        rows = [row for row in reader if row]
+        return [row for row in reader if row] or [[]]
     except csv.Error as error:
         raise ValueError(f"line {reader.line_num}: {error}") from None
-    return rows or [[]]
 
 
 def list_saved(folder: Path, source: Source) -> Records | None:
@@ -203,17 +202,14 @@ def _list_coco(paths: list[Path], root: Path) -> Records:
 
 def list_sidecars(folder: Path, source: Source) -> Records | None:
     """List images that have a text of the same name beside them, with a caption per line."""
-    if not folder.is_dir() or not any(path.with_suffix(".txt").is_file() for path in _images_in(folder)):
+    images = [path for path in sorted(folder.rglob("*")) if path.suffix.lower()[1:] in IMAGE_SUFFIXES]
+    if not any(path.with_suffix(".txt").is_file() for path in images):
         return None
     rows: dict[str, list[Any]] = {"image": [], "caption": []}
-    for path in _images_in(folder):
+    for path in images:
         rows["image"].append(str(path.relative_to(folder)))
         rows["caption"].append(read_lines(text) if (text := path.with_suffix(".txt")).is_file() else [])
     return "a folder of images with texts beside them", rows, image_root(source, folder)
-
-
-def _images_in(folder: Path) -> Iterator[Path]:
-    return (path for path in sorted(folder.rglob("*")) if path.suffix.lower()[1:] in IMAGE_SUFFIXES)
 
 
 def list_id_files(folder: Path, source: Source) -> Records | None:
