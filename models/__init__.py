@@ -26,8 +26,7 @@ class Registry(UserDict[str, Any]):
 
     def __getitem__(self, name: str) -> type[MatchingModel]:
         module, kind = self.place(name)
-        model: type[MatchingModel] = getattr(import_module(module), kind)
-        return model
+        return getattr(import_module(module), kind)
 
 
 MODELS = Registry(

@@ -124,8 +124,7 @@ def open_open_clip(name: str, tokens: Tokens) -> GridExtractor:
 
     def encode(images: Tensor) -> Tensor:
         states = visual.forward_intermediates(images, indices=1, normalize_intermediates=True, intermediates_only=True)
-        maps: Tensor = states["image_intermediates"][-1]
-        return maps
+        return states["image_intermediates"][-1]
 
     return GridExtractor.build(name, seen, visual, encode)
 
@@ -149,10 +148,9 @@ def open_sentence_transformers(name: str, tokens: Tokens = "pooled") -> GridExtr
 
 
 def encode_by_sentence_transformers(network: Any, inputs: list[Any]) -> Tensor:
-    vectors: Tensor = network.encode(
+    return network.encode(
         inputs, batch_size=len(inputs), convert_to_tensor=True, show_progress_bar=False, device=str(network.device)
     )
-    return vectors
 
 
 def open_torchvision(name: str, tokens: Tokens) -> Detector:
