@@ -132,14 +132,13 @@ def _mine_files(files: Mapping[str, str], build: Path, engine: Engine, options: 
         "ids": {side: digest(names) for side, names in ids.items()},
     }
     job = {"vectors": hashes, "given": files, "pairs": pairs, **shape, "version": version("aoq")}
-    corrected = {} if (hubness := options["hubness"]) is None else {"hubness": hubness}
-    if corrected:
-        problem = correct_problem(problem, hubness, build / "corrected")
     teacher = {"vectors_sha256": hashes, "metric": options["metric"], "normalised": has_unit_norms(options)}
+    if hubness := options["hubness"]:
+        problem, teacher["hubness"] = correct_problem(problem, hubness, build / "corrected"), hubness
     provenance = {
         **({"sides": list(options["sides"])} if options["sides"] else {}),
         "dataset": pairing_sha256(problem.positives, len(problem.captions)),
-        "teacher": teacher | corrected,
+        "teacher": teacher,
         "tool": "aoq",
         "tool_version": version("aoq"),
     }
@@ -148,7 +147,7 @@ def _mine_files(files: Mapping[str, str], build: Path, engine: Engine, options: 
             problem,
             search=options["search"],
             provenance=provenance,
-            of="" if corrected else digest(job),  # corrected vectors are hashed themselves
+            of="" if hubness else digest(job),  # corrected vectors are hashed themselves
             work=build / "shards",
             output=build / "table",
             recall_floor=options["recall_floor"],

@@ -174,8 +174,7 @@ class Experiment(Runs):
             yield "give either [mining], to make a table, or `teacher`, to take its table"
         if self.teacher is None and self.teacher_encoder is None and not self.model.makes_embeddings:
             yield f"[model] {self.model.name} compares fragments, and a search needs embeddings; name a `teacher`"
-        corrected = self.mining is not None and self.mining.hubness is not None
-        if corrected and self.screen is not None and self.screen.relative_margin is not None:
+        if self.mining and self.mining.hubness and self.screen and self.screen.relative_margin is not None:
             yield "[screen] relative_margin needs positive scores, which [mining] hubness corrects; use absolute_margin"
         if self.refresh is not None and not self.uses_table:
             yield f"[refresh] makes tables, and loss {self.student.loss.name!r} uses none; leave it out"

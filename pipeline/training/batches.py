@@ -74,7 +74,6 @@ def read_batch(pairs: PairData, draw: Draw, part: slice = slice(None)) -> Batch:
         replace(pairs.images(images), groups=len(draw.groups)),
         pairs.captions(captions),
         torch.from_numpy((anchors if identity is None else identity[anchors]).astype(np.int64)),
-        guided=None if draw.matching is None else torch.from_numpy(draw.matching),
         **{name: torch.from_numpy(array) for name in names if (array := getattr(draw, name)) is not None},
     )
 

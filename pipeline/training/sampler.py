@@ -39,8 +39,6 @@ class Draw:
     excluded: Bool[np.ndarray, "2 batch columns"] | None = None
     """True where a drawn caption does not count as a negative of an image (row 0), or an image as one of a caption (row
     1), as `Sampler.excluded` says. A column per group or, shared, per group and anchor."""
-    matching: Bool[np.ndarray, "batch batch"] | None = None
-    """Images and captions of the anchors that match; only where a screen makes some pairs positives."""
     listed_scores: Float32[np.ndarray, "2 batch candidates"] | None = None
     """Scores of each anchor's own pair and of its negatives in the last groups: row 0 for images, row 1 for captions.
     -inf for a negative that a short list repeats."""
@@ -142,6 +140,10 @@ class Sampler:
         """Mark images and captions that are true pairs, or in one set the same row, and so are not negatives."""
         return is_among(pair_keys(images, captions, len(self._t2i.ids)), self._true)
 
+    def matching(self, pairs: Pairs) -> Bool[np.ndarray, "batch batch"] | None:
+        """Mark the images and captions of these pairs that match, if there are further positives."""
+        return None if self._matching is None else self.are_pairs(pairs[:, :1], pairs[None, :, 1])
+
     def draw(self, rows: BatchRows, rng: np.random.Generator, epoch: int = 0, *, companions: bool = True) -> Draw:
         """Draw negatives and companions for some pairs; `epoch` counts from the first that draws.
 
@@ -180,20 +182,6 @@ class Sampler:
 
         Each makes three, (i, t), (i_own, t_off) and (i_off, t_own), so that all steps are of one size.
         """
-        draw = self._draw_groups(offline, rows, rng, epoch)
-        if self._matching is None:
-            return draw
-        images, captions = draw.groups[0].T
-        return replace(draw, matching=self.are_pairs(images[:, None], captions[None]))
-
-    def _draw_anchors(self, rows: BatchRows, rng: np.random.Generator) -> Pairs:
-        """Return the pairs, with images drawn among all that match their captions."""
-        pairs = self.pairs[rows]
-        if self._matching is None:
-            return pairs
-        return np.column_stack([_choose(self._matching, pairs[:, 1], rng.random(len(rows))), pairs[:, 1]])
-
-    def _draw_groups(self, offline: Offline, rows: BatchRows, rng: np.random.Generator, epoch: int) -> Draw:
         if offline == "none":
             return Draw(self._draw_anchors(rows, rng)[None])
         if offline == "anchors" and self._negatives is not None:
@@ -203,6 +191,13 @@ class Sampler:
         draw = self.draw(rows[: max(1, len(rows) // 3)], rng, epoch)
         triples = np.stack([draw.groups[[0, 2, 1], :, 0], draw.groups[:, :, 1]], axis=-1)
         return Draw(triples.reshape(1, -1, 2), collision_rate=draw.collision_rate)
+
+    def _draw_anchors(self, rows: BatchRows, rng: np.random.Generator) -> Pairs:
+        """Return the pairs, with images drawn among all that match their captions."""
+        pairs = self.pairs[rows]
+        if self._matching is None:
+            return pairs
+        return np.column_stack([_choose(self._matching, pairs[:, 1], rng.random(len(rows))), pairs[:, 1]])
 
     def _draw_columns(self, rows: BatchRows, count: int, rng: np.random.Generator, epoch: int) -> Draw:
         """Draw `count` negatives of each anchor, each from a part of its list, and mark columns that are none."""

@@ -113,10 +113,11 @@ class Trainer(Loop):
         anchors, size = draw.groups[0], draw.groups.shape[1]
         batch = read_batch(pairs.augmented(training.augment, self.seed, epoch), draw, self.cut.rows(size))
         figures = {"collision_rate": draw.collision_rate}
+        if self.sampler is not None and (matching := self.sampler.matching(anchors)) is not None:
+            batch = replace(batch, guided=torch.from_numpy(matching))
         if self.guide is not None:
-            guided, (margin, least) = torch.eye(size, dtype=torch.bool), self.guiding
-            if batch.guided is not None:
-                guided |= batch.guided
+            guided = torch.eye(size, dtype=torch.bool) if batch.guided is None else batch.guided
+            margin, least = self.guiding
             if margin is not None:
                 guided |= guided_matches(score_all(self.guide, anchors), margin=margin)
             if least is not None:

@@ -130,7 +130,8 @@ def test_several_negatives_are_candidates_for_the_whole_batch(model, data, world
     sampler = aoq.BatchSampler(world.table, batch_size=8, companions="omit", negatives=2)
     drawn = np.concatenate(sampler.draw_each(np.arange(8), 0))
     assert labels.T.tolist() == [*drawn.reshape(3, 8, 2)[..., 0].tolist(), *drawn.reshape(3, 8, 2)[..., 1].tolist()]
-    loss = kind(model, negatives=2, table=world.table)
+    both = {"negatives": 2, "table": world.table}
+    loss = kind(model, **both)
     features = [model.preprocess(column) for column in rows.values()]
     with torch.no_grad():
         vectors = [F.normalize(model(column)["sentence_embedding"], dim=1) for column in features]
@@ -145,11 +146,9 @@ def test_several_negatives_are_candidates_for_the_whole_batch(model, data, world
     taught = DistilledLoss(loss, world.table, teachers, weight=0.5)(features, labels)
     term = distillation(images[:8], captions[:8], drawn[:8].tolist(), teachers)
     assert taught["distillation_loss"].item() == pytest.approx(0.5 * term, rel=1e-4)
-    for wrong in ({"negatives": 2}, {"table": world.table}):
-        with pytest.raises(ValueError, match="for which a loss needs the `table`"):
-            kind(model, **wrong)
-    with pytest.raises(ValueError, match="which several `negatives` have not"):
-        OfflineQuintupletLoss(model, negatives=2, table=world.table)
+    for wrong, other in ((kind, {"negatives": 2}), (kind, {"table": world.table}), (OfflineQuintupletLoss, both)):
+        with pytest.raises(ValueError, match="several `negatives` need the `table`, and OfflineInfoNCELoss or"):
+            wrong(model, **other)
     with pytest.raises(ValueError, match="negatives is 0"):
         data(negatives=0)
 

@@ -67,15 +67,11 @@ class _ColumnLoss(CachedLossMixin, nn.Module):
         super().__init__()
         if companions not in ("anchors", None):
             raise ValueError(f'companions is {companions!r}; it is "anchors" or None.')
-        if (negatives is None) != (table is None):
-            raise ValueError(
-                "several `negatives` are compared with the whole batch, for which a loss needs the `table`."
+        if (negatives is None) != (table is None) or (negatives and (companions or self.drawn != 2)):
+            needs = (
+                "several `negatives` need the `table`, and OfflineInfoNCELoss or OfflineTripletLoss, without companions"
             )
-        if negatives is not None and (companions is not None or self.drawn != 2):
-            raise ValueError(
-                f"{type(self).__name__} draws companions, which several `negatives` have not; take OfflineInfoNCELoss "
-                "or OfflineTripletLoss, without companions."
-            )
+            raise ValueError(f"{type(self).__name__}: {needs}.")
         self._sampler = None
         if table is not None:
             self._sampler = BatchSampler(table, batch_size=2, companions="omit", negatives=negatives)
@@ -138,10 +134,9 @@ class _ColumnLoss(CachedLossMixin, nn.Module):
         numbers = len(wanted) if self._sampler is not None else len(wanted) // 2
         if labels is None or labels.ndim != 2 or labels.shape[1] != numbers:
             shape = "none" if labels is None else f"of shape {tuple(labels.shape)}"
-            rows = "images" if self._sampler is None else "images and captions"
             raise ValueError(
-                f"the labels are {shape}; {type(self).__name__} needs the numbers of the {numbers} {rows} in each "
-                "row, as aoq's TableData gives them."
+                f"the labels are {shape}; {type(self).__name__} needs {numbers} numbers in each row, as "
+                "aoq's TableData gives them."
             )
         return labels
 
