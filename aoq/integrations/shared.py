@@ -20,9 +20,6 @@ from aoq.pipeline.tables.pairs import Pairs, pair_keys, require_one_each, rows_b
 from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, table_parts
 from aoq.pipeline.training.processes import ALONE, Processes
 
-PAIRS_DRAWN: dict[str | None, int] = {None: 1, "offline": 2, "quintuplet": 3}
-"""Number of pairs per true pair, itself included, by the value of `negatives`."""
-
 
 def count_groups(negatives: str | int | None) -> int:
     """Return the number of pairs drawn per true pair, itself included.
@@ -30,11 +27,10 @@ def count_groups(negatives: str | int | None) -> int:
     >>> count_groups("quintuplet"), count_groups(4)
     (3, 5)
     """
-    if isinstance(negatives, int) and negatives > 0:
-        return 1 + negatives
-    if negatives not in PAIRS_DRAWN:
+    drawn: dict[str | int | None, int] = {None: 1, "offline": 2, "quintuplet": 3}
+    if negatives not in drawn and not (isinstance(negatives, int) and negatives > 0):
         raise ValueError(f'negatives is {negatives!r}; it is "quintuplet", "offline", None, or a number from 1.')
-    return PAIRS_DRAWN[negatives]
+    return 1 + negatives if isinstance(negatives, int) else drawn[negatives]
 
 
 def find_places(table: NegativeTable, side: str, items: Sized, ids: Sequence[str] | None) -> np.ndarray:
