@@ -15,7 +15,7 @@ import pyarrow as pa
 from jaxtyping import Float32, UInt32
 from pydantic import ValidationError
 
-from aoq.pipeline.config.screen import MATCHING, ScreenSection, Suspected
+from aoq.pipeline.config.screen import ScreenSection, Suspected
 from aoq.pipeline.config.section import explain_refusal
 from aoq.pipeline.data.noise import read_clean_pairs
 from aoq.pipeline.reading import host_array
@@ -25,7 +25,7 @@ from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables import files
 from aoq.pipeline.tables.contents import TableContents
 from aoq.pipeline.tables.pairs import Pairs, pairs_sha256, require_one_each
-from aoq.pipeline.tables.screens.view import View, bit, flagged_rules, write_view
+from aoq.pipeline.tables.screens.view import View, flagged_rules, write_view
 from aoq.pipeline.tables.writing import made_whole, write_ids, write_table
 
 SEARCH_FIELDS = (
@@ -206,8 +206,8 @@ class Parts(NamedTuple):
             return None
         found = []
         for direction in self.table.directions:
-            ids, flags = self.table[direction].negative_ids, self.view[direction].flags
-            anchors, places = np.nonzero((ids >= 0) & (flags & sum(map(bit, MATCHING)) != 0))
+            ids = self.table[direction].negative_ids
+            anchors, places = np.nonzero((ids >= 0) & self.view[direction].matches)
             pairs = np.column_stack([anchors, ids[anchors, places]])
             found.append(pairs if direction == "i2t" else pairs[:, ::-1])
         pairs = np.unique(np.concatenate(found), axis=0).astype(np.int32)

@@ -123,7 +123,8 @@ def drawable(
     left = (ids >= 0).astype(np.float64)
     if judged is not None:
         left *= judged.weights(suspected)[:, ranks]
-        _spare(direction, left, (ids >= 0) & judged.is_allowed[:, ranks], judged.suspicion[:, ranks])
+        may_spare = judged.is_allowed if suspected != "positive" else judged.is_allowed & ~judged.matches
+        _spare(direction, left, (ids >= 0) & may_spare[:, ranks], judged.suspicion[:, ranks])
     logarithms = np.zeros(left.shape) if gaps is None else _gap_logarithms(lists, *gaps)[:, ranks]
     with np.errstate(divide="ignore"):
         logarithms = np.where(left > 0, logarithms + np.log(left), -np.inf)

@@ -108,7 +108,7 @@ class Sampler:
     ) -> None:
         images, captions = len(i2t.ids), len(t2i.ids)
         self.pairs = unique_pairs(positives, images, captions)
-        i2t.require_negatives("i2t", self.pairs[:, 0])
+        i2t.require_negatives("i2t", np.concatenate([self.pairs, *([] if matches is None else [matches])])[:, 0])
         t2i.require_negatives("t2i", self.pairs[:, 1])
         check_windows(windows)
         own = with_itself(self.pairs, images) if one_set else self.pairs

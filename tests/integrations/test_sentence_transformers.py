@@ -213,7 +213,9 @@ def test_an_epoch_has_each_pair_once_and_the_next_one_another_order(data, batche
 def test_pairs_that_a_screen_makes_positives_are_drawn(world):
     known = np.array([[image, world.table.i2t.negative_ids[image, 0]] for image in range(15)], np.int32)
     screened = world.table.screen(positives=known, suspected="positive")
-    data = TableData(screened, world.pictures, world.captions)
+    with pytest.raises(ValueError, match='suspected = "positive" needs a number of `negatives`'):
+        TableData(screened, world.pictures, world.captions)
+    data = TableData(screened, world.pictures, world.captions, negatives=1)
     batches = data.batches(data.dataset, 6, False)
     assert sorted(row for batch in batches for row in batch) == list(range(30))
     pairs = set()

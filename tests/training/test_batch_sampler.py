@@ -329,6 +329,13 @@ def test_what_a_screen_finds_to_match_is_a_further_positive(table, options):
     assert 0.25 < own / (own + seen[image, caption]) < 0.75
 
 
+def test_a_match_is_never_spared_as_a_negative(table):
+    known = np.array([[0, caption] for caption in table.i2t.negative_ids[0]], np.int32)
+    screened = replace(table, positives=TRUE).screen(positives=known, suspected="positive")
+    with pytest.raises(ValueError, match="the screen leaves 1 anchors of i2t no negative to draw, the first is 0"):
+        BatchSampler(screened, batch_size=12)
+
+
 def test_each_process_has_a_mined_batch_of_its_own_with_negatives_or_without(table, make):
     mined = {"batch_size": 8, "batches": "mined", "community": 4}
     batches = MinedBatches(meeting_lists(table, TRUE), 8, community=4)

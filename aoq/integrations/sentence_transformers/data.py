@@ -72,7 +72,9 @@ class TableData:
             raise ValueError(f'batches is {batches!r}; it is "mined", "triples" or None.')
         if batches == "triples" and negatives is not None:
             raise ValueError('batches="triples" contain their negatives; set negatives=None.')
-        bare = table_parts(table).table
+        bare, _, suspected = table_parts(table)
+        if suspected == "positive" and not isinstance(negatives, int):
+            raise ValueError('suspected = "positive" needs a number of `negatives`; give one, or screen with "drop".')
         self._images = Items(bare, "images", images, image_ids)
         self._captions = Items(bare, "captions", captions, caption_ids)
         self._table, self._seed, self._kind, self._drawing = table, seed, batches, drawing

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float32, UInt32
 from typing_extensions import NotRequired, TypedDict
 
 from aoq.pipeline.columns import read_parquet
-from aoq.pipeline.config.screen import EXCLUSIONS, RULES, Suspected
+from aoq.pipeline.config.screen import EXCLUSIONS, MATCHING, RULES, Suspected
 from aoq.pipeline.files import file_sha256, known_sha256
 from aoq.pipeline.reading import parse_json, read_file, reading
 from aoq.pipeline.search.problem import Direction
@@ -53,6 +53,11 @@ class Judged:
     def is_allowed(self) -> Bool[np.ndarray, "anchors h"]:
         """Return whether each negative is left in by all rules, suspected or not."""
         return self.flags & EXCLUDED == 0
+
+    @property
+    def matches(self) -> Bool[np.ndarray, "anchors h"]:
+        """Return whether a rule that finds matches flags each negative."""
+        return self.flags & sum(map(bit, MATCHING)) != 0
 
     def weights(self, suspected: Suspected) -> Float32[np.ndarray, "anchors h"]:
         """Sampling weight of each negative: 0 if a rule leaves it out, and if it is suspected 0 (`drop`, `positive`),
