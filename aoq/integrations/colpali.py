@@ -60,7 +60,7 @@ class TableDataset(ColPaliEngineDataset):
         query_ids: Sequence[str] | None = None,
     ) -> None:
         if table_parts(table).suspected == "positive":
-            raise ValueError('suspected = "positive" is for losses of aoq; screen with "drop".')
+            raise ValueError('colpali-engine takes no matches as further positives; screen with suspected = "drop".')
         self.table, self.seed = table, seed
         bare, (anchors, documents) = table_parts(table).table, SIDES["i2t" if direction == "i2t" else "t2i"]
         texts = [queries[place] for place in find_places(bare, anchors, queries, query_ids)]

@@ -42,8 +42,6 @@ def without_hubs(
     array([[-0.83, -1.83, -0.9 ],
            [-1.83, -0.83, -0.9 ]], dtype=float32)
     """
-    if not temperature > 0 or bank < 1:
-        raise ValueError(f"temperature is {temperature} and bank is {bank}; both must be positive.")
     sides = [host_array(images, "images"), host_array(captions, "captions")]
     shapes = [side.shape for side in sides]
     if any(side.ndim != 2 or not side.size for side in sides) or shapes[0][1] != shapes[1][1]:
@@ -71,6 +69,8 @@ def correct_problem(problem: Problem, temperature: float, folder: Path) -> Probl
 
 def _correct(sides: Sequence[np.ndarray], temperature: float, bank: int, into: Sequence[np.ndarray]) -> None:
     """Write the vectors of both sides, each with its bias and a one, which meets the other side's bias."""
+    if not 0 < temperature < np.inf or bank < 1:
+        raise ValueError(f"temperature is {temperature} and bank is {bank}; both must be positive and finite.")
     for place, (side, other, file) in enumerate(zip(sides, sides[::-1], into, strict=True)):
         asked = other[np.linspace(0, len(other) - 1, min(bank, len(other))).astype(int)].astype(np.float64)
         for start, stop in blocks(len(side), ROWS):

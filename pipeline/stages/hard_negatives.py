@@ -74,7 +74,7 @@ def _make_mined(chain: Chain, mining: Mining, build: Build, engine: Engine) -> N
         teacher["model"] = chain.experiment.teacher_encoder
     if mining.hubness is not None:
         teacher["hubness"] = mining.hubness
-    how: dict[str, Any] = {"search": mining.search, "recall_floor": mining.recall_floor, "hubness": mining.hubness}
+    how = {"search": mining.search, "recall_floor": mining.recall_floor}
     _search_vectors(chain, vectors, mining, build, engine, provenance=_provenance(chain, teacher), **how)
 
 
@@ -89,16 +89,7 @@ def _make_refreshed(chain: Chain, options: Refresh, build: Build, engine: Engine
     shutil.rmtree(vectors)
 
 
-def _search_vectors(
-    chain: Chain,
-    vectors: Path,
-    depths: Lengths,
-    build: Build,
-    engine: Engine,
-    *,
-    hubness: float | None = None,
-    **how: Any,
-) -> None:
+def _search_vectors(chain: Chain, vectors: Path, depths: Lengths, build: Build, engine: Engine, **how: Any) -> None:
     from aoq.pipeline.embedding import EmbeddingStore
     from aoq.pipeline.evaluation.hubness import correct_problem
     from aoq.pipeline.mining.mine import mine
@@ -110,8 +101,8 @@ def _search_vectors(
     lengths, memory = shortened(split, depths), engine.mining_memory_mb * 1_000_000
     sides = store.images, store.captions, split.positives
     problem = Problem(*sides, lengths["i2t"], lengths["t2i"], memory, device=engine.device)
-    if hubness is not None:
-        problem = correct_problem(problem, hubness, build.directory / UNITS / "corrected")
+    if isinstance(depths, Mining) and depths.hubness is not None:
+        problem = correct_problem(problem, depths.hubness, build.directory / UNITS / "corrected")
     with show_progress("mining") as report:
         mine(
             problem,

@@ -108,7 +108,8 @@ class Sampler:
     ) -> None:
         images, captions = len(i2t.ids), len(t2i.ids)
         self.pairs = unique_pairs(positives, images, captions)
-        i2t.require_negatives("i2t", np.concatenate([self.pairs, *([] if matches is None else [matches])])[:, 0])
+        all_pairs = self.pairs if matches is None else np.concatenate([self.pairs, matches])
+        i2t.require_negatives("i2t", all_pairs[:, 0])
         t2i.require_negatives("t2i", self.pairs[:, 1])
         check_windows(windows)
         own = with_itself(self.pairs, images) if one_set else self.pairs
@@ -123,7 +124,7 @@ class Sampler:
             keys = np.unique(pair_keys(own[:, 0], own[:, 1], captions))
         self._matching: Positives | None = None
         if matches is not None:
-            self._matching = group_positives("t2i", np.concatenate([self.pairs, matches]), captions)
+            self._matching = group_positives("t2i", all_pairs, captions)
             keys = np.union1d(keys, pair_keys(matches[:, 0], matches[:, 1], captions))
         self._true = keys
         if negatives is not None:
@@ -150,7 +151,8 @@ class Sampler:
         Without `companions` negatives need no positive of their own. The first draws are then kept, since the paper
         draws again for the derived pairs of eq. (4) alone, and none counts as corresponding.
         """
-        resample, pairs = companions and self._resample, self._draw_anchors(rows, rng)
+        resample = companions and self._resample
+        pairs = self._draw_anchors(rows, rng)
         start, stop = self._windows[min(epoch, len(self._windows) - 1)]
         ranks, corresponding, collisions = np.empty((2, len(rows))), np.ones(len(rows), np.bool_), 0.0
         for turn in range(1 + (MOST_REDRAWS if resample else 0)):

@@ -87,8 +87,8 @@ def test_a_matrix_is_corrected_in_place_of_another(sides):
 
 def test_wrong_vectors_and_numbers_are_refused(sides):
     images, captions = sides
-    for wrong in ({"temperature": 0.0}, {"temperature": np.nan}, {"bank": 0}):
-        with pytest.raises(ValueError, match="both must be positive"):
+    for wrong in ({"temperature": 0.0}, {"temperature": np.nan}, {"temperature": np.inf}, {"bank": 0}):
+        with pytest.raises(ValueError, match="both must be positive and finite"):
             without_hubs(images, captions, **wrong)
     for other in (captions[:, :3], captions[:0], captions[0]):
         with pytest.raises(ValueError, match=r"have shapes \(20, 6\) and .*; give rows of one length\.$"):

@@ -68,18 +68,16 @@ class _ColumnLoss(CachedLossMixin, nn.Module):
         if companions not in ("anchors", None):
             raise ValueError(f'companions is {companions!r}; it is "anchors" or None.')
         if (negatives is None) != (table is None) or (negatives and (companions or self.drawn != 2)):
-            needs = (
-                "several `negatives` need the `table`, and OfflineInfoNCELoss or OfflineTripletLoss, without companions"
+            raise ValueError(
+                f"{type(self).__name__}: several `negatives` need the `table`, and OfflineInfoNCELoss or "
+                "OfflineTripletLoss, without companions."
             )
-            raise ValueError(f"{type(self).__name__}: {needs}.")
         self._sampler = None
         if table is not None:
             self._sampler = BatchSampler(table, batch_size=2, companions="omit", negatives=negatives)
         self.model, self.companions, self.mini_batch_size = model, companions, mini_batch_size or 0
         self.uses_gradient_cache = mini_batch_size is not None
-        self.columns = (
-            row_columns(negatives) if negatives else ROW_COLUMNS[: 2 * self.drawn if companions is None else 2]
-        )
+        self.columns = row_columns(negatives) if negatives else ROW_COLUMNS[: 2 * (1 if companions else self.drawn)]
         self.numbers = numbers | ({"alpha": alpha, "beta": beta} if adaptive else {})
         self.options: dict[str, Any] = {"companions": companions, "mini_batch_size": mini_batch_size}
         self.options |= {**self.numbers, "adaptive": adaptive}
@@ -125,13 +123,12 @@ class _ColumnLoss(CachedLossMixin, nn.Module):
         return total
 
     def _checked(self, columns: int, labels: Tensor | None) -> Tensor:
-        wanted = self.columns
-        if columns != len(wanted):
+        if columns != len(self.columns):
             raise ValueError(
-                f"{type(self).__name__} takes the columns {', '.join(wanted)}, and the data has {columns}; make "
+                f"{type(self).__name__} takes the columns {', '.join(self.columns)}, and the data has {columns}; make "
                 "it with aoq's TableData, or drop the other columns."
             )
-        numbers = len(wanted) if self._sampler is not None else len(wanted) // 2
+        numbers = columns if self._sampler is not None else columns // 2
         if labels is None or labels.ndim != 2 or labels.shape[1] != numbers:
             shape = "none" if labels is None else f"of shape {tuple(labels.shape)}"
             raise ValueError(
