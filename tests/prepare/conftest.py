@@ -91,12 +91,12 @@ def means(monkeypatch):
 
 @pytest.fixture
 def prepared(tmp_path):
-    """Prepare a source in one process, a folder for each."""
+    """Prepare a source, by default in one process, a folder for each."""
 
-    def run(source: Path | str, name: str = "made", *, thumbnails: bool = True, **options) -> Path:
+    def run(source, name="made", *, engine=CPU, thumbnails=True, batch=3, report=lambda *_: None, **options):
         section, folder = Source(path=str(source), **{"extractor": "means:any", **options}), tmp_path / name
-        how = {"thumbnails": thumbnails, "batch": 3, "report": lambda *_: None}
-        prepare_folder(section, folder, tmp_path / f"{name}.work", CPU, **how)
+        how = {"thumbnails": thumbnails, "batch": batch, "report": report}
+        prepare_folder(section, folder, tmp_path / f"{name}.work", engine, **how)
         return folder
 
     return run

@@ -29,17 +29,14 @@ def last_first(steps, job, store, progress):
 
 
 @pytest.fixture
-def in_units(tmp_path, monkeypatch):
+def in_units(prepared, monkeypatch):
     """Prepare in units of six images, done here, the last one first."""
     monkeypatch.setattr(extraction, "BLOCK_IMAGES", 5)  # rounded up to batches of three
     monkeypatch.setattr(prepare, "load_ray", lambda: None)
 
-    def run(source, run=last_first, report=lambda *_: None, **options):
+    def run(source, run=last_first, **options):
         monkeypatch.setattr(prepare, "choose_runner", lambda engine, ship: run)
-        section = Source(path=str(source), **{"extractor": "means:any", **options})
-        folder, work = tmp_path / "units", tmp_path / "units.work"
-        prepare.prepare_folder(section, folder, work, UNITS, batch=3, report=report)
-        return folder
+        return prepared(source, "units", engine=UNITS, **options)
 
     return run
 
@@ -51,14 +48,8 @@ def test_units_make_the_folder_of_one_process(photos, prepared, in_units, tmp_pa
 
 
 def test_broken_images_are_those_of_one_process(photos, prepared, in_units, means):
-    for name, content in (
-        ("00.png", b""),
-        ("07.png", b""),
-        ("08.png", b"no image"),
-        ("09.png", b"x"),
-        ("11.png", b"x"),
-    ):
-        (photos.parent / name).write_bytes(content)
+    for n, content in {0: b"", 7: b"", 8: b"no image", 9: b"x", 11: b"x"}.items():
+        (photos.parent / f"{n:02}.png").write_bytes(content)
     with pytest.raises(ValueError, match=r"5 of 20 images cannot be read") as here:
         prepared(photos)
     with pytest.raises(ValueError, match=r"5 of 20 images cannot be read") as there:

@@ -125,18 +125,11 @@ def test_other_weights_in_the_folder_are_another_table(clip, planned, tmp_path):
     assert planned(folder)["embeddings"].key != key
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
+def test_what_is_no_encoder_of_images_and_texts_is_refused(tmp_path):
+    for name, message in (
         ("resnet", "there is no encoder of images and texts 'resnet'; known are transformers:"),
         ("transformers:/nowhere", "transformers:/nowhere cannot be loaded"),
-    ],
-)
-def test_unknown_encoders_are_refused(name, message):
-    with pytest.raises(ValueError, match=message):
-        open_encoder(name)
-
-
-def test_an_encoder_without_texts_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="encodes no texts; choose one that does"):
-        open_encoder(tiny.transformers(tmp_path))
+        (tiny.transformers(tmp_path), "encodes no texts; choose one that does"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            open_encoder(name)

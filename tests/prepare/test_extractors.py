@@ -81,10 +81,9 @@ def test_a_library_that_is_not_installed_names_its_extra(monkeypatch):
 
 
 def test_tokens_that_make_no_grid_are_refused():
+    seen = Preprocessing(4, 8, (4, 8), (0.0,) * 3, (1.0,) * 3)
     with pytest.raises(ValueError, match="not a square grid"):
-        GridExtractor.build(
-            "odd", Preprocessing(4, 8, (4, 8), (0.0,) * 3, (1.0,) * 3), torch.nn.Identity(), lambda x: x.flatten(2)
-        )
+        GridExtractor.build("odd", seen, torch.nn.Identity(), lambda x: x.flatten(2))
 
 
 def test_numbers_beyond_float16_are_refused():

@@ -165,11 +165,9 @@ def test_a_pair_in_a_dual_encoder_gives_the_vectors_of_the_pair_as_an_encoder(pr
     _, tokeniser = save_clip(tmp_path / "pair", model_max_length=8, **seen)
     if kind == "siglip":
         text = {**TINY, "vocab_size": len(WORDS), "max_position_embeddings": 8, "projection_size": 16}
-        sizes = {
-            "text_config": {**text, "pad_token_id": 0},
-            "vision_config": {**TINY, "image_size": 32, "patch_size": 8},
-        }
-        transformers.SiglipModel(transformers.SiglipConfig(**sizes)).save_pretrained(tmp_path / "pair")
+        sides = {"text_config": {**text, "pad_token_id": 0}}
+        sides["vision_config"] = {**TINY, "image_size": 32, "patch_size": 8}
+        transformers.SiglipModel(transformers.SiglipConfig(**sides)).save_pretrained(tmp_path / "pair")
         tokeniser.backend_tokenizer.post_processor = TemplateProcessing("$A </s>", special_tokens=[("</s>", 2)])
         tokeniser.save_pretrained(tmp_path / "pair")
     folder, name = prepared(photos), f"transformers:{tmp_path / 'pair'}"

@@ -11,13 +11,11 @@ import numpy as np
 import pytest
 
 from aoq.pipeline import embedding, on_ray
-from aoq.pipeline.config.dataset import Source
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.prepare import blocks, extraction
-from aoq.pipeline.prepare.prepare import prepare_folder
 from aoq.pipeline.prepare.sources.images import ImageFiles
 from tests.cli.conftest import run
-from tests.prepare.conftest import CPU, contents, encoded, picture
+from tests.prepare.conftest import contents, encoded, picture
 from tests.two_nodes import is_first, two_nodes
 
 pytestmark = pytest.mark.cluster
@@ -40,16 +38,10 @@ def small_blocks(monkeypatch):
 
 
 @pytest.fixture
-def on(cluster, tmp_path):
-    """Prepare photographs in one process, or on the cluster."""
-
-    def run(source, name, engine=None, report=lambda *_: None, **options):
-        engine = engine or Engine("cpu", backend="ray", ray_address=cluster.address)
-        section, folder = Source(path=str(source), **{**DEFAULT, **options}), tmp_path / name
-        prepare_folder(section, folder, tmp_path / f"{name}.work", engine, batch=3, report=report)
-        return folder
-
-    return run
+def on_cluster(cluster, prepared):
+    """Prepare photographs on the cluster."""
+    engine = Engine("cpu", backend="ray", ray_address=cluster.address)
+    return partial(prepared, name="there", engine=engine, **DEFAULT)
 
 
 def dying(marker, reader, job, store):
@@ -60,15 +52,15 @@ def dying(marker, reader, job, store):
     return extract_block(reader, job, store)
 
 
-def test_the_folder_is_that_of_one_process_though_a_worker_dies(cluster, on, photos, tmp_path, monkeypatch):
+def test_the_folder_is_that_of_one_process_though_a_worker_dies(on_cluster, prepared, photos, tmp_path, monkeypatch):
     marker = tmp_path / "died"
-    whole = on(photos, "here", CPU)
+    whole = prepared(photos, "here", **DEFAULT)
     monkeypatch.setattr(blocks, "extract_block", partial(dying, marker))
-    assert contents(on(photos, "there")) == contents(whole)
+    assert contents(on_cluster(photos)) == contents(whole)
     assert marker.exists()
 
 
-def test_a_node_that_does_not_see_the_photographs_is_named(cluster, on, photos, monkeypatch, tmp_path):
+def test_a_node_that_does_not_see_the_photographs_is_named(cluster, on_cluster, photos, monkeypatch, tmp_path):
     second = cluster.second.node_id
 
     def differs_there(versions, seen, lacking):
@@ -86,7 +78,7 @@ def test_a_node_that_does_not_see_the_photographs_is_named(cluster, on, photos, 
         rf"^1 of 2 nodes cannot work on this: node \S+ \({second[:8]}\) does not read /nowhere\.png as it is here\."
     )
     with pytest.raises(ValueError, match=message):
-        on(photos, "there")
+        on_cluster(photos)
     assert list((tmp_path / "there.work" / "blocks").iterdir()) == []
 
 

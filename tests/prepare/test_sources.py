@@ -166,16 +166,11 @@ def test_karpathys_json_with_its_restval(folder):
     (folder / "val2014").mkdir()
     for name in NAMES:
         (folder / name).rename(folder / "val2014" / name)
-    images = [
-        {
-            "filepath": "val2014",
-            "filename": name,
-            "split": split,
-            "imgid": n,
-            "sentences": [{"raw": text, "tokens": []} for text in texts],
-        }
-        for n, (name, texts, split) in enumerate(zip(NAMES, CAPTIONS, ["train", "val", "restval"], strict=True))
-    ]
+    images = []
+    for n, (name, texts, split) in enumerate(zip(NAMES, CAPTIONS, ["train", "val", "restval"], strict=True)):
+        sentences = [{"raw": text, "tokens": []} for text in texts]
+        about = {"filepath": "val2014", "filename": name, "split": split, "imgid": n}
+        images.append({**about, "sentences": sentences})
     source = folder / "dataset_coco.json"
     source.write_text(json.dumps({"images": images, "dataset": "coco"}))
     listing = check(source)
@@ -307,7 +302,9 @@ def test_json_records_of_any_shape_keep_all_captions(tmp_path_factory, records, 
 def test_a_field_of_records_is_named(tmp_path):
     source = tmp_path / "t.jsonl"
     source.write_text('{"image": "a.png", "caption": {"en": "e", "de": "d"}}\n{"image": "b.png"}')
-    with pytest.raises(ValueError, match=r"is a record of en, de; .* --caption-column caption.en"):
+    with pytest.raises(
+        ValueError, match=r"is a record of en, de; name the one with the text, as in --caption-column caption.en"
+    ):
         listed(source)
     assert listed(source, caption_columns=("caption.de",)).captions.to_pylist() == [["d"], [None]]
 
@@ -355,14 +352,8 @@ def test_quotation_marks_belong_to_the_text_where_they_join_rows(tmp_path, end):
 
 def test_samples_of_shards_are_joined_counted_and_named(tmp_path, caplog):
     image, note = FILES["a.png"], ("._a.png", b"note")
-    apart = [
-        ("a.png", image),
-        note,
-        ("b.png", image),
-        ("c.png", image),
-        ("d.txt", b"lonely"),
-        ("a.txt", b"\xef\xbb\xbfa"),
-    ]
+    apart = [("a.png", image), note, *((f"{one}.png", image) for one in "bc"), ("d.txt", b"lonely")]
+    apart.append(("a.txt", b"\xef\xbb\xbfa"))
     shard(tmp_path / "x.tar", [*apart, ("b.json", b'{"caption": null}'), ("c.json", b'{"captions": [3, "c"]}')])
     shard(tmp_path / "y.tar", [("a.png", image), ("a.txt", b"other")])
     with tarfile.open(tmp_path / "y.tar", "a") as archive:
@@ -407,17 +398,6 @@ def test_saved_hugging_face_data_sets(tmp_path, dataset):
     check(tmp_path / "one", splits=None)
 
 
-def test_a_hub_that_is_not_reached_is_one_sentence(monkeypatch):
-    datasets = pytest.importorskip("datasets")
-
-    def fails(name):
-        raise ConnectionError(f"Couldn't reach '{name}' on the Hub (LocalEntryNotFoundError)\nmore")
-
-    monkeypatch.setattr(datasets, "load_dataset", fails)
-    with pytest.raises(ValueError, match=r"^some/set of the Hugging Face hub cannot be loaded \(.*\); .*save_to_disk"):
-        listed("hf:some/set")
-
-
 def test_a_configuration_and_a_split_of_the_hub(monkeypatch, dataset):
     splits = {"train": dataset.select([0, 2]), "test": dataset.select([1])}
     monkeypatch.setattr("datasets.load_dataset", lambda *name: {("some/set", "large"): splits}[name])
@@ -426,8 +406,6 @@ def test_a_configuration_and_a_split_of_the_hub(monkeypatch, dataset):
     assert both.splits.to_pylist() == ["train", "train", "test"]
     assert one.splits is None
     assert one.images.read(0) == FILES["b.png"]
-    with pytest.raises(ValueError, match=r"some/set/large of .* has no split 'dev'; its splits are \['test', 't"):
-        listed("hf:some/set/large@dev")
 
 
 def test_two_columns_of_one_name_in_parquet_are_refused(tmp_path):
@@ -441,7 +419,6 @@ def test_two_columns_of_one_name_in_parquet_are_refused(tmp_path):
     ("name", "content", "reason"),
     [
         ("a.json", "{", "damaged"),
-        ("a.json", '{"images": [{"filename": "a"}]}', "no column is named like captions"),
         ("a.json", "[1]", "list of records"),
         ("a.json", '{"images": [], "annotations": [{"image_id": 1, "caption": "a"}]}', "image 1, which is not listed"),
         ("a.csv", "image,caption\na.png,\xff", "damaged|UTF|image"),
@@ -453,11 +430,6 @@ def test_two_columns_of_one_name_in_parquet_are_refused(tmp_path):
         ("a.jsonl", '{"image": "a", "caption": "b"}\n{"image": tru', "line 2"),
         ("a.jsonl", '{"image": "a", "caption": "b", "caption": "c"}', "line 1: an object has the key 'caption' twice"),
         ("a.jsonl", '{"image": ["a"], "caption": "b"}', "holds a list; it needs one text or number"),
-        (
-            "a.jsonl",
-            '{"image": "a", "caption": {"b": 1}}',
-            "is a record of b; name the one with the text, as in --caption-column caption.b",
-        ),
         ("a.parquet", "PAR1", "damaged"),
         ("a.tar", "nothing", "tar archive"),
         ("a.doc", "", "in a known layout"),

@@ -10,28 +10,18 @@ from aoq.pipeline.data.folder import changed_files, open_split
 from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.stages.splits import open_checked, open_pairs
 from tests.prepare.conftest import encoded, picture
-from tests.stages.conftest import make_stage
+from tests.stages.conftest import TINY, chain_of, make_stage
 
-SOURCE = 'source = {path = "photos/photos.csv", extractor = "means:any"}'
-EXPERIMENT = f"""
-dataset = {{min_count = 1, {SOURCE}}}
-model = {{name = "vsepp", embedding_size = 4, word_size = 4}}
-first_round = {{epochs = 1, batch_size = 4, loss.name = "online"}}
-second_round = {{epochs = 1, batch_size = 4, loss.name = "adapoffquin"}}
-mining = {{h_captions = 4, h_images = 4}}
-"""
+SOURCE = 'dataset.source.path="photos/photos.csv", dataset.source.extractor="means:any"'
 
 
 @pytest.fixture
 def planned(photos, tmp_path):
-    """Plan the experiment on the photographs, with changes."""
-    experiment = tmp_path / "experiment.toml"
-    experiment.write_text(EXPERIMENT)
+    """Plan the tiny experiment on the photographs, with changes."""
 
-    def run(override="", root=None):
-        return plan(
-            str(experiment), data_root=root or tmp_path, artifact_root=tmp_path / "artifacts", override=override
-        )
+    def run(override="", root=tmp_path):
+        given = ", ".join(filter(None, (SOURCE, override)))
+        return plan(TINY, data_root=root, artifact_root=tmp_path / "artifacts", override=given)
 
     return run
 
@@ -55,11 +45,10 @@ def test_stages_of_a_source(planned):
 
 def test_a_prepared_folder_that_was_damaged_is_not_trained_on(prepared, photos, tmp_path):
     """Neither a number, nor a caption, nor an id of train or dev, nor of the split that is evaluated."""
-    folder, experiment = prepared(photos, "folder", split_sizes={"dev": 2, "test": 2}), tmp_path / "experiment.toml"
-    experiment.write_text(EXPERIMENT.replace(SOURCE, f"folder = '{folder}'"))
+    folder = prepared(photos, "folder", split_sizes={"dev": 2, "test": 2})
 
     def planned():
-        return plan(str(experiment), data_root=tmp_path, artifact_root=tmp_path / "artifacts")
+        return chain_of(f'dataset.folder="{folder}"', root=tmp_path / "artifacts")
 
     make(planned(), "dataset")
     for file in ("train_ims.npy", "train_caps.txt", "dev_ids.txt", "test_ims.npy"):
