@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search.lists import from_arrow, to_arrow
 from aoq.pipeline.search.positives import matching_pairs
 from aoq.pipeline.search.problem import Problem
@@ -20,6 +19,7 @@ from aoq.pipeline.tables.files import content_sha256, read_chunks, read_manifest
 from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.tables.writing import list_writer, write_positives
 from tests.mining.conftest import world_of_pairs
+from tests.search.problems import mined
 
 IMAGE_OF = np.repeat(np.arange(30, dtype=np.int32), 3)
 
@@ -27,8 +27,7 @@ IMAGE_OF = np.repeat(np.arange(30, dtype=np.int32), 3)
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sound")
-    where = {"work": folder / "work", "output": folder / "table"}
-    mine(Problem(*world_of_pairs(2), 12, 5), search="onepass", provenance={"dataset": "d"}, **where)
+    mined(Problem(*world_of_pairs(2), 12, 5), folder, "onepass")
     return folder / "table"
 
 

@@ -93,35 +93,19 @@ def test_what_margins_keep_by_rank_equals_the_definition(seed, h):
         assert kept == pytest.approx(expected, abs=1e-6)
 
 
+EVEN, LITTLE, MORE = (0.9, 0.8, 0.6, 0.4, 0.2, 0.1), (0.6, 0.3, 0.05, 0.0, 0.0, 0.0), (0.9, 0.9, 0.7, 0.5, 0.3, 0.1)
+NEARLY_ALL, NEARLY_NONE = (1.0, 1.0, 1.0, 0.98, 0.5, 0.2), (1.0, 0.05, 0.0, 0.0, 0.0, 0.0)
+
+
 @pytest.mark.parametrize(
     ("lowest", "mean", "chosen", "said"),
     [
-        (
-            (0.9, 0.8, 0.6, 0.4, 0.2, 0.1),
-            None,
-            ("lowest", 0.05),
-            "a limit of 95% of the lowest positive's score keeps 60%",
-        ),
-        (
-            (0.6, 0.3, 0.05, 0.0, 0.0, 0.0),
-            None,
-            ("lowest", 0.02),
-            "rejects nearly everything in the first ranks; a limit",
-        ),
-        (
-            (0.6, 0.3, 0.05, 0.0, 0.0, 0.0),
-            (0.9, 0.9, 0.7, 0.5, 0.3, 0.1),
-            ("mean", 0.05),
-            "of the mean positive's score",
-        ),
-        ((1.0, 1.0, 1.0, 0.98, 0.5, 0.2), None, ("lowest", 0.1), "rejects nothing in the first ranks; a limit of 90%"),
-        (
-            (1.0, 0.05, 0.0, 0.0, 0.0, 0.0),
-            None,
-            ("lowest", None),
-            "no percentage here keeps between 10% and 99% of them",
-        ),
-        (None, (0.9, 0.8, 0.6, 0.4, 0.2, 0.1), ("mean", 0.05), "keeps 60% in the first ranks and 100% in the last"),
+        (EVEN, None, ("lowest", 0.05), "a limit of 95% of the lowest positive's score keeps 60%"),
+        (LITTLE, None, ("lowest", 0.02), "rejects nearly everything in the first ranks; a limit"),
+        (LITTLE, MORE, ("mean", 0.05), "of the mean positive's score"),
+        (NEARLY_ALL, None, ("lowest", 0.1), "rejects nothing in the first ranks; a limit of 90%"),
+        (NEARLY_NONE, None, ("lowest", None), "no percentage here keeps between 10% and 99% of them"),
+        (None, EVEN, ("mean", 0.05), "keeps 60% in the first ranks and 100% in the last"),
     ],
 )
 def test_a_percentage_that_rejects_nearly_everything_or_nothing_is_said(lowest, mean, chosen, said):
