@@ -54,15 +54,11 @@ def test_seconds_are_those_of_the_piece_scaled_by_operations(problem, monkeypatc
         return {"reading the vectors": 0.1, "one": 3.0, "two": 1.0, "writing the table": 0.5}, 100
 
     monkeypatch.setattr(estimating, "_time_mining", measure)
-    backend = replace(
-        BACKENDS["onepass"],
-        name="toy",
-        costs=lambda problem: {
-            "one": 1.0 * len(problem.images) * len(problem.captions),
-            "two": 1.0 * len(problem.images) * len(problem.captions),
-        },
-    )
-    monkeypatch.setitem(BACKENDS, "toy", backend)
+
+    def costs(problem):
+        return dict.fromkeys(("one", "two"), 1.0 * len(problem.images) * len(problem.captions))
+
+    monkeypatch.setitem(BACKENDS, "toy", replace(BACKENDS["onepass"], name="toy", costs=costs))
     found = estimate(problem, "toy")
     assert (found.seconds["one"], found.seconds["two"]) == (3.0 * 8, 1.0 * 8)
     assert found.seconds["writing the table"] == pytest.approx(0.5 * (1100 * 40 + 3300 * 15) / (550 * 10 + 825 * 8))

@@ -17,6 +17,7 @@ from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.search.units import Folder
 from aoq.pipeline.tables.table import read_table
 from tests.mining.conftest import by_norm, world_of_pairs
+from tests.prepare.conftest import contents
 
 EXACT = [name for name, backend in BACKENDS.items() if backend.is_exact]
 
@@ -75,19 +76,15 @@ def test_equals_official_mining(golden, tmp_path):
 
 
 def test_the_files_depend_neither_on_the_backend_nor_on_units_tiles_and_threads(world, tmp_path, cut):
-    hashes = set()
-    before = faiss.omp_get_max_threads(), torch.get_num_threads()
-    for number, (sizes, threads) in enumerate(
-        [((4096, 1024, 4096, 10**9), 1), ((7, 8, 16, 10**6), 2), ((9, 11, 17, 10**5), 2)]
-    ):
-        *sizes, memory = sizes
+    hashes, before = set(), faiss.omp_get_max_threads()
+    for *sizes, memory, threads in ((4096, 1024, 4096, 10**9, 1), (7, 8, 16, 10**6, 2), (9, 11, 17, 10**5, 2)):
         cut(*sizes)
         faiss.omp_set_num_threads(threads)
         torch.set_num_threads(threads)
         for search in EXACT:
-            hashes.add(tuple(content_hash(run(world, tmp_path / f"{search}-{number}", search=search, memory=memory))))
-    faiss.omp_set_num_threads(before[0])
-    torch.set_num_threads(before[1])
+            folder = tmp_path / f"{search}-{memory}"
+            hashes.add(tuple(content_hash(run(world, folder, search=search, memory=memory))))
+    faiss.omp_set_num_threads(before)
     assert len(hashes) == 1
 
 
@@ -122,20 +119,18 @@ def test_a_table_that_was_not_published_is_written_anew_from_its_units(world, tm
     run(world, tmp_path / "cut")
     (tmp_path / "cut" / "table" / "i2t.parquet").write_bytes(b"damaged")
     monkeypatch.setattr(Folder, "write", None)
-    again = run(world, tmp_path / "cut")
-    assert {path.name: path.read_bytes() for path in again.iterdir()} == {
-        path.name: path.read_bytes() for path in whole.iterdir()
-    }
+    assert contents(run(world, tmp_path / "cut")) == contents(whole)
 
 
-@pytest.mark.parametrize("change", ["vectors", "provenance"])
+@pytest.mark.parametrize("change", ["vectors", "pairs", "provenance"])
 def test_units_of_another_search_are_made_again(world, tmp_path, caplog, change):
+    """With other pairs the vectors are the same, but who is a negative is not."""
     interrupt(world, tmp_path / "cut", 1)
     images, captions, image_of = world
     if change == "vectors":
         images = images.copy()
         images[3] = images[4]
-        world = images, captions, image_of
+    world = images, captions, image_of[::-1] if change == "pairs" else image_of
     given = {"provenance": {"dataset": "d", "teacher": {"weights_sha256": "x"}}} if change == "provenance" else {}
     whole = content_hash(run(world, tmp_path / "whole", **given))
     assert content_hash(run(world, tmp_path / "cut", **given)) == whole

@@ -112,15 +112,11 @@ def test_lists_are_the_shortlist_in_the_order_of_scores_each_computed_once(job, 
 
 def test_recall_is_the_share_of_the_full_search_that_the_lists_have(job, tmp_path, monkeypatch):
     cut(monkeypatch)
-    table = run(job, tmp_path)
+    table, image_of = run(job, tmp_path), job.shortlist.positives[:, 0]
     for direction in ("i2t", "t2i"):
         shares = []
         for anchor in job.checked(direction):
-            own = (
-                job.shortlist.positives[:, 0] == anchor
-                if direction == "i2t"
-                else np.arange(IMAGES) == job.shortlist.positives[:, 0][anchor]
-            )
+            own = image_of == anchor if direction == "i2t" else np.arange(IMAGES) == image_of[anchor]
             negatives = np.flatnonzero(~own)
             best, scores = by_definition(job, direction, anchor, negatives)
             last = scores[best[H[direction] - 1]]

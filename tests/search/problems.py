@@ -170,6 +170,14 @@ def check_pinned(names: Iterable[str], search: str = "onepass", device: str = "a
         assert " ".join(parts) == PINNED[name], name
 
 
+def two_captions_each(images: int) -> Problem:
+    """Images of 12 dimensions, and two captions near each."""
+    rng = np.random.default_rng(1)
+    vectors = rng.normal(size=(images, 12)).astype(np.float32)
+    captions = np.repeat(vectors, 2, axis=0) + rng.normal(size=(2 * images, 12)).astype(np.float32)
+    return Problem(vectors, captions, np.repeat(np.arange(images, dtype=np.int32), 2), 20, 10)
+
+
 def mined(problem: Problem, folder: Path, search: str, **options: object) -> NegativeTable:
     """The table that is mined into a folder; its indexes are kept beside the folder."""
     options = {"provenance": {"dataset": "d"}, "indexes": folder.parent / "kept", **options}

@@ -16,7 +16,7 @@ from aoq.pipeline.search.faiss_index import NORMAL_QUANTILE, STEP, choose_breadt
 from aoq.pipeline.search.problem import DIRECTIONS, Problem, blocks
 from aoq.pipeline.search.units import MemoryStore
 from aoq.pipeline.tables.audit import audit
-from tests.search.problems import mined
+from tests.search.problems import mined, two_captions_each
 
 pytest.importorskip("faiss")
 SEARCHES = ["ivf", "hnsw"]
@@ -24,10 +24,7 @@ SEARCHES = ["ivf", "hnsw"]
 
 @pytest.fixture
 def problem():
-    rng = np.random.default_rng(1)
-    images = rng.normal(size=(600, 12)).astype(np.float32)
-    captions = np.repeat(images, 2, axis=0) + rng.normal(size=(1200, 12)).astype(np.float32)
-    return Problem(images, captions, np.repeat(np.arange(600, dtype=np.int32), 2), 20, 10)
+    return two_captions_each(600)
 
 
 def about(table):
