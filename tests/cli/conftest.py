@@ -10,9 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from aoq.pipeline.cli import main
-from aoq.pipeline.stages.plan import plan
 from tests.mining.conftest import unit
-from tests.stages.conftest import make_stage
+from tests.stages.conftest import MINING, chain_of, make_stage
 
 TINY = Path(__file__).parent.parent / "tiny.toml"
 IMAGES, EACH = 15, 2
@@ -26,6 +25,9 @@ NAMED = ("--image-ids", "query_ids.txt", "--caption-ids", "document_ids.parquet:
 CORPUS = ("--pairs", "pairs.qrels", *NAMED, "--sides", "queries", "documents")
 TWIN = ("--pairs", "twins.csv", "--image-ids", "item_ids.txt")
 DEPTHS = ("--h-captions", 6, "--h-images", 4)
+PICTURES = ("--captions", "captions.txt", "--image-ids", "ids.txt", "--image-root", "pictures")
+TEXTS = (*PICTURES[:4], "--image-texts", "described.txt")
+VECTORS = ("--vectors", "images.npy", "captions.npy")
 
 
 def run(*arguments, code=0):
@@ -44,8 +46,8 @@ def only(root, stage):
 def mined(tmp_path_factory):
     """An artifact root with the tiny experiment's table, and the links that Luigi would make."""
     root = tmp_path_factory.mktemp("mined")
-    chain = plan(str(TINY), data_root=root, artifact_root=root)
-    for stage in ("world", "dataset", "first_round", "embeddings", "hard_negatives"):
+    chain = chain_of(root=root)
+    for stage in ("world", *MINING):
         make_stage(chain, stage)
         chain[stage].link(root / "runs" / "tiny" / stage)
     return root

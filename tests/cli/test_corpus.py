@@ -112,12 +112,8 @@ def test_texts_of_one_set_are_written_once(files):
     assert 'train, items = (load_dataset("ids", name, split="train") for name in ("train", "items"))' in (
         (folder / "README.md").read_text()
     )
-    row = pq.read_table(folder / "train.parquet").to_pylist()[0]
-    assert row == {
-        "query_id": "i0",
-        "positive_id": "i1",
-        "negative_ids": [f"i{negative}" for negative in lists[0, :3].tolist()],
-    }
+    row, negatives = pq.read_table(folder / "train.parquet").to_pylist()[0], lists[0, :3].tolist()
+    assert row == {"query_id": "i0", "positive_id": "i1", "negative_ids": [f"i{one}" for one in negatives]}
 
 
 def test_a_run_by_ids_is_read_back_with_its_judgements(files):

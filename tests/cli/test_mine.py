@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.feather as feather
@@ -13,7 +10,7 @@ from safetensors.numpy import save_file
 
 from aoq.pipeline.mining.hard_negatives import hard_negatives
 from aoq.pipeline.mining.mine import mine
-from aoq.pipeline.search.problem import DIRECTIONS, Problem
+from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.table import read_table
 from tests.cli.conftest import run as aoq
@@ -46,7 +43,7 @@ def run(files):
 
 
 def hashes(folder):
-    return [read_table(folder).manifest["directions"][direction]["sha256"] for direction in DIRECTIONS]
+    return read_table(folder).sha256
 
 
 def test_it_is_what_the_pipeline_mines(run, files):
@@ -118,19 +115,6 @@ def test_cosines_divide_norms_out_however_near_they_are_to_one(run, files):
     for metric, found in (("cosine", own), ("cosine", asked), ("dot", as_they_are)):
         expected = hard_negatives(*sides, np.arange(IMAGES * EACH) // EACH, h=(6, 4), metric=metric)
         assert found.sha256 == expected.sha256
-
-
-def test_what_was_begun_for_other_pairs_is_not_used(run, files):
-    """The vectors are the same, but who is a negative is not."""
-    np.save("pairs.npy", np.repeat(np.arange(IMAGES), EACH)[::-1])
-    refused = run("--pairs", "pairs.npy", "--search", "faiss:IVF8,Flat|nprobe=1", "--recall-floor", 1, code=1)
-    assert "the recall floor is 100.0%" in refused.stderr
-    assert any((files / ".table.work" / "shards").iterdir())  # a lower floor would go on with these
-    np.save("pairs.npy", np.repeat(np.arange(IMAGES), EACH))
-    mined = run("--pairs", "pairs.npy", "--search", "faiss:IVF8,Flat|nprobe=1", "--recall-floor", 0.01)
-    kept = re.findall(r"its index is kept for other depths and pairs, until `aoq gc --delete`: (.*)", mined.stdout)
-    assert {*map(Path, kept)} == {*(files / "artifacts" / "index").glob("[!.]*")}
-    assert audit(files / "table") == []
 
 
 def test_default_lists_are_as_long_as_the_data_allow_and_padded(files):

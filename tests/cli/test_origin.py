@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from aoq.pipeline.data.folder import split_fingerprint
-from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.tables.table import read_table
 from tests.cli.conftest import EACH, IMAGES, TINY, run
-from tests.stages.conftest import make_stage
+from tests.stages.conftest import MINING, chain_of, make_stage
 
 BATCHES = ("out", "--batch-size", 4)
 FORMAT = ("--format", "pylate", "--direction", "t2i", "--image-texts", "described.txt")
@@ -61,8 +60,8 @@ def test_data_that_are_not_the_tables_are_refused(data, command):
 def changed(request, tmp_path_factory):
     """The roots and the name of an experiment that trains on wrong pairs, or on a part of the images; its folder."""
     root = tmp_path_factory.mktemp("changed")
-    chain = plan(str(TINY), override=request.param, data_root=root, artifact_root=root)
-    for stage in ("world", "dataset", "first_round", "embeddings", "hard_negatives"):
+    chain = chain_of(request.param, root=root)
+    for stage in ("world", *MINING):
         make_stage(chain, stage)
     return ("--data-root", root, "--artifact-root", root), f"{TINY}@{request.param}", chain.folder
 
@@ -81,3 +80,4 @@ def test_an_experiments_own_folder_is_taken_as_it_trains_on_it(changed, tmp_path
         files = [output] if output.is_file() else sorted(output.rglob("*.*"))
         made[place] = [(file.name, file.read_bytes()) for file in files if file.name != "README.md"]
     assert made["own"] == made["given"] != []
+    assert name != "publish" or "images.parquet" in dict(made["own"])

@@ -13,6 +13,7 @@ from pyarrow.json import read_json
 from aoq.pipeline.config.screen import ScreenSection
 from aoq.pipeline.data.noise import write_clean_pairs
 from aoq.pipeline.tables.screens.judge import judge
+from aoq.pipeline.tables.screens.judgements import write_pairs
 from aoq.pipeline.tables.screens.knowledge import Knowledge
 from aoq.pipeline.tables.screens.view import bit, read_view
 from aoq.pipeline.tables.table import read_table
@@ -103,14 +104,6 @@ def read(path):
     return readers[path.suffix](path).to_pylist()
 
 
-def write(path, rows):
-    table = pa.Table.from_pylist(rows)
-    if path.suffix == ".jsonl":
-        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    else:
-        {".parquet": pq.write_table, ".csv": csv.write_csv}[path.suffix](table, path)
-
-
 def pair(row):
     return int(row["image_id"]), int(row["caption_id"])
 
@@ -142,7 +135,7 @@ def test_what_a_judge_fills_in_is_what_the_screen_reads(folder, world, tmp_path,
 
     for n, row in enumerate(rows):
         row["probability"] = round(n / len(rows), 3) if n % 3 else None
-    write(file, rows)
+    write_pairs(file, pa.Table.from_pylist(rows))
     run("screen", folder, tmp_path / "view", "--judgements", file)
     view, expected = read_view(tmp_path / "view", table.manifest), {pair(row): row["probability"] for row in rows}
     for image, place in np.ndindex(*table.i2t.negative_ids.shape):
@@ -163,7 +156,8 @@ def test_of_a_view_only_suspects_that_nobody_has_judged(folder, tmp_path):
     assert [*rows[0]] == ["image_id", "caption_id", "similarity"]
 
     half = len(rows) // 2
-    write(tmp_path / "judged.csv", [{**row, "probability": n % 2} for n, row in enumerate(rows[:half])])
+    judged = [{**row, "probability": n % 2} for n, row in enumerate(rows[:half])]
+    write_pairs(tmp_path / "judged.csv", pa.Table.from_pylist(judged))
     again = ("--mutual-rank", 6, "--range-min", 1, "--judgements", tmp_path / "judged.csv")
     run("screen", folder, tmp_path / "second", *again)
     ask = ("to-judge", folder, tmp_path / "rest.csv", "--top", 6, "--view", tmp_path / "second")

@@ -74,9 +74,13 @@ def test_an_approximate_table_passes_nowhere_for_an_exact_one(tmp_path, monkeypa
     assert [path.name for path in Path("artifacts/index").glob("[!.]*")] == [about["index"]["key"]]
     run("mine", "images.npy", "deeper", "--unpaired", "--h-captions", 9, "--search", "ivf")
     assert [path.name for path in Path("artifacts/index").glob("[!.]*")] == [about["index"]["key"]]
+    narrow = ("mine", "images.npy", "narrow", "--unpaired", "--h-captions", 5, "--search", "faiss:IVF8,Flat|nprobe=1")
+    assert "the recall floor is 100.0%" in run(*narrow, "--recall-floor", 1, code=1).stderr
+    assert any((tmp_path / ".narrow.work" / "shards").iterdir())  # a lower floor goes on with these
+    run(*narrow, "--recall-floor", 0.01)
 
 
-def test_audit_screen_export_and_judging_take_an_experiment(aoq, world, embeddings, folder, tmp_path):
+def test_audit_screen_and_export_take_an_experiment(aoq, world, embeddings, folder, tmp_path):
     assert aoq("audit", TINY).stdout == f"{folder} is sound\n"
     exact = dict.fromkeys(("i2t", "t2i"), "exact, 100.00% certified")
     assert json.loads(aoq("audit", TINY, "--json").stdout) == {"table": str(folder), "errors": [], "guarantees": exact}
@@ -87,18 +91,11 @@ def test_audit_screen_export_and_judging_take_an_experiment(aoq, world, embeddin
     for direction in ("i2t", "t2i"):
         own, other = (pq.read_table(tmp_path / name / f"{direction}.parquet") for name in ("own", "given"))
         assert own.equals(other)
-    for table, name, more in ((TINY, "own", ()), (folder, "given", ("--data", world))):
-        aoq("to-judge", table, tmp_path / f"{name}.csv", "--top", 2, *more)
-        texts = ("--format", "pylate", "--direction", "t2i", "--image-texts", world / "train_ids.txt")
-        aoq("export", table, tmp_path / f"{name}-pylate", *texts, *more)
-        aoq("batches", table, tmp_path / f"{name}-batches", "--batch-size", 4)
-        aoq("publish", table, tmp_path / f"{name}-published", *more)
-    assert (tmp_path / "own.csv").read_bytes() == (tmp_path / "given.csv").read_bytes()
-    for file in ("batches/epoch-000.parquet", "published/images.parquet", "pylate/train.parquet"):
-        own, given = (tmp_path / f"{name}-{file}" for name in ("own", "given"))
-        if own.exists() or given.exists():
-            assert pq.read_table(own).equals(pq.read_table(given))
-    assert (tmp_path / "own-published" / "images.parquet").is_file()
+    texts = ("--format", "pylate", "--direction", "t2i", "--image-texts", world / "train_ids.txt")
+    aoq("export", TINY, tmp_path / "own-pylate", *texts)
+    aoq("export", folder, tmp_path / "given-pylate", *texts, "--data", world)
+    own, other = (pq.read_table(tmp_path / f"{name}-pylate" / "train.parquet") for name in ("own", "given"))
+    assert own.equals(other)
 
 
 def test_inspect_shows_texts_and_ids_that_are_given_or_kept(files):
@@ -109,11 +106,8 @@ def test_inspect_shows_texts_and_ids_that_are_given_or_kept(files):
     assert bare["negatives"][0]["duplicate"] == ""
     assert [one["row"] for one in bare["positives"]] == [6, 7]
     assert bare["lowest_positive_score"] == pytest.approx(float(table.i2t.positive_score[3]))
-    (named,) = json.loads(
-        run(
-            "inspect", "table", "--image", "3.jpg", "--texts", "captions.txt", "--image-ids", "ids.txt", "--json"
-        ).stdout
-    )
+    given = ("--texts", "captions.txt", "--image-ids", "ids.txt")
+    (named,) = json.loads(run("inspect", "table", "--image", "3.jpg", *given, "--json").stdout)
     assert named["negatives"][0]["text"] == f"caption {best}"
     assert named["negatives"][0]["image_id"] == f"{best // 2}.jpg"
     (files / "captions_ids.txt").write_text("".join(f"c{row}\n" for row in range(30)))
