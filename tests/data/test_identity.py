@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 from aoq.pipeline.data.check import examine_folder
 from aoq.pipeline.data.folder import first_images, open_split, split_fingerprint
 from aoq.pipeline.search.positives import matching_pairs
-from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.training.drawable import Drawable
 from aoq.pipeline.training.sampler import Sampler
-from tests.stages.conftest import make_stage
+from tests.stages.conftest import chain_of, make_stage
 
 
 @pytest.fixture
@@ -52,19 +51,9 @@ def test_pairs_by_definition(identity, drawn):
     assert result == every
 
 
-EXPERIMENT = """
-dataset = {folder = "data", min_count = 1}
-model = {name = "vsepp", embedding_size = 4, word_size = 4}
-first_round = {epochs = 1, batch_size = 6, loss.name = "online"}
-mining = {h_captions = 18, h_images = 9}
-second_round = {epochs = 1, batch_size = 6, loss.name = "adapoffquin"}
-"""
-
-
 def test_mined_lists_hold_no_copy(folder, tmp_path):
-    path = tmp_path / "copies.toml"
-    path.write_text(EXPERIMENT.replace('"data"', f'"{folder.name}"'))
-    chain = plan(str(path), data_root=folder.parent, artifact_root=tmp_path / "artifacts")
+    depths = "mining.h_captions=18, mining.h_images=9, first_round.batch_size=6"
+    chain = chain_of(f'dataset.folder="{folder}", dataset.min_count=1, {depths}', root=tmp_path / "artifacts")
     for stage in ("dataset", "first_round", "embeddings", "hard_negatives"):
         make_stage(chain, stage)
     table = read_table(chain["hard_negatives"].path / "table")
