@@ -14,6 +14,7 @@ from PIL import Image
 from aoq.pipeline.browse.source import open_folders
 from aoq.pipeline.cli import main
 from aoq.pipeline.data.folder import open_split
+from aoq.pipeline.mining.hard_negatives import hard_negatives
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.tables.table import NegativeTable
 from tests.cli.conftest import run
@@ -146,10 +147,6 @@ def test_what_does_not_fit_is_refused(table, tmp_path, options, message):
 
 
 def test_one_set_is_refused(tmp_path):
-    lists = NegativeLists(
-        np.array([[2], [2], [0]], np.int32), np.full((3, 1), 0.5, np.float32), np.full(3, np.nan, np.float32)
-    )
-    pairs = np.array([[0, 1], [1, 0]], np.int32)
-    NegativeTable(lists, lists, {"sides": ["items"]}, pairs).save(tmp_path / "set")
+    hard_negatives(queries=np.eye(3), positives=np.array([[0, 1]]), h=1).save(tmp_path / "set")
     with pytest.raises(ValueError, match="of one set has no two sides to browse"):
         open_folders([tmp_path / "set"])

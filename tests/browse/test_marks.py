@@ -86,11 +86,7 @@ def test_each_marker_has_a_judgement_of_their_own(tmp_path):
     ann.mark(3, 4, False, "/")
     bob.mark(3, 4, False, "/")
     assert [ann.counts(), bob.counts()] == [(1, 1), (0, 1)]
-    assert [bob.judgement(1, 2), bob.judgement(3, 4), bob.judgement(5, 6)] == [
-        True,
-        False,
-        None,
-    ]  # known to all
+    assert [bob.judgement(*pair) for pair in ((1, 2), (3, 4), (5, 6))] == [True, False, None]  # known to all
     judged = read_judgements(tmp_path / "m.marks.csv", 8, 30)
     assert judged.pairs.tolist() == [[1, 2], [3, 4]]
     assert judged.probabilities.tolist() == [1.0, 0.0]

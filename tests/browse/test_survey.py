@@ -3,6 +3,7 @@
 import html
 import re
 import unicodedata
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -15,10 +16,7 @@ from aoq.pipeline.browse.survey import MOST_SUSPECTS
 @pytest.mark.parametrize("number", [0, 1])
 def test_hubs_and_the_most_confused(source, number, direction):
     lists, found = source.tables[number].lists[direction], source.tables[number].surveys[direction]
-    counts = {}
-    for row in lists.negative_ids:
-        for one in row[row >= 0].tolist():
-            counts[one] = counts.get(one, 0) + 1
+    counts = Counter(lists.negative_ids[lists.negative_ids >= 0].tolist())
     expected = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:12]
     assert found.hubs == expected
     gaps = [(float(lists.scores[row, 0] - lists.positive_score[row]), -row) for row in range(len(lists))]

@@ -9,7 +9,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import urlencode
 
 from PIL import Image
 
@@ -56,10 +55,6 @@ HEADERS = (
     *("Connection: upgrade", "Content-Type: multipart/form-data; boundary="),
     "Content-Type: application/x-www-form-urlencoded; charset=utf-7",
 )
-BACKS = (
-    *("\t//evil.example", "\n//evil.example", "/\\evil.example", "//evil.example", "/\t/evil.example"),
-    *("https://evil.example", "/x\r\nSet-Cookie: a=1"),
-)
 BODIES = (
     *(b"", b"token=x&image=0&caption=0", b"a=" + b"b" * 100_000, b"%", b"\x00\xff", b"token=%ff&back=%09//evil"),
     b"&" * 5000,
@@ -88,7 +83,6 @@ def hostile_requests(reference: Reference, folder: Path, rng: random.Random) -> 
             _drip(slow[:3])
             hold(_wrong_answer(_ask(port, request)), ascii(request[:200].decode("latin-1")))
         hold(_all_at_once(port, rng.choices([*paths, "/", "/image/0", "/caption/1"], k=CLIENTS)))
-        hold(_hostile_mark(port, rng) or _hostile_token(port, rng, place))
         started = time.monotonic()
         good, seconds = _get(port, "/"), time.monotonic() - started
         hold(f"the start page gives {good[:60]!r}" if good != start.encode() else None, "after it all")
@@ -136,37 +130,6 @@ def _all_at_once(port: int, paths: list[str]) -> str | None:
             return f"of {len(paths)} requests at once, {path} is answered {answer[:60]!r}"
     taken = time.monotonic() - started
     return f"{len(paths)} requests at once take {taken:.0f} s" if taken > 30 else None
-
-
-def _hostile_mark(port: int, rng: random.Random) -> str | None:
-    """Mark a pair with the page's own token, and ask to be led elsewhere."""
-    back = rng.choice(BACKS)
-    answer = _mark(port, {"token": _token(port), "back": back})
-    if answer[0] != b"400":
-        return f"a mark with back={back!r} is answered {answer}"
-    return None
-
-
-def _hostile_token(port: int, rng: random.Random, place: Path) -> str | None:
-    """Mark a pair with another token than the page's."""
-    token = _token(port)
-    other = rng.choice(["", token[:-1], token + "x", token.swapcase(), "\x00", "\u0661" * 43, "x" * 50_000, "*", "%s"])
-    answer = _mark(port, {"token": other, "back": "/"})
-    if answer[0] != b"403":
-        return f"a mark with the token {other[:60]!a} is answered {answer}"
-    return "a mark that was refused is written" if (place / "matches.csv").exists() else None
-
-
-def _token(port: int) -> str:
-    return re.findall(r'name="token" value="([^"]+)"', _get(port, "/image/0").decode())[0]
-
-
-def _mark(port: int, form: dict[str, str]) -> tuple[bytes, bytes]:
-    """The status of the answer, and the head."""
-    body = urlencode({"image": 0, "caption": 9, "match": "yes", **form})
-    lines = ["POST /mark HTTP/1.0", f"Host: 127.0.0.1:{port}", "Content-Type: application/x-www-form-urlencoded"]
-    head = _ask(port, "\r\n".join([*lines, f"Content-Length: {len(body)}", "", body]).encode()).split(b"\r\n\r\n")[0]
-    return [*head.split(), b"", b""][1], head[:300]
 
 
 def _peak(process: int) -> int:
@@ -230,13 +193,8 @@ def _put_pictures(place: Path, rng: random.Random) -> int:
     (thumbs / next(names)).symlink_to("/dev/zero")
     (thumbs / next(names)).mkdir()
     os.mkfifo(thumbs / next(names))
-    contents = [
-        bomb(13_000),
-        bomb(7_000),
-        rng.randbytes(500),
-        b"",
-        b"GIF89a\xff\xff\xff\xff\xf7\x00\x00" + bytes(900),
-    ]
+    contents = [bomb(13_000), bomb(7_000), rng.randbytes(500), b""]
+    contents.append(b"GIF89a\xff\xff\xff\xff\xf7\x00\x00" + bytes(900))
     contents += [_picture(form, rng) for form in PICTURES for _ in range(3)]
     for content in contents:
         (thumbs / next(names)).write_bytes(content)
