@@ -9,16 +9,7 @@ from tests.chaos import forks
 from tests.chaos.campaign import Kind
 from tests.chaos.interruptions import differences
 from tests.chaos.mutations import DAMAGES, flip
-from tests.chaos.reference import (
-    CHAINS,
-    MINED,
-    READERS,
-    Reference,
-    artefacts,
-    content,
-    luigi,
-    write_experiments,
-)
+from tests.chaos.reference import CHAINS, MINED, READERS, Reference, artefacts, content, luigi, write_experiments
 from tests.chaos.rules import hold, nothing_left, refused_well, right_table
 
 STAGES = ("world", "dataset", "first_round", "embeddings", "hard_negatives", "screen", "second_round", "evaluation")

@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -177,27 +177,21 @@ def _forget_settings() -> None:
 
 def _main(command: list[str]) -> int:
     sys.argv = command
-    programs: dict[str, Callable[[], object]] = {"aoq": _aoq, "luigi": _luigi}
     try:
-        programs[command[0]]()
+        if command[0] == "aoq":
+            from aoq.pipeline.cli import main
+
+            main(prog_name="aoq")
+        else:
+            from luigi.cmdline import luigi_run
+
+            luigi_run(command[1:])
     except SystemExit as end:
         if isinstance(end.code, str):
             sys.stderr.write(f"{end.code}\n")
             return 1
         return int(end.code or 0)
     return 0
-
-
-def _aoq() -> None:
-    from aoq.pipeline.cli import main
-
-    main(prog_name="aoq")
-
-
-def _luigi() -> None:
-    from luigi.cmdline import luigi_run
-
-    luigi_run(sys.argv[1:])
 
 
 def _data() -> int:
