@@ -5,7 +5,6 @@ that nobody needs here lie in a folder of their own, without their dependencies:
 """
 
 import importlib
-import json
 import re
 import sys
 import warnings
@@ -17,14 +16,11 @@ import numpy as np
 import pytest
 
 from aoq.pipeline.tables.table import read_table
-from tests.cli.conftest import run
+from tests.cli.conftest import EACH, IMAGES, PICTURES, TEXTS, VECTORS, run  # noqa: F401  (names of the tests)
+from tests.prepare.conftest import save_clip
 
-IMAGES, EACH = 15, 2
 DEPTHS = {"i2t": 6, "t2i": 4}
 READERS = Path(sys.prefix) / "readers"
-PICTURES = ("--captions", "captions.txt", "--image-ids", "ids.txt", "--image-root", "pictures")
-TEXTS = (*PICTURES[:4], "--image-texts", "described.txt")
-VECTORS = ("--vectors", "images.npy", "captions.npy")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -145,18 +141,6 @@ def groups(world, direction):
 @pytest.fixture(scope="session")
 def clip(tmp_path_factory):
     """A tiny random CLIP, saved as a folder."""
-    from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPProcessor, CLIPTokenizerFast
-
     folder = tmp_path_factory.mktemp("clip")
-    letters = [chr(code) for code in range(33, 127)]
-    words = ["<|startoftext|>", "<|endoftext|>", *letters, *(f"{letter}</w>" for letter in letters)]
-    (folder / "vocab.json").write_text(json.dumps({word: row for row, word in enumerate(words)}))
-    (folder / "merges.txt").write_text("#version: 0.2\n")
-    tokens = CLIPTokenizerFast(str(folder / "vocab.json"), str(folder / "merges.txt"), model_max_length=40)
-    tower = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    special = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
-    text = {**tower, **special, "vocab_size": len(words), "max_position_embeddings": 40}
-    vision, size = {**tower, "image_size": 16, "patch_size": 8}, {"height": 16, "width": 16}
-    CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=8)).save_pretrained(folder)
-    CLIPProcessor(CLIPImageProcessor(size=size, crop_size=size), tokens).save_pretrained(folder)
+    save_clip(folder, model_max_length=8)
     return folder

@@ -90,18 +90,11 @@ def trained(colpali, data, loss, tmp_path, **options):
     torch.manual_seed(0)
     processor, model, losses = Processor(), Model(), []
     before = [parameter.detach().clone() for parameter in model.parameters()]
-    arguments = TrainingArguments(
-        output_dir=str(tmp_path),
-        report_to="none",
-        save_strategy="no",
-        use_cpu=True,
-        num_train_epochs=2,
-        per_device_train_batch_size=6,
-        dataloader_drop_last=True,
-    )
+    given = {"output_dir": str(tmp_path), "report_to": "none", "save_strategy": "no", "use_cpu": True}
+    given |= {"num_train_epochs": 2, "per_device_train_batch_size": 6, "dataloader_drop_last": True}
     colpali.TableTrainer(
         model=model,
-        args=arguments,
+        args=TrainingArguments(**given),
         train_dataset=data,
         data_collator=colpali.Collator(processor),
         loss_func=lambda **given: losses.append(loss(**given)) or losses[-1],

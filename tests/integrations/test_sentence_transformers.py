@@ -75,6 +75,24 @@ def test_rows_are_true_pairs_with_their_negatives_and_companions(world, data):
         assert i_off in world.table.t2i.negative_ids[c]
 
 
+def features(model, rows):
+    return [model.preprocess(column) for column in rows.values()]
+
+
+def total(value):
+    """The sum of a loss that gives its terms, or the loss."""
+    return sum(value.values()) if isinstance(value, dict) else value
+
+
+def encoded(model, rows, labels):
+    """All images, all captions, and a function that sets offline similarities beside those of the first 8 pairs."""
+    with torch.no_grad():
+        vectors = [F.normalize(model(column)["sentence_embedding"], dim=1) for column in features(model, rows)]
+    images, captions = torch.cat(vectors[::2]), torch.cat(vectors[1::2])
+    is_positive = aoq.positive_pairs(labels[:, 0], mask_positives=True)
+    return images, captions, lambda offline: aoq.Similarities(images[:8] @ captions[:8].T, is_positive, offline)
+
+
 @pytest.mark.parametrize(
     ("loss", "function", "numbers"),
     [
@@ -91,23 +109,15 @@ def test_losses_are_ours_on_the_same_similarities(model, data, loss, function, n
     loss = loss(model)
     rows = data(negatives="quintuplet" if len(loss.columns) == 6 else "offline").dataset[list(range(8))]
     labels = torch.tensor(rows.pop("label"))
-
-    def features():
-        return [model.preprocess(column) for column in rows.values()]
-
-    with torch.no_grad():
-        vectors = [F.normalize(model(column)["sentence_embedding"], dim=1) for column in features()]
-    images, captions = torch.cat(vectors[::2]), torch.cat(vectors[1::2])
+    images, captions, similarities = encoded(model, rows, labels)
     offline = aoq.offline_similarities(images, captions, labels.T.flatten(), companions=len(loss.columns) == 6)
-    is_positive = aoq.positive_pairs(labels[:, 0], mask_positives=True)
-    expected = function(aoq.Similarities(images[:8] @ captions[:8].T, is_positive, offline), **numbers).total / 8
+    expected = function(similarities(offline), **numbers).total / 8
     model.eval()
 
     def gradients(mini_batch_size):
         loss.mini_batch_size, loss.uses_gradient_cache = mini_batch_size, mini_batch_size > 0
         model.zero_grad()
-        value = loss(features(), labels)
-        value = sum(value.values()) if isinstance(value, dict) else value
+        value = total(loss(features(model, rows), labels))
         torch.testing.assert_close(value.detach(), expected, rtol=1e-4, atol=1e-5)
         value.backward()
         return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
@@ -132,18 +142,13 @@ def test_several_negatives_are_candidates_for_the_whole_batch(model, data, world
     assert labels.T.tolist() == [*drawn.reshape(3, 8, 2)[..., 0].tolist(), *drawn.reshape(3, 8, 2)[..., 1].tolist()]
     both = {"negatives": 2, "table": world.table}
     loss = kind(model, **both)
-    features = [model.preprocess(column) for column in rows.values()]
-    with torch.no_grad():
-        vectors = [F.normalize(model(column)["sentence_embedding"], dim=1) for column in features]
-    images, captions = torch.cat(vectors[::2]), torch.cat(vectors[1::2])
+    images, captions, similarities = encoded(model, rows, labels)
     offline = aoq.offline_similarities(images, captions, excluded=sampler.excluded(drawn))
     assert offline.others is not None
-    is_positive = aoq.positive_pairs(labels[:, 0], mask_positives=True)
-    expected = function(aoq.Similarities(images[:8] @ captions[:8].T, is_positive, offline), **numbers).total / 8
-    found = loss(features, labels)
-    found = sum(found.values()) if isinstance(found, dict) else found
+    expected = function(similarities(offline), **numbers).total / 8
+    found = total(loss(features(model, rows), labels))
     torch.testing.assert_close(found.detach(), expected, rtol=1e-4, atol=1e-5)
-    taught = DistilledLoss(loss, world.table, teachers, weight=0.5)(features, labels)
+    taught = DistilledLoss(loss, world.table, teachers, weight=0.5)(features(model, rows), labels)
     term = distillation(images[:8], captions[:8], drawn[:8].tolist(), teachers)
     assert taught["distillation_loss"].item() == pytest.approx(0.5 * term, rel=1e-4)
     for wrong, other in ((kind, {"negatives": 2}), (kind, {"table": world.table}), (OfflineQuintupletLoss, both)):
@@ -167,16 +172,12 @@ def test_teachers_score_pairs_by_the_rows_of_the_table(model, data, world, teach
     loss = DistilledLoss(base, world.table, teachers, weight=0.5)
     rows = data(negatives=negatives, caption_rows=True).dataset[[7, 2, 22, 3, 11]]
     labels = torch.tensor(rows.pop("label"))
-    features = [model.preprocess(column) for column in rows.values()]
-    images, captions = (model(column)["sentence_embedding"] for column in features[:2])
-    alone, found = (
-        sum(value.values()) if isinstance(value, dict) else value
-        for value in (base(features, labels[:, :-1]), loss(features, labels))
-    )
-    expected = alone.item() + 0.5 * distillation(images, captions, labels[:, [0, -1]].tolist(), teachers)
-    assert found.item() == pytest.approx(expected, rel=1e-4)
+    images, captions = (model(column)["sentence_embedding"] for column in features(model, rows)[:2])
+    alone = total(base(features(model, rows), labels[:, :-1])).item()
+    expected = alone + 0.5 * distillation(images, captions, labels[:, [0, -1]].tolist(), teachers)
+    assert total(loss(features(model, rows), labels)).item() == pytest.approx(expected, rel=1e-4)
     with pytest.raises(ValueError, match="have no rows of captions"):
-        loss(features, labels[:, :-1])
+        loss(features(model, rows), labels[:, :-1])
 
 
 def test_three_steps_on_several_negatives(model, data, world, tmp_path):
@@ -271,8 +272,7 @@ def test_what_does_not_fit_is_refused(model, data):
         made.batches(made.dataset.select(range(5)), 4, False)
     rows = data(negatives="offline").dataset[[0, 1]]
     labels = torch.tensor(rows.pop("label"))
-    features = [model.preprocess(column) for column in rows.values()]
     with pytest.raises(ValueError, match="companion_image, companion_caption, and the data has 4"):
-        OfflineQuintupletLoss(model)(features, labels)
+        OfflineQuintupletLoss(model)(features(model, rows), labels)
     with pytest.raises(ValueError, match="the labels are none"):
-        OfflineTripletLoss(model)(features, None)
+        OfflineTripletLoss(model)(features(model, rows), None)

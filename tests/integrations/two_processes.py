@@ -28,29 +28,17 @@ def main() -> None:
     captions = [f"a caption of image {row // 2}, {row % 2}" for row in range(30)]
     table = aoq.read_table(f"{folder}/table")
     data = TableData(table, pictures, captions, caption_rows=True)
-    arguments = SentenceTransformerTrainingArguments(
-        output_dir=output,
-        report_to="none",
-        save_strategy="no",
-        use_cpu=True,
-        max_steps=2,
-        per_device_train_batch_size=12 // ranks,
-        dataloader_drop_last=True,
-        batch_sampler=data.batches,
-        optim="sgd",
-        learning_rate=0.1,
-        lr_scheduler_type="constant",
-        max_grad_norm=0.0,
-        ddp_find_unused_parameters=cached != "0",
-    )
+    given = {"output_dir": output, "report_to": "none", "save_strategy": "no", "use_cpu": True, "max_steps": 2}
+    given |= {"per_device_train_batch_size": 12 // ranks, "dataloader_drop_last": True, "batch_sampler": data.batches}
+    given |= {"optim": "sgd", "learning_rate": 0.1, "lr_scheduler_type": "constant", "max_grad_norm": 0.0}
+    arguments = SentenceTransformerTrainingArguments(**given, ddp_find_unused_parameters=cached != "0")
     teacher = [np.load(f"{folder}/{side}.npy", mmap_mode="r") for side in ("images", "captions")]
     loss = DistilledLoss(OfflineQuintupletLoss(model, mini_batch_size=int(cached) or None), table, [tuple(teacher)])
     SentenceTransformerTrainer(model, arguments, data.dataset, loss=loss).train()
     if rank == 0:
         weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-        json.dump(
-            [weights.sum().item(), weights.square().sum().item(), weights[:: len(weights) // 50].tolist()], sys.stdout
-        )
+        some = weights[:: len(weights) // 50].tolist()
+        json.dump([weights.sum().item(), weights.square().sum().item(), some], sys.stdout)
 
 
 if __name__ == "__main__":
