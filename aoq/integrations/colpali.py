@@ -108,6 +108,8 @@ class TableSampler(Sampler[int]):
     ) -> None:
         if batches not in ("random", "mined", "triples"):
             raise ValueError(f"batches is {batches!r}; it is 'random', 'mined' or 'triples'.")
+        if batches == "triples" and batch_size % 3:
+            raise ValueError(f"a batch of {batch_size} does not hold whole triples; give a multiple of 3.")
         require_same_draws(data.table, [], data.seed, data.num_negatives, batch_size, batches, community)
         self._data, self._epoch, self._batch_size = data, 0, batch_size * processes
         bare, view, _ = table_parts(data.table)

@@ -87,9 +87,9 @@ class Experiment(Runs):
 
     @property
     def uses_table(self) -> bool:
-        """Return whether the student takes offline negatives, batches or a teacher's scores from a table."""
-        student = self.student
-        draws = student.loss.draws_offline or self.sampling.batches is not None
+        """Return whether the student takes offline negatives, batches, a guide or a teacher's scores from a table."""
+        student, sampling = self.student, self.sampling
+        draws = student.loss.draws_offline or sampling.batches is not None or bool(sampling.guides)
         return draws or bool(student.distillation and student.distillation.listed)
 
     @model_validator(mode="before")

@@ -116,9 +116,17 @@ def _assignments(change: Mapping[str, Any], place: str = "") -> Iterator[str]:
             yield from _assignments(value, f"{key}.")
             continue
         try:
-            yield f"{key}={json.dumps(value, ensure_ascii=False, allow_nan=False)}"
+            yield f"{key}={_value_text(value)}"
         except (TypeError, ValueError):
             raise ValueError(f"{place}{name} = {value} is not a value that an option takes") from None
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(_assignments(value))}}}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_value_text, value))}]"
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def _changed_by(content: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:

@@ -45,7 +45,8 @@ def _judge_gain(pairs: Sequence[tuple[ReportedRun, ReportedRun]], parts: Mapping
         rng = np.random.default_rng(SEED)
         interval = rsum_intervals({"ours": ours}, theirs, run.split.image_of, rng=rng).get("ours")
         chance = ""  # p belongs to one seed
-        label, baseline = (re.sub(r"@seed=\d+\b(?!,)|\bseed=\d+,|,seed=\d+", "", name) for name in (label, baseline))
+        seed = r"@seed=\d+\b(?!,)|(?<![.\w])seed=\d+,|,seed=\d+"
+        label, baseline = (re.sub(seed, "", name) for name in (label, baseline))
     if lead := head_start(run.chain):
         label += f" (started {lead})"
     low, high = interval or (0.0, 0.0)
@@ -75,10 +76,9 @@ def time_to_control(chain: Chain) -> float | None:
 
     None also if the control has the steps of several rounds, of which the chain names the last.
     """
-    experiment = chain.experiment
-    if experiment.co_teaching is None and experiment.student.control_continues and experiment.tuned_rounds > 1:
-        return None
-    if not (rounds := _two_rounds(chain)):
+    experiment, rounds = chain.experiment, _two_rounds(chain)
+    student = experiment.second_round
+    if not rounds or (student is not None and student.control_continues and experiment.tuned_rounds > 1):
         return None
     ours, theirs = (training_seconds(read_metrics(one.opened() / "metrics.jsonl")) for one in rounds)
     return ours / theirs if min(ours, theirs) >= SHORTEST else None

@@ -235,7 +235,8 @@ def _query_ingredients(chain: Chain) -> list[Any]:
 
 def trains_as_control(one: Chain, other: Chain) -> bool:
     """Return whether the one's second round is the other's control."""
-    return "control" in other.stages and other["control"].key == one["second_round"].key
+    theirs, ours = other.stages.get("control"), one.stages.get("second_round")
+    return theirs is not None and ours is not None and theirs.key == ours.key
 
 
 def pretrained(name: str) -> dict[str, Any]:

@@ -116,7 +116,8 @@ def _make_trainer(chain: Chain, stage: str, section: Training | CoTeaching, veri
     model = _fresh_model(**common["description"])
     schedule = _with_numbers_of_pair(section, model)
     if (start := chain.start_of(stage)) is not None:
-        model.load_state_dict(read_weights(start.opened() / "model.safetensors")[1])
+        weights = read_weights(start.opened() / "model.safetensors")[1]
+        model.load_state_dict({**model.state_dict(), **weights})  # imported weights may lack VSRN's captioner
         schedule = _with_learnt_numbers(schedule, start)
     teachers = make_teachers(chain, stage, section, split, common["run"], verify)
     return Trainer(models=[model], schedule=schedule, **teachers, **draws, **common)

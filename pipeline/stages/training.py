@@ -55,6 +55,10 @@ def check_table(chain: Chain) -> None:
     experiment, owner = chain.experiment, chain.owner("hard_negatives")
     check_same_data(experiment.name, chain, owner)
     check_depths(experiment.sampling, table_depths(chain), "[sampling]", "the table keeps")
+    distillation, is_by_rank = experiment.student.distillation, getattr(owner.table, "method", None) == "rank"
+    if is_by_rank and distillation and distillation.listed and distillation.list_loss != "ranking":
+        lacks = f"{distillation.list_loss!r} needs the scores of positives, which a table fused by ranks lacks"
+        raise ValueError(f'[second_round.distillation] list_loss = {lacks}; choose "ranking", or fuse by "score".')
     if "embeddings" in owner.stages:
         return
     from_none = f"the teacher's vectors, and the table of {experiment.teacher or experiment.name} has none"

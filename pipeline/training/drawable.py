@@ -250,7 +250,8 @@ def drawn_ranks(
     `hardness = "auto"` takes the first C / (10 B), at least 4; where a screen leaves only some (`left`), as many of
     those, on average over the lists.
     """
-    start, stop = 0, (sampling.h_captions if direction == "i2t" else sampling.h_images) or depth
+    limit = sampling.h_captions if direction == "i2t" else sampling.h_images
+    start, stop = 0, min(depth, limit or depth)  # mining shortens lists where there are fewer candidates
     if sampling.hardness == "auto":
         stop = max(_FEWEST_RANKS, round(candidates / (batch * _HARDER)))
         if left is not None:

@@ -116,13 +116,16 @@ class Trainer(Loop):
         if self.sampler is not None and (matching := self.sampler.matching(anchors)) is not None:
             batch = replace(batch, guided=torch.from_numpy(matching))
         if self.guide is not None:
-            guided = torch.eye(size, dtype=torch.bool) if batch.guided is None else batch.guided
-            margin, least = self.guiding
+            guided, (margin, least) = torch.eye(size, dtype=torch.bool), self.guiding
             if margin is not None:
                 guided |= guided_matches(score_all(self.guide, anchors), margin=margin)
             if least is not None:
                 vectors = self.guide.images[anchors[:, 0]], self.guide.captions[anchors[:, 1]]
                 guided |= duplicate_matches(*map(torch.from_numpy, vectors), least=least)
+            if offline == "triples":  # their negatives are the table's; the guide is for in-batch negatives
+                triple = torch.arange(size) % (size // 3)
+                guided &= torch.eye(size, dtype=torch.bool) | (triple[:, None] != triple)
+            guided = guided if batch.guided is None else guided | batch.guided
             share = (int(guided.sum()) - size) / max(1, size * (size - 1))  # off the diagonal, all of which is marked
             batch, figures = replace(batch, guided=guided), {"guided_share": share, **figures}
         if self.teacher_embeddings:

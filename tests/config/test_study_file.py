@@ -99,6 +99,7 @@ def test_a_loss_keeps_the_numbers_of_the_one_whose_place_it_takes(planned):
 
 def test_any_change_is_a_line_of_toml():
     change = {"seed": 3, "a": {"b": {"c": 'x "y" é', "d": [0.5, True]}, "e": 1e-05}, "my val": {"a.b": 3}}
+    change["f"] = [{"g": [1], "h": {"i": "j"}}]
     assert parse_override(override_text(change)) == change
 
 

@@ -205,5 +205,7 @@ def test_other_data_and_options_are_refused(colpali, data, world, pages, tmp_pat
         colpali.TableDataset(world.table, world.captions, colpali.Corpus(pages[:-1]))
     with pytest.raises(ValueError, match="it is 'random', 'mined' or 'triples'"):
         colpali.TableSampler(data(), 3, batches="hard")
+    with pytest.raises(ValueError, match="a batch of 4 does not hold whole triples; give a multiple of 3"):
+        colpali.TableSampler(data(), 4, batches="triples")
     with pytest.raises(ValueError, match="train_dataset is a list; TableTrainer trains on one TableDataset"):
         colpali.TableTrainer(train_dataset=[data()])

@@ -1,6 +1,7 @@
 """The page about runs: what it shows, what it leaves out, and that nothing of the data is more than text."""
 
 import re
+import shutil
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -21,6 +22,7 @@ from aoq.pipeline.stages.report import find_control, plan_report, render_report
 from aoq.pipeline.tables.statistics import describe
 from tests.cli.conftest import run as aoq
 from tests.report.conftest import SECTIONS
+from tests.stages.conftest import make_stage
 
 HOSTILE = '<script>alert("x")</script> & "two" dogs <b>'
 
@@ -139,17 +141,31 @@ def test_the_verdict_comes_first_and_a_gain_beyond_its_interval_is_green(planned
         assert page.index('id="verdict"') < page.index("<table>")
 
 
+def test_imported_weights_and_an_ensemble_stand_beside_a_run(root, names, places, unplotted):
+    trained, sections = plan(names[0], **places), (root / "student.toml").read_text().splitlines()
+    shutil.copy(trained["second_round"].path / "model.safetensors", root / "scan.safetensors")
+    (root / "imported.toml").write_text("\n".join(['weights = "scan.safetensors"', *sections[2:4]]))
+    (root / "both.toml").write_text(f"[ensemble]\nmembers = {[names[0], str(root / 'imported.toml')]}\n")
+    added = [str(root / f"{name}.toml") for name in ("imported", "both")]
+    for name, stage in zip([added[0], *added], ("second_round", "evaluation", "evaluation"), strict=True):
+        make_stage(plan(name, **places), stage)
+    words = Read(render_report(plan_report(";".join([names[0], *added]), **places))).text
+    assert "imported" in words
+    assert "both" in words
+
+
 @pytest.mark.parametrize("seeds", [2, 3])
 def test_seeds_are_judged_together(planned, monkeypatch, unplotted, seeds):
     """The mean of equal seeds, and the interval over three or more; the runs are of one training, called seeds."""
     first, other = collect_runs([(member.reference, member.chain) for member in planned.members[:2]])
     runs = []
     for seed in range(seeds):
-        base = replace(first, name=f"base@seed={seed}", label=f"base@seed={seed}", chain=_seeded(first.chain, seed))
+        label = f"base@dataset.noise.seed=3,seed={seed}"
+        base = replace(first, name=f"base@seed={seed}", label=label, chain=_seeded(first.chain, seed))
         ours = replace(other, name=f"run@seed={seed}", label=f"run@seed={seed}", chain=_seeded(other.chain, seed))
         runs += [base, replace(ours, gain=Comparison(2.0 + seed, (-1.0, 5.0), 0.5), baseline=base.name)]
     (found,) = verdicts(runs)
-    about = {"label": "run", "baseline": "base", "seeds": seeds, "difference": 1.5 + seeds / 2}
+    about = {"label": "run", "baseline": "base@dataset.noise.seed=3", "seeds": seeds, "difference": 1.5 + seeds / 2}
     ours, theirs = ([run.scored.ranks] * seeds for run in (other, first))
     intervals = rsum_intervals({"ours": ours}, theirs, first.split.image_of, rng=np.random.default_rng(0))
     assert found.items() >= {**about, "interval": intervals.get("ours")}.items()

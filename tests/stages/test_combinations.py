@@ -136,6 +136,11 @@ def test_keys_hold_what_shapes_a_derived_table(planned, write):
 
     for section, text, changes in (("rerank", scored, of_scored), ("fusion", fused, of_fused)):
         assert len({key(text), *(key(text, f"{section}.{change}") for change in changes)}) == 1 + len(changes)
+    lists = "second_round.distillation={kind='lists', negatives=2, list_loss='%s'}"
+    student = STUDENT.format(teacher=write("fused", fused), loss="offtri")
+    assert planned("student", student, lists % "ranking")
+    with pytest.raises(ValueError, match="list_loss = 'kl' needs the scores of positives, which a table fused"):
+        planned("student", student, lists % "kl")
     unread = f'rerank.shortlist="{TINY}@second_round.epochs=4"'  # its student has no part in it
     assert key(scored, unread) == key(scored)
 

@@ -153,7 +153,8 @@ def test_lists_are_as_long_as_the_data_allows_and_so_are_tables_made_of_them(mak
     """Each of 40 images has 5 of 200 captions, so 195 are negatives; of a caption's images 39."""
     deep = "h_captions = 300, h_images = 60"
     teacher = OWN.replace("h_captions = 9, h_images = 4", deep).replace("16", "24")
-    chain = make("deep", "dataset", "mining", "second_round", teacher=teacher)
+    beyond = "sampling = {h_captions = 250, h_images = 50}"
+    chain = make("deep", "dataset", "mining", "second_round", teacher=teacher, more=beyond)
     shorter = "lists hold 195 captions instead of 300 and 39 images instead of 60: the data has no more negatives"
     assert [record.message for record in caplog.records if "lists hold" in record.message] == [shorter] * 2
     first, reordered = (str(tmp_path / f"{name}.toml") for name in ("deep", "reordered"))

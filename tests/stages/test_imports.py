@@ -20,8 +20,8 @@ def write(make, data_root):
     """(name of a model) -> write its weights, which are random, and return them."""
     about = make("own", "dataset")["dataset"].manifest()
 
-    def weights(name, further_words=0):
-        options = ModelSection.kind(name)(name=name, **SMALL).model_dump(exclude={"name"})
+    def weights(name, further_words=0, **more):
+        options = ModelSection.kind(name)(name=name, **SMALL, **more).model_dump(exclude={"name"})
         options |= {"feature_size": about["feature_size"], "vocabulary_size": about["vocabulary_size"] + further_words}
         content = build_model(name, **options).state_dict()
         save_model(data_root / f"{name}.safetensors", content, {"name": name, "options": options})
@@ -38,6 +38,16 @@ def test_an_imported_teacher_mines(make, write):
     write("vsepp", 1)
     with pytest.raises(ValueError, match=r"vocabulary_size is \d+ there and \d+ here.* Set \[model\]"):
         make("wrong", "mining", teacher=IMPORTED)
+
+
+def test_a_student_continues_from_weights_without_a_captioner(make, write):
+    assert not any(name.startswith("captioner") for name in write("vsrn", caption_weight=0.0))
+    starts = 'epochs = 1, batch_size = 16, start = "teacher", loss.name = "offtri"'
+    teacher, small = IMPORTED.replace("vsepp", "vsrn"), "caption_hidden_size = 6, caption_word_size = 5"
+    options = f"embedding_size = 16, word_size = 8, {small}"
+    chain = make("own", "mining", "second_round", model="vsrn", options=options, teacher=teacher, second_round=starts)
+    trained = read_weights(chain["second_round"].path / "model.safetensors")[1]
+    assert any(name.startswith("captioner") for name in trained)
 
 
 def test_imported_weights_of_any_model_are_evaluated(make, write):

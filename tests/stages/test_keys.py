@@ -127,6 +127,7 @@ def test_a_guide_needs_the_teachers_vectors():
     for override, asks in (("", False), ("sampling.guide_margin=0.0", True)):
         needed = tasks.SecondRound(experiment=TINY, override=override, **roots).requires()
         assert ("embeddings" in {task.stage for task in needed}) == asks
+    assert changed(f'second_round.loss.name="online", {override}', 'second_round.loss.name="online"') == STUDENT
 
 
 def test_each_noise_is_another_dataset():

@@ -181,12 +181,13 @@ def test_a_guide_is_the_teacher_whose_vectors_are_there(make, companions):
     """A margin that all pairs exceed leaves nothing of a batch; one that none exceeds leaves all of it."""
     shares = {}
     for margin in (-2.0, 0.0, 2.0):
-        rounds = f'epochs = 1, batch_size = 18, loss = {{name = "infonce"{companions}}}'
+        rounds = f'epochs = 1, batch_size = 20, loss = {{name = "infonce"{companions}}}'
         chain = make("own", "mining", "second_round", second_round=rounds, more=f"sampling.guide_margin = {margin}")
         shares[margin] = lines_with("guided_share", chain)
+    between = 1 - 2 / 17 if companions else 1.0  # of the 18 pairs of triples, each has two in its own
     assert set(shares[-2.0]) == {0.0}
-    assert set(shares[2.0]) == {1.0}
-    assert all(0 < share < 1 for share in shares[0.0])
+    assert shares[2.0] == pytest.approx([between] * len(shares[2.0]), abs=1e-3)
+    assert all(0 < share < between for share in shares[0.0])
 
 
 def test_a_guide_knows_near_duplicates_by_its_vectors(make, monkeypatch):

@@ -117,6 +117,9 @@ def judge(table: TableContents, screen: ScreenSection, known: Knowledge) -> View
         for needs in PREDICATES[rule].needs if rule in PREDICATES else ():
             if getattr(known, needs) is None:
                 raise ValueError(f"the rule {rule} needs {INPUT_OPTIONS[needs]}; give them, or leave out the rule.")
+    margins = screen.set_among(("absolute_margin", "relative_margin"))
+    if margins and not any(np.isfinite(table[direction].positive_score).any() for direction in table.directions):
+        raise ValueError(f"{margins[0]} needs the positives' scores, and this table has none; screen by other rules.")
     if screen.relative_margin is not None and "hubness" in table.manifest.get("teacher", {}):
         raise ValueError(
             "relative_margin needs positive scores; this table's are corrected for hubs, so use absolute_margin."
