@@ -1,16 +1,13 @@
 """The losses on in-batch and offline negatives and their variants against official code and loops."""
 
-import inspect
-from dataclasses import replace
-from functools import partial
-
 import pytest
 import torch
 
-from aoq.pipeline.losses import LOSSES, plateau
+from aoq.pipeline.losses import LOSSES
 from aoq.pipeline.losses.aoq import adap_off_quin, adaptive_weight, off_quin, off_tri, online_triplet, sum_triplet
 from aoq.pipeline.losses.hinge import hinge
 from aoq.pipeline.losses.similarities import OfflineSimilarities, Similarities, positive_pairs
+from tests.losses.definitions import check_value, margin_loss, numbers_of, random_world
 
 CASES = ["alpha_small", "inactive", "margins", "mixed", "negweight", "random"]
 INPUTS = ("im", "s", "shnoff", "imhnoff", "imhnoff2", "shnoff2")
@@ -66,36 +63,6 @@ def test_official_sum_variant_weighs_the_wrong_axis(golden):
         case.check(f"out/grad/{key}", inputs[key].grad)
 
 
-def takes(kind, number):
-    return number in inspect.signature(kind.function).parameters
-
-
-OFFLINE = [name for name, kind in LOSSES.items() if takes(kind, "margin_offline")]
-
-
-@pytest.mark.parametrize("name", OFFLINE)
-def test_a_soft_margin_is_the_margin_of_an_offline_negative_that_may_match(name):
-    """Pair by pair, m2 (1 - p) in place of m2, and in nothing else."""
-    generator = torch.Generator().manual_seed(0)
-    size, loss = 6, LOSSES[name].function
-    matrix, probability = torch.rand(size, size, generator=generator), torch.rand(2, size, generator=generator)
-    four = [torch.rand(size, generator=generator) for _ in range(4)]
-    numbers = {"margin_online": 0.2} | ({"alpha": 0.3, "beta": 1.5} if takes(LOSSES[name], "alpha") else {})
-    hard = Similarities(matrix, torch.eye(size).bool(), OfflineSimilarities(*four))
-    soft = replace(hard, offline=replace(hard.offline, match_probability=probability))
-    expected = loss(hard, **numbers, margin_offline=0.3).total.item()
-    for a in range(size):
-        for direction in (0, 1):
-            gap, p = four[direction][a].item() - matrix[a, a].item(), probability[direction, a].item()
-            power = 2 if name == "squaredoffquin" else 1
-            expected += max(0.0, 0.3 * (1 - p) + gap) ** power - max(0.0, 0.3 + gap) ** power
-    value = loss(soft, **numbers, margin_offline=0.3)
-    assert value.total.item() == pytest.approx(expected, rel=1e-5)
-    assert value.figures["offline_match_probability"] == pytest.approx(probability.mean().item())
-    none = replace(hard, offline=replace(hard.offline, match_probability=torch.zeros(2, size)))
-    assert loss(none, **numbers, margin_offline=0.3).total == loss(hard, **numbers, margin_offline=0.3).total
-
-
 def test_a_batch_without_table_says_so():
     pairs = Similarities(torch.eye(2), torch.eye(2, dtype=torch.bool))
     with pytest.raises(ValueError, match="without a negative table"):
@@ -117,77 +84,20 @@ def test_a_batch_of_one_image_stays_finite():
     assert torch.isfinite(pairs.matrix.grad).all()
 
 
-SIZE = 7
-M1, M2, ALPHA, BETA = 0.2, 0.05, 0.3, 1.5
-ROWS = torch.tensor([0, 1, 1, 2, 3, 4, 5])
-
-
-def leaves(seed):
-    """The matrix and the four lists, as numbers one can differentiate by."""
-    generator = torch.Generator().manual_seed(seed)
-    matrix = torch.rand(SIZE, SIZE, generator=generator, dtype=torch.float64)
-    lists = torch.rand(4, SIZE, generator=generator, dtype=torch.float64)
-    return matrix.requires_grad_(), lists.requires_grad_()
-
-
-def definition(matrix, lists, name):
-    """Eqs. (3) to (5) and their variants, pair by pair."""
-    total, power = 0, 2 if name == "squaredoffquin" else 1
-
-    def hinge(margin, a, negative):
-        return torch.clamp(margin - matrix[a, a] + negative, min=0) ** power
-
-    for a in range(SIZE):
-        others = [b for b in range(SIZE) if ROWS[b] != ROWS[a]]
-        caption = max(others, key=lambda b: matrix[a, b].item())
-        image = max(others, key=lambda b: matrix[b, a].item())
-        for online, offline in ((matrix[a, caption], lists[0, a]), (matrix[image, a], lists[1, a])):
-            weight = name != "onlyoffline"
-            if name.startswith("adap"):
-                weight = BETA - ((matrix[a, a] if name == "adapposquin" else offline) - online) / ALPHA
-            total = total + weight * hinge(M1, a, online) + hinge(M2, a, offline)
-        derived = [] if name in ("offtri", "adapofftri") else list(lists[2:, a])
-        if name == "onlinequin":
-            derived = [matrix[image, caption], matrix[caption, image]] if ROWS[image] != ROWS[caption] else []
-        total = total + sum(hinge(M2, a, negative) for negative in derived)
-    return total
+MARGIN = [name for name in LOSSES if {"margin", "margin_offline"} & numbers_of(name).keys()]
+HOW = {"none": ["table"], "quintuplet": ["table", "soft"], "anchors": ["table", "soft", "own", "shared"]}
+DRAWN = [(name, how) for name in MARGIN for how in HOW[LOSSES[name].offline]]
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("name", OFFLINE)
-def test_equals_its_definition(name, seed):
-    slow, fast = leaves(seed), leaves(seed)
-    expected = definition(*slow, name)
-    expected.backward()
-    offline = OfflineSimilarities(*fast[1][: 2 if LOSSES[name].offline == "anchors" else 4])
-    pairs = Similarities(fast[0], positive_pairs(ROWS, mask_positives=True), offline)
-    numbers = {"alpha": ALPHA, "beta": BETA} if takes(LOSSES[name], "alpha") else {}
-    loss = LOSSES[name].function(pairs, margin_online=M1, margin_offline=M2, **numbers).total
-    loss.backward()
-    torch.testing.assert_close(loss, expected)
-    for ours, theirs in zip(fast, slow, strict=True):
-        torch.testing.assert_close(ours.grad, theirs.grad)
-
-
-def test_online_negatives_that_correspond_are_no_pair_to_push_apart():
-    """Image 1 and caption 1 are the hardest negatives of pair 0, and a true pair."""
-    matrix = torch.tensor([[0.5, 0.6, 0.1], [0.6, 0.9, 0.1], [0.1, 0.1, 0.9]])
-    four = OfflineSimilarities(*torch.full((2, 3), -1.0))
-    pairs = Similarities(matrix, torch.eye(3, dtype=torch.bool), four)
-    figures = LOSSES["onlinequin"].function(pairs, margin_online=0.2, margin_offline=0.0).figures
-    assert figures["derived"] == 0
-    assert figures["online"] > 0
-
-
-@pytest.mark.parametrize("excluded", [(1, 2), (2, 1)])
-def test_a_guide_may_exclude_one_of_the_pairs_derived_from_online_negatives(excluded):
-    """Pair 0's are image 1 with caption 2, and image 2 with caption 1; those of other pairs are far below theirs."""
-    matrix = torch.tensor([[0.5, 0.1, 0.6], [0.6, 5.0, 0.3], [0.1, 0.4, 5.0]])
-    is_positive = torch.eye(3, dtype=torch.bool)
-    is_positive[excluded] = True
-    pairs = Similarities(matrix, is_positive, OfflineSimilarities(*torch.full((2, 3), -1.0)))
-    figures = LOSSES["onlinequin"].function(pairs, margin_online=0.2, margin_offline=0.3).figures
-    assert figures["derived"] == pytest.approx(0.3 - 0.5 + matrix[excluded[::-1]].item())
+@pytest.mark.parametrize(("name", "drawn"), DRAWN)
+def test_equals_its_definition(name, drawn, seed):
+    """A soft margin is m2 (1 - p) where the offline negative matches with probability p."""
+    world, leaves = random_world(seed, drawn)
+    value = LOSSES[name].function(world.pairs, **numbers_of(name))
+    check_value(value.total, margin_loss(name, world), leaves)
+    if world.probability is not None:
+        assert value.figures["offline_match_probability"] == pytest.approx(world.probability.mean().item())
 
 
 BY_NAME = {"max": online_triplet, "sum": sum_triplet}
@@ -222,27 +132,6 @@ def test_equals_sgraf_on_scores(golden):
         case.check(key, loss)
         loss.backward()
         case.check(key.replace("/loss", "/grad/scores"), matrix.grad)
-
-
-def test_other_captions_of_the_image_are_no_negatives():
-    matrix = torch.tensor([[0.5, 0.9, 0.1], [0.9, 0.5, 0.2], [0.0, 0.1, 0.6]])
-    rows = torch.tensor([4, 4, 9])
-    for loss, chosen in ((online_triplet, max), (sum_triplet, sum)):
-        expected = 0.0
-        for anchor in range(3):
-            for similarity in (matrix, matrix.T):
-                others = [similarity[anchor, other].item() for other in range(3) if rows[other] != rows[anchor]]
-                expected += chosen(max(0.0, 0.2 - matrix[anchor, anchor].item() + other) for other in others)
-        assert loss(similarities(matrix, rows), margin=0.2).total.item() == pytest.approx(expected)
-
-
-def test_plateaus():
-    margins = {"margin_online": 0.2, "margin_offline": 0.0}
-    assert plateau(partial(online_triplet, margin=0.2), 128) == pytest.approx(2 * 0.2 * 128)
-    assert plateau(partial(sum_triplet, margin=0.2), 8) == pytest.approx(2 * 0.2 * 8 * 7)
-    assert plateau(partial(off_quin, **margins), 128) == pytest.approx(2 * 0.2 * 128)
-    adaptive = partial(adap_off_quin, **margins, alpha=0.3, beta=1.5)
-    assert plateau(adaptive, 128) == pytest.approx(2 * 1.5 * 0.2 * 128)
 
 
 @pytest.mark.parametrize("is_positive", [torch.arange(4), torch.eye(4), torch.eye(3).bool()])

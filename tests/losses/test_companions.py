@@ -1,10 +1,9 @@
-"""Companions: offline similarities of their groups, and triples against eqs. (3) to (5) written out pair by pair."""
+"""Companions: offline similarities of their groups, and triples against the losses' definitions."""
 
 from functools import partial
 
 import pytest
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from aoq.pipeline.losses import LOSSES, plateau
@@ -12,56 +11,40 @@ from aoq.pipeline.losses.aoq import adap_off_quin
 from aoq.pipeline.losses.companions import with_companions
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
 from aoq.pipeline.losses.similarities import Similarities, offline_similarities, positive_pairs
+from tests.losses.definitions import World, check_value, logit_loss, margin_loss, numbers_of
 
 TRIPLES = 4
-M1, M2, ALPHA, BETA = 0.2, 0.05, 0.3, 1.5
-
-
-def clamp(x):
-    return torch.clamp(x, min=0)
-
-
-def definition(matrix, rows, name):
-    """Pair k of a triple has caption k + 1 and image k - 1, mod 3, offline; the others of both are the derived pairs.
-
-    `rows` are the images that the pairs are of; what is a true pair after all is no negative.
-    """
-    total = 0
-    for me in range(3 * TRIPLES):
-        after, before = (me + TRIPLES) % (3 * TRIPLES), (me - TRIPLES) % (3 * TRIPLES)
-        others = [b for b in range(3 * TRIPLES) if b % TRIPLES != me % TRIPLES and rows[b] != rows[me]]
-        for offline, online in (
-            ((me, after), max((matrix[me, b] for b in others), key=Tensor.item)),
-            ((before, me), max((matrix[b, me] for b in others), key=Tensor.item)),
-        ):
-            weight = BETA if name == "adapoffquin" else 1
-            if rows[offline[0]] != rows[offline[1]]:
-                weight = BETA - (matrix[offline] - online) / ALPHA if name == "adapoffquin" else 1
-                total = total + clamp(M2 - matrix[me, me] + matrix[offline])
-            total = total + weight * clamp(M1 - matrix[me, me] + online)
-        for pair in ((before, after), (after, before)) if name != "offtri" else ():
-            if rows[pair[0]] != rows[pair[1]]:
-                total = total + clamp(M2 - matrix[me, me] + matrix[pair])
-    return total
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("name", ["offtri", "offquin", "adapoffquin"])
+@pytest.mark.parametrize("name", ["offtri", "offquin", "adapoffquin", "infonce"])
 def test_every_pair_of_a_triple_is_an_anchor(name, seed):
+    """Pair k of a triple has caption k + 1 and image k - 1, mod 3, offline; the others of both are the derived pairs.
+
+    What is a true pair after all is no negative, and other pairs of the triple are no online negatives.
+    """
+    count = 3 * TRIPLES
     generator = torch.Generator().manual_seed(seed)
-    values = torch.rand(3 * TRIPLES, 3 * TRIPLES, generator=generator, dtype=torch.float64)
-    rows = torch.arange(3 * TRIPLES)
+    matrix = torch.rand(count, count, generator=generator, dtype=torch.float64).requires_grad_()
+    rows = torch.arange(count)
     rows[5] = rows[0]  # two triples share an image
     rows[2 * TRIPLES + 2] = rows[TRIPLES + 2]  # in one the offline negatives correspond
-    slow, fast = values.clone().requires_grad_(), values.clone().requires_grad_()
-    expected = definition(slow, rows, name)
-    expected.backward()
-    pairs = Similarities(fast, positive_pairs(rows, mask_positives=True))
-    numbers = {"alpha": ALPHA, "beta": BETA} if name == "adapoffquin" else {}
-    loss = with_companions(LOSSES[name].function)(pairs, margin_online=M1, margin_offline=M2, **numbers).total
-    loss.backward()
-    torch.testing.assert_close(loss, expected)
-    torch.testing.assert_close(fast.grad, slow.grad)
+    pairs = Similarities(matrix, positive_pairs(rows, mask_positives=True))
+    lists, is_positive = torch.full((4, count), NO_NEGATIVE, dtype=torch.float64), pairs.is_positive.clone()
+    for me in range(count):
+        after, before = (me + TRIPLES) % count, (me - TRIPLES) % count
+        for place, pair in enumerate(((me, after), (before, me), (before, after), (after, before))):
+            if rows[pair[0]] != rows[pair[1]]:
+                lists[place, me] = matrix[pair]
+        is_positive[me, [after, before]] = True
+    world = World(matrix, is_positive, lists[:2, :, None], lists[2:])
+    numbers = numbers_of(name) or {"temperature": 0.1}
+    expected = logit_loss(name, world, 0.1) if name == "infonce" else margin_loss(name, world)
+    value = with_companions(LOSSES[name].function)(pairs, **numbers)
+    check_value(value.total, expected, [matrix])
+    offline, hardest = world.columns[..., 0], torch.stack(world.pairs.online)
+    share = (offline > hardest).sum().item() / (offline > NO_NEGATIVE).sum().item()
+    assert value.figures["offline_harder_share"].item() == pytest.approx(share)
 
 
 def test_a_collapsed_model_costs_what_a_batch_of_anchors_costs():

@@ -15,6 +15,7 @@ from aoq.pipeline.losses.aoq import online_triplet
 from aoq.pipeline.losses.hinge import NO_NEGATIVE, online_negative
 from aoq.pipeline.losses.pace import BEARABLE, LEVELS, TOP, Pace, bearable_level, hardness_at
 from aoq.pipeline.losses.similarities import OfflineSimilarities, Similarities
+from tests.losses.definitions import numbers_of
 from tests.losses.test_aoq import similarities
 
 MARGIN = 0.2
@@ -24,12 +25,17 @@ ONLINE = partial(online_triplet, margin=MARGIN)
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 10_000), size=st.integers(2, 9), hardness=st.sampled_from([0.0, 0.7, 5.0, 300.0, math.inf]))
 def test_online_negatives_are_the_weighed_means_of_loops(seed, size, hardness):
+    """The weights have no gradient; a hardness that stays on its device is the same number."""
     rng = np.random.default_rng(seed)
-    matrix = torch.from_numpy(rng.uniform(-1, 1, (size, size)))
-    pairs = similarities(matrix, torch.from_numpy(rng.integers(0, max(2, size // 2), size)))
-    found = online_negative(matrix, pairs.is_positive, hardness=hardness)
+    matrix = torch.from_numpy(rng.uniform(-1, 1, (size, size))).requires_grad_()
+    is_positive = similarities(matrix, torch.from_numpy(rng.integers(0, max(2, size // 2), size))).is_positive
+    numbers = hardness, torch.tensor(hardness, dtype=torch.float64)
+    found, on_device = (online_negative(matrix, is_positive, hardness=one) for one in numbers)
+    gradient, again = (torch.autograd.grad(one.sum(), matrix)[0] for one in (found, on_device))
+    assert torch.equal(on_device, found)
+    assert torch.equal(again, gradient)
     for row, similarity in enumerate(found.tolist()):
-        negatives = matrix[row][~pairs.is_positive[row]].tolist()
+        negatives = matrix[row][~is_positive[row]].tolist()
         if not negatives:
             assert similarity == NO_NEGATIVE
             continue
@@ -38,27 +44,7 @@ def test_online_negatives_are_the_weighed_means_of_loops(seed, size, hardness):
         weights = [float(s == highest) if hardest else math.exp(hardness * (s - highest)) for s in negatives]
         mean = sum(w * s for w, s in zip(weights, negatives, strict=True)) / sum(weights)
         assert similarity == pytest.approx(mean, abs=1e-6)
-
-
-@pytest.mark.parametrize("hardness", [0.0, 10.0, math.inf])
-def test_a_hardness_that_stays_on_its_device_is_the_same_number(hardness):
-    found = []
-    for given_as in (hardness, torch.tensor(hardness, dtype=torch.float64)):
-        matrix = torch.rand(7, 7, generator=torch.Generator().manual_seed(0)).requires_grad_()
-        is_positive = torch.eye(7).bool()
-        is_positive[3] = True  # without any negative
-        online = online_negative(matrix, is_positive, hardness=given_as)
-        online.square().sum().backward()
-        found.append((online.detach(), matrix.grad))
-    assert all(map(torch.equal, *found))
-
-
-def test_the_weights_have_no_gradient():
-    matrix = torch.tensor([[0.9, 0.4, 0.2], [0.1, 0.8, 0.3], [0.0, 0.2, 0.7]], requires_grad=True)
-    is_positive = torch.eye(3).bool()
-    online_negative(matrix, is_positive, hardness=10.0).sum().backward()
-    expected = (matrix.detach() * 10).masked_fill(is_positive, -math.inf).softmax(dim=1)
-    torch.testing.assert_close(matrix.grad, expected)
+        assert gradient[row][~is_positive[row]].tolist() == pytest.approx([w / sum(weights) for w in weights], abs=1e-6)
 
 
 @settings(max_examples=30, deadline=None)
@@ -142,11 +128,6 @@ def test_every_loss_hears_of_the_hardness(name):
     rng = np.random.default_rng(1)
     matrix = torch.from_numpy(rng.uniform(0, 0.4, (9, 9)))
     offline = OfflineSimilarities(*torch.from_numpy(rng.uniform(0, 0.4, (4, 9))))
-    numbers = {"margin_online": 0.2, "margin_offline": 0.0, "margin": 0.2, "alpha": 0.3, "beta": 1.5}
-    function = LOSSES[name].function
-    wanted = {key: value for key, value in numbers.items() if key in function.__annotations__}
-    costs = [
-        float(function(Similarities(matrix, torch.eye(9).bool(), offline, hardness), **wanted).total)
-        for hardness in (0.0, 10.0, math.inf)
-    ]
+    pairs = [Similarities(matrix, torch.eye(9).bool(), offline, hardness) for hardness in (0.0, 10.0, math.inf)]
+    costs = [float(LOSSES[name].function(one, **numbers_of(name)).total) for one in pairs]
     assert costs[0] < costs[1] < costs[2]

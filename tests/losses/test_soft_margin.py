@@ -1,11 +1,8 @@
 """NCR's losses and labels against the official code, and against loops."""
 
-import math
-
 import pytest
 import torch
 
-from aoq.pipeline.losses.similarities import Similarities, positive_pairs
 from aoq.pipeline.losses.soft_margin import (
     SOFT_MARGINS,
     mean_triplet,
@@ -86,30 +83,6 @@ def test_equals_the_official_rectification(golden):
         case.check(f"out/loss_{name}", loss)
         loss.backward()
         case.check(f"out/grad_{name}", of.matrix.grad)
-
-
-SHARES = {
-    "exponential": lambda y: (10**y - 1) / 9,
-    "linear": lambda y: y,
-    "sin": lambda y: math.sin(math.pi * y - math.pi / 2) / 2 + 0.5,
-}
-
-
-@pytest.mark.parametrize("kind", SOFT_MARGINS)
-def test_each_pair_has_its_margin_in_both_directions(kind):
-    """Eleven pairs, two of one image."""
-    generator = torch.Generator().manual_seed(4)
-    matrix = torch.rand(11, 11, generator=generator) * 0.4 + torch.diag(torch.rand(11, generator=generator) * 0.5)
-    rows, labels = torch.tensor([0, 1, 1, *range(2, 10)]), torch.rand(11, generator=generator)
-    expected = 0.0
-    for pair in range(11):
-        least = 0.2 * SHARES[kind](labels[pair].item()) - matrix[pair, pair].item()
-        others = [other for other in range(11) if rows[other] != rows[pair]]
-        for similarity in (matrix, matrix.T):
-            expected += max(0.0, least + max(similarity[pair, other].item() for other in others))
-    margins = own_margins(soft_margins(labels, margin=0.2, kind=kind))
-    loss = soft_triplet(Similarities(matrix, positive_pairs(rows, mask_positives=True)), margins=margins)
-    assert loss.total.item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_batch_that_matches_nowhere_has_labels_of_zero():

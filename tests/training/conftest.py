@@ -96,16 +96,19 @@ def run_training(run_loop, sampler):
     return run
 
 
-def check_the_same(cut, whole, resumed, result):
-    for name in ("final_weights_sha256", "dev_rsum_by_epoch", "hardness_by_epoch", "learnt_by_epoch"):
+def check_the_same(cut, whole, resumed, result, published=("model.safetensors",)):
+    for name in ("final_weights_sha256", "dev_rsum_by_epoch", "metrics", "best_epoch", "steps"):
+        assert resumed[name] == result[name]
+    for name in ("hardness_by_epoch", "learnt_by_epoch"):
         assert resumed.get(name) == result.get(name)
-    assert (cut / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    for file in published:
+        assert (cut / file).read_bytes() == (whole / file).read_bytes()
     assert lines(cut) == lines(whole)
     left = {path.name for path in cut.iterdir() if path.suffix != ".work"}
-    assert left == {"metrics.jsonl", "model.safetensors", "dev_ranks.parquet", UNITS}
+    assert left == {"metrics.jsonl", *published, "dev_ranks.parquet", UNITS}
 
 
-def kill_and_resume(run_training, tmp_path, kill_at, whole, **given):
+def kill_and_resume(run_training, tmp_path, kill_at, whole, published=("model.safetensors",), **given):
     """Check that a killed training goes on from its checkpoint to what was found for the whole one."""
     cut = tmp_path / f"cut{kill_at}"
     with pytest.raises(KilledError):
@@ -113,7 +116,7 @@ def kill_and_resume(run_training, tmp_path, kill_at, whole, **given):
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("batches")]
     resumed, steps = run_training(cut, **given)
     assert kill_at < 5 or steps[0] > 4  # it did not start over
-    check_the_same(cut, tmp_path / "whole", resumed, whole)
+    check_the_same(cut, tmp_path / "whole", resumed, whole, published)
 
 
 def table_of(i2t, t2i, i2t_scores=0.0, t2i_scores=0.0):

@@ -1,7 +1,9 @@
 """Co-divide and co-teaching: against the official code, against their definitions, and killed and resumed."""
 
 import itertools
+import math
 import sys
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -13,11 +15,12 @@ from aoq.pipeline.config.training import CoTeaching
 from aoq.pipeline.data.noise import read_clean_pairs
 from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.evaluation.retrieval import ensemble, evaluate_similarity
+from aoq.pipeline.losses.soft_margin import SOFT_MARGINS
 from aoq.pipeline.training import metrics, ncr
 from aoq.pipeline.training.checkpoint import load_model
 from aoq.pipeline.training.co_teaching import NETWORK_FILES, CoTrainer
 from aoq.pipeline.training.ncr import Network, PairBatches, clean_probabilities, read_matched, selected_clean
-from tests.training.conftest import CPU, OPTIONS, KilledError, lines
+from tests.training.conftest import CPU, OPTIONS, kill_and_resume, lines
 
 SECTION = CoTeaching(warmup_epochs=1, epochs=2, batch_size=10, learning_rate=1e-2, decay_epochs=(1,))
 
@@ -82,16 +85,20 @@ def losses_by_loops(matrix, rows, margin):
     return means, largest
 
 
-def exponential(label):
-    return 0.2 * (10**label - 1) / 9
+SHARES = {
+    "exponential": lambda y: (10**y - 1) / 9,
+    "linear": lambda y: y,
+    "sin": lambda y: math.sin(math.pi * y - math.pi / 2) / 2 + 0.5,
+}
 
 
 @pytest.mark.parametrize("soft_labels", ["pair", "broadcast"])
-def test_a_step_does_what_the_paper_or_the_released_code_says(network, pairs, soft_labels):
-    learner, rows = network(soft_labels=soft_labels), np.array([0, 3, 7, 11, 12, 20, 30, 31, 40, 45, 46])
+@pytest.mark.parametrize("kind", SOFT_MARGINS)
+def test_a_step_does_what_the_paper_or_the_released_code_says(network, pairs, soft_labels, kind):
+    learner = network(soft_labels=soft_labels, soft_margin=kind)
+    rows = np.array([0, 3, 7, 11, 12, 20, 30, 31, 40, 45, 46])
     batch, images = read_matched(pairs, rows).to(CPU), pairs.split.image_of[rows]
-    matrix = similarity_matrix(learner.model, pairs, CPU)[images][:, rows].tolist()
-    matrix = np.array(matrix)
+    matrix = similarity_matrix(learner.model, pairs, CPU)[images][:, rows].astype(np.float64)
     means, _ = losses_by_loops(matrix, images, lambda i, j, anchor: 0.2)
     assert learner.losses(batch).tolist() == pytest.approx(means, rel=1e-4)
     left = [min(0.2, max(0.0, 0.2 - mean / 2)) for mean in means]
@@ -105,11 +112,11 @@ def test_a_step_does_what_the_paper_or_the_released_code_says(network, pairs, so
     else:
         label = lambda i, j, anchor: trust[i] + (1 - trust[i]) * predicted[j]  # noqa: E731
         noisy_label = lambda i, j, anchor: predicted[i]  # noqa: E731
-    labels, state = learner.labels(batch), {k: v.clone() for k, v in learner.model.state_dict().items()}
-    _, expected = losses_by_loops(matrix, images, lambda *place: exponential(label(*place)))
+    labels, state = learner.labels(batch), deepcopy(learner.model.state_dict())
+    _, expected = losses_by_loops(matrix, images, lambda *place: 0.2 * SHARES[kind](label(*place)))
     assert learner.learn_clean(batch, torch.from_numpy(trust))["loss"] == pytest.approx(expected, rel=1e-4)
     learner.model.load_state_dict(state)
-    _, expected = losses_by_loops(matrix, images, lambda *place: exponential(noisy_label(*place)))
+    _, expected = losses_by_loops(matrix, images, lambda *place: 0.2 * SHARES[kind](noisy_label(*place)))
     assert learner.learn_noisy(batch, labels) == pytest.approx(expected, rel=1e-4)
     learner.model.load_state_dict(state)
     assert learner.warm_up(batch)["loss"] == pytest.approx(sum(means), rel=1e-4)
@@ -159,17 +166,10 @@ VARIANTS = {"plain": SECTION, "averages": SECTION.model_copy(update={**AVERAGED,
 def test_killed_and_resumed_ends_at_the_same_weights(run_co_teaching, tmp_path, variant):
     section = VARIANTS[variant]
     whole, reports = run_co_teaching(tmp_path / "whole", section=section)
-    # In the second network's warm-up, and in its co-teaching.
-    cut, kill_at = tmp_path / "cut", 5 if variant == "plain" else len(reports) - 1
-    with pytest.raises(KilledError):
-        run_co_teaching(cut, kill_at=kill_at, section=section, workers=1)
-    resumed, again = run_co_teaching(cut, section=section, workers=2)  # threads change nothing
-    for key in ("final_weights_sha256", "dev_rsum_by_epoch", "metrics", "best_epoch", "steps", "hardness_by_epoch"):
-        assert resumed.get(key) == whole.get(key), key
-    for file in (*NETWORK_FILES, "clean_pairs.parquet"):
-        assert (cut / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
-    assert lines(cut) == lines(tmp_path / "whole")
-    assert len(again) < len(reports)  # it did not start over
+    # In the second network's warm-up, and in its co-teaching; threads change nothing.
+    kill_at = 5 if variant == "plain" else len(reports) - 1
+    published = (*NETWORK_FILES, "clean_pairs.parquet")
+    kill_and_resume(run_co_teaching, tmp_path, kill_at, whole, published, section=section, workers=2)
 
 
 def test_both_networks_have_a_pace_after_the_warm_up(run_co_teaching, tmp_path, caplog):
@@ -213,15 +213,14 @@ def test_each_network_learns_from_what_the_other_holds_clean(run_co_teaching, pa
     monkeypatch.setattr(ncr, "clean_probabilities", lambda losses, seed: next(turns))
     heard = []
 
-    def note(how, kept):
-        def heard_and_kept(self, batch, *given):
+    for how in ("warm_up", "learn_clean", "learn_noisy"):
+        kept = getattr(Network, how)
+
+        def listen(self, batch, *given, how=how, kept=kept):
             heard.append((how, self, batch.captions.words.tolist(), given))
             return kept(self, batch, *given)
 
-        return heard_and_kept
-
-    for how in ("warm_up", "learn_clean", "learn_noisy"):
-        monkeypatch.setattr(Network, how, note(how, getattr(Network, how)))
+        monkeypatch.setattr(Network, how, listen)
     run_co_teaching(tmp_path)
     one, steps = heard[0][1], 4  # 32 pairs selected as clean, in batches of 10
     assert [how for how, *_ in heard] == (

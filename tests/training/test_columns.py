@@ -1,7 +1,7 @@
 """Several offline negatives an anchor, compared with all anchors of the batch or with their own."""
 
-import math
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,9 +10,7 @@ import torch
 import aoq
 from aoq.pipeline.config.losses import LossSection
 from aoq.pipeline.config.screen import RULES
-from aoq.pipeline.losses import LOSSES
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
-from aoq.pipeline.losses.similarities import OfflineSimilarities, Similarities, positive_pairs
 from aoq.pipeline.tables.screens.view import EXCLUDED, Judged
 from aoq.pipeline.training.batches import matched, read_batch
 from aoq.pipeline.training.drawable import drawable
@@ -46,28 +44,23 @@ def test_columns_leave_out_true_pairs_what_a_screen_drops_and_repetitions(pairs,
         drawable(direction, table[direction], after=1, judged=Judged(one, (one == SUSPECTED).astype("f4")))
         for direction, one in zip(("i2t", "t2i"), flags, strict=True)
     ]
-    dropped = {(m, c) for m, row, one in zip(range(16), i2t, flags[0], strict=True) for c in row[one == SUSPECTED]}
-    dropped |= {(m, c) for c, row, one in zip(range(48), t2i, flags[1], strict=True) for m in row[one == SUSPECTED]}
-    sampler, count = Sampler(*lists, image_of, negatives=3, shared=shared), 3
+    no_negatives = {*zip(image_of, range(48), strict=True)}
+    no_negatives |= {(m, c) for m in range(16) for c in i2t[m][flags[0][m] == SUSPECTED]}
+    no_negatives |= {(m, c) for c in range(48) for m in t2i[c][flags[1][c] == SUSPECTED]}
+    sampler, count, size = Sampler(*lists, image_of, negatives=3, shared=shared), 3, len(ROWS)
     draw, seen = sampler.draw_for("anchors", ROWS, np.random.default_rng(2), 0), set()
-    assert draw.groups.shape == (1 + count, len(ROWS), 2)
+    assert draw.groups.shape == (1 + count, size, 2)
+    np.testing.assert_array_equal(draw.groups[0], np.stack([image_of[ROWS], ROWS], axis=1))
     images, captions = draw.groups[1:].transpose(2, 0, 1)
-    for a, caption in enumerate(ROWS):
-        image = image_of[caption]
-        assert draw.groups[0, a].tolist() == [image, caption]
+    for a, (image, caption) in enumerate(draw.groups[0].tolist()):
         assert {*captions[:, a]} <= {*i2t[image][1:][flags[0][image][1:] == 0]}
         assert {*images[:, a]} <= {*t2i[caption][1:][flags[1][caption][1:] == 0]}
-        for k in range(count):
-            for b in range(len(ROWS)) if shared else [a]:
-                column = k * len(ROWS) + b if shared else k
-                repeats = [k > 0 and side[k, b] == side[k - 1, b] for side in (captions, images)]
-                other_caption, other_image = captions[k, b], images[k, b]
-                excluded = [bool(one) for one in repeats]
-                if b != a:
-                    excluded[0] |= image_of[other_caption] == image or (image, other_caption) in dropped
-                    excluded[1] |= image_of[caption] == other_image or (other_image, caption) in dropped
-                assert draw.excluded[:, a, column].tolist() == excluded
-                seen.add((tuple(excluded), *repeats))
+        for k, b in product(range(count), range(size) if shared else [a]):
+            repeats = [k > 0 and bool(side[k, b] == side[k - 1, b]) for side in (captions, images)]
+            pairs = [(image, captions[k, b]), (images[k, b], caption)] if b != a else [(), ()]
+            excluded = [again or pair in no_negatives for again, pair in zip(repeats, pairs, strict=True)]
+            assert draw.excluded[:, a, k * size + b if shared else k].tolist() == excluded
+            seen.add((*excluded, *repeats))
     assert len(seen) >= (5 if shared else 2)
 
 
@@ -76,64 +69,6 @@ def test_a_list_yields_each_negative_once_before_it_repeats(pairs):
     assert all(len({*column}) == 4 for column in draw.groups[1:, :, 0].T)  # lists of four images
     short = sampler_of(pairs, negatives=8, shared=False).draw_for("anchors", ROWS, np.random.default_rng(0), 0)
     assert (short.excluded[1].sum(axis=1) == 4).all()
-
-
-def definition(name, pairs, offline, temperature=0.2, groups=2):
-    """Sums over single columns; those drawn for other anchors count as the batch's."""
-    total, size = 0, len(pairs.matrix)
-    directions = (pairs.matrix, pairs.is_positive, offline[0]), (pairs.matrix.T, pairs.is_positive.T, offline[1])
-    for matrix, positive, columns in directions:
-        for a in range(size):
-            shared = columns.shape[1] > groups
-            own = [c for c in range(columns.shape[1]) if not shared or c % size == a]
-            there = [s for c, s in enumerate(columns[a]) if c in own and s > NO_NEGATIVE / 2]
-            more = [s for c, s in enumerate(columns[a]) if c not in own and s > NO_NEGATIVE / 2]
-            inside = [matrix[a, b] for b in range(size) if not positive[a, b]]
-            batch = [*inside, *more]
-            if name == "offtri":
-                hinges = [torch.relu(0.1 - matrix[a, a] + max(there))] if there else []
-                total = total + sum([*hinges, torch.relu(0.2 - matrix[a, a] + max(batch))])
-            elif name == "sigmoid":
-                once = [*inside, -matrix[a, a]] if matrix is pairs.matrix else []  # pairs of the batch count once
-                total = total + sum(torch.log1p(torch.exp(s / temperature)) for s in [*there, *more, *once])
-            else:
-                weights = [1.0] * len(batch)
-                if name == "adapinfonce" and there:
-                    weights = [max(0.0, 1.5 - (max(there).item() - s.item()) / 0.3) for s in batch]
-                weighted = sum(w * torch.exp(s / temperature) for w, s in zip(weights, batch, strict=True))
-                positive_term = torch.exp(matrix[a, a] / temperature)
-                below = positive_term + weighted + sum(torch.exp(s / temperature) for s in there)
-                total = total - torch.log(positive_term / below)
-    return total
-
-
-NUMBERS = {
-    "infonce": {"temperature": 0.2},
-    "adapinfonce": {"temperature": 0.2, "alpha": 0.3, "beta": 1.5},
-    "sigmoid": {"temperature": 0.2, "bias": 0.0},
-    "offtri": {"margin_online": 0.2, "margin_offline": 0.1},
-}
-
-
-@pytest.mark.parametrize("width", [2, 10], ids=["own", "shared"])
-@pytest.mark.parametrize("name", NUMBERS)
-def test_losses_equal_their_definitions(name, width):
-    generator = torch.Generator().manual_seed(1)
-    matrix = (torch.rand(5, 5, generator=generator, dtype=torch.float64) - 0.4).requires_grad_()
-    columns = torch.rand(2, 5, width, generator=generator, dtype=torch.float64).requires_grad_()
-    missing = torch.rand(2, 5, width, generator=generator) < 0.3
-    missing[0, 2] = True
-    offline = columns.masked_fill(missing, NO_NEGATIVE)
-    positive = positive_pairs(torch.tensor([0, 1, 1, 2, 3]), mask_positives=True)
-    pairs = Similarities(matrix, positive, OfflineSimilarities.of_columns(*offline, groups=2))
-    value = LOSSES[name].function(pairs, **NUMBERS[name])
-    expected = definition(name, replace(pairs, offline=None), columns.masked_fill(missing, NO_NEGATIVE))
-    torch.testing.assert_close(value.total, expected)
-    for ours, theirs in zip(
-        *(torch.autograd.grad(one, [matrix, columns]) for one in (value.total, expected)), strict=True
-    ):
-        torch.testing.assert_close(ours, theirs)
-    assert all(math.isfinite(figure) for figure in value.figures.values())
 
 
 def test_each_column_is_the_pair_that_the_sampler_drew(pairs):
@@ -181,18 +116,14 @@ def test_other_trainers_draw_and_compare_the_same_columns(shared):
     offline = aoq.offline_similarities(images, captions, excluded=excluded)
     for side, (anchors, drawn) in enumerate(((images, captions), (captions, images))):
         for a in range(6):
-            columns = range(6, 24) if shared else range(6 + a, 24, 6)
-            expected = [anchors[a] @ drawn[row] for row in columns]
-            for column, (row, score) in enumerate(zip(columns, expected, strict=True)):
-                pair = (rows[a, 0], rows[row, 1]) if side == 0 else (rows[row, 0], rows[a, 1])
-                is_own = not shared or column % 6 == a
-                assert is_own or pair[1] // 3 != pair[0] or excluded[side, a, column]
-                wanted = NO_NEGATIVE if excluded[side, a, column] else score.item()
-                found = (
-                    offline.columns[side][a, column // 6 if shared else column]
-                    if is_own
-                    else offline.others[side][a, column]
-                )
+            for column, row in enumerate(range(6, 24) if shared else range(6 + a, 24, 6)):
+                image, caption = (rows[a, 0], rows[row, 1]) if side == 0 else (rows[row, 0], rows[a, 1])
+                wanted = NO_NEGATIVE if excluded[side, a, column] else (anchors[a] @ drawn[row]).item()
+                if shared and column % 6 != a:
+                    assert caption // 3 != image or excluded[side, a, column]
+                    found = offline.others[side][a, column]
+                else:
+                    found = offline.columns[side][a, column // 6 if shared else column]
                 assert found.item() == pytest.approx(wanted, rel=1e-5)
     assert excluded.any()
     assert sampler.draw_each(np.arange(5), 0).shape == (4, 5, 2)
