@@ -128,41 +128,40 @@ def triplet():
     return loss
 
 
-class Loops:
-    """Definitions that several papers share, one pair and one fragment at a time; autograd goes through them."""
+# Definitions that several papers share, one pair and one fragment at a time; autograd goes through them.
 
-    @staticmethod
-    def attention(queries, contexts, temperature, normalisation="clipped_l2norm"):
-        """Row q: how much query q attends to each context fragment. Products are normalised over the queries first."""
-        columns = [_normalised(torch.stack([q @ v for q in queries]), normalisation) for v in contexts]
-        rows = []
-        for q in range(len(queries)):
-            exponentials = [(temperature * column[q]).exp() for column in columns]
-            rows.append(torch.stack(exponentials) / sum(exponentials))
-        return torch.stack(rows)
 
-    @staticmethod
-    def cosine(a, b):
-        return (a @ b) / (a.norm() * b.norm()).clamp_min(1e-8)
+def attention(queries, contexts, temperature, normalisation="clipped_l2norm"):
+    """Row q: how much query q attends to each context fragment. Products are normalised over the queries first."""
+    columns = [_normalised(torch.stack([q @ v for q in queries]), normalisation) for v in contexts]
+    rows = []
+    for q in range(len(queries)):
+        exponentials = [(temperature * column[q]).exp() for column in columns]
+        rows.append(torch.stack(exponentials) / sum(exponentials))
+    return torch.stack(rows)
 
-    @staticmethod
-    def code(seed, items, fragments, *, size=8, unit=True):
-        """Float64, any mask with at least one real fragment an item, and NaN where it is False."""
-        generator = torch.Generator().manual_seed(seed)
-        vectors = torch.randn(items, fragments, size, generator=generator, dtype=torch.float64)
-        vectors = vectors / vectors.norm(dim=-1, keepdim=True) if unit else vectors
-        mask = torch.rand(items, fragments, generator=generator) < 0.7
-        mask[torch.arange(items), torch.randint(fragments, (items,), generator=generator)] = True
-        return Code(vectors.masked_fill(~mask.unsqueeze(-1), torch.nan), mask)
 
-    @staticmethod
-    def each_pair(images, captions, similarity):
-        """The matrix, one pair at a time, of the real regions and the real words."""
-        rows = [
-            [similarity(regions[r], words[w]) for words, w in zip(captions.vectors, captions.mask, strict=True)]
-            for regions, r in zip(images.vectors, images.mask, strict=True)
-        ]
-        return torch.stack([torch.stack(row) for row in rows])
+def cosine(a, b):
+    return (a @ b) / (a.norm() * b.norm()).clamp_min(1e-8)
+
+
+def random_code(seed, items, fragments, *, size=8, unit=True):
+    """Float64, any mask with at least one real fragment an item, and NaN where it is False."""
+    generator = torch.Generator().manual_seed(seed)
+    vectors = torch.randn(items, fragments, size, generator=generator, dtype=torch.float64)
+    vectors = vectors / vectors.norm(dim=-1, keepdim=True) if unit else vectors
+    mask = torch.rand(items, fragments, generator=generator) < 0.7
+    mask[torch.arange(items), torch.randint(fragments, (items,), generator=generator)] = True
+    return Code(vectors.masked_fill(~mask.unsqueeze(-1), torch.nan), mask)
+
+
+def each_pair(images, captions, similarity):
+    """The matrix, one pair at a time, of the real regions and the real words."""
+    rows = [
+        [similarity(regions[r], words[w]) for words, w in zip(captions.vectors, captions.mask, strict=True)]
+        for regions, r in zip(images.vectors, images.mask, strict=True)
+    ]
+    return torch.stack([torch.stack(row) for row in rows])
 
 
 def _normalised(products, normalisation):
@@ -174,8 +173,3 @@ def _normalised(products, normalisation):
         norm = sum(x * x for x in products).sqrt()
         return products / norm if norm > 0 else products
     return products / (sum(x.abs() for x in products) + 1e-8) if normalisation.endswith("l1norm") else products
-
-
-@pytest.fixture(scope="session")
-def loops():
-    return Loops

@@ -10,7 +10,7 @@ from aoq.models import build_model
 from aoq.models.base import Aggregation, AttentionDirection, Code, Normalisation
 from aoq.models.bfan import focus
 from aoq.models.imram import DIRECTIONS_BY_MODE
-from tests.models.conftest import Build
+from tests.models.conftest import Build, attention, cosine, each_pair, random_code
 
 CLOSE = {"atol": 1e-6, "rtol": 1e-6}
 SCAN_OPTIONS = {
@@ -48,30 +48,28 @@ def aggregated(values, model):
     ]()
 
 
-def scan(loops, model, regions, words):
+def scan(model, regions, words):
     """What each query attends to, their cosine, and one number of all cosines."""
     queries, contexts = (words, regions) if model.directions == ("t2i",) else (regions, words)
-    weights = loops.attention(queries, contexts, model.temperature, model.normalisation)
-    cosines = [loops.cosine(q, weighted(row, contexts)) for q, row in zip(queries, weights, strict=True)]
+    weights = attention(queries, contexts, model.temperature, model.normalisation)
+    cosines = [cosine(q, weighted(row, contexts)) for q, row in zip(queries, weights, strict=True)]
     return aggregated(cosines, model)
 
 
-def pfan(loops, model, regions, words):
+def pfan(model, regions, words):
     """SCAN's, and for t2i half the aggregate of each word's largest attention."""
-    similarity = scan(loops, model, regions, words)
+    similarity = scan(model, regions, words)
     if model.directions == ("t2i",):
-        similarity += 0.5 * aggregated([max(row) for row in loops.attention(words, regions, model.temperature)], model)
+        similarity += 0.5 * aggregated([max(row) for row in attention(words, regions, model.temperature)], model)
     return similarity
 
 
-def bfan(loops, model, regions, words):
+def bfan(model, regions, words):
     """Both directions' mean cosines with what the relevant fragments add up to."""
 
     def direction(queries, contexts):
-        weights = [focused(row, model.focal) for row in loops.attention(queries, contexts, model.temperature)]
-        return sum(loops.cosine(q, weighted(row, contexts)) for q, row in zip(queries, weights, strict=True)) / len(
-            queries
-        )
+        weights = [focused(row, model.focal) for row in attention(queries, contexts, model.temperature)]
+        return sum(cosine(q, weighted(row, contexts)) for q, row in zip(queries, weights, strict=True)) / len(queries)
 
     return direction(words, regions) + direction(regions, words)
 
@@ -85,10 +83,10 @@ def focused(weights, focal):
     return torch.stack(relevant) / sum(relevant) if any(relevant) else weights
 
 
-def naaf(loops, model, regions, words):
+def naaf(model, regions, words):
     """The mean over words of: how far no region fits, cosine with what fits, and relevance of all."""
     threshold = float(model.threshold if model.training else model.safe_threshold)
-    relevances = loops.attention(words, regions, model.temperature)
+    relevances = attention(words, regions, model.temperature)
     margins = [max(word @ v for v in regions) - threshold for word in words]
     scores = []
     for i, word in enumerate(words):
@@ -103,15 +101,15 @@ def naaf(loops, model, regions, words):
     return torch.stack(scores).mean()
 
 
-def imram(loops, model, regions, words):
+def imram(model, regions, words):
     """In each round every query looks; the similarity is that of the original fragment to what was seen."""
     total = 0.0
     for direction in model.directions:
         originals, contexts = (words, regions) if direction == "t2i" else (regions, words)
         queries = originals
         for step in range(model.steps):
-            seen = [weighted(row, contexts) for row in loops.attention(queries, contexts, model.temperature)]
-            total += sum(loops.cosine(q, c) for q, c in zip(originals, seen, strict=True)) / len(seen)
+            seen = [weighted(row, contexts) for row in attention(queries, contexts, model.temperature)]
+            total += sum(cosine(q, c) for q, c in zip(originals, seen, strict=True)) / len(seen)
             if step < model.steps - 1:
                 queries = [gated(model.memory[direction], q, c) for q, c in zip(queries, seen, strict=True)]
     return total
@@ -124,7 +122,7 @@ def gated(memory, query, seen):
     return gate.sigmoid() * query + (1 - gate.sigmoid()) * update.tanh()
 
 
-def maxsim(loops, model, regions, words):
+def maxsim(model, regions, words):
     """Every fragment with the one of the other side that is most similar to it."""
     ways = []
     for direction in model.directions:
@@ -151,15 +149,16 @@ def gradients(similarity, images, captions, model):
     block_words=st.sampled_from([1, 6, 128]),
     unit=st.booleans(),
 )
-def test_similarities_and_gradients_are_those_of_the_definition(loops, name, data, seed, sizes, block_words, unit):
+def test_similarities_and_gradients_are_those_of_the_definition(name, data, seed, sizes, block_words, unit):
     model = model_with(name, **{key: data.draw(st.sampled_from(values)) for key, values in OPTIONS[name].items()})
     model.block_words = block_words
     n_images, n_captions, n_regions, n_words = sizes
     kind = {"unit": unit or name == "bfan", "size": 8 if name == "imram" else 3}
-    images, captions = loops.code(seed, n_images, n_regions, **kind), loops.code(seed + 1, n_captions, n_words, **kind)
+    images = random_code(seed, n_images, n_regions, **kind)
+    captions = random_code(seed + 1, n_captions, n_words, **kind)
 
     def defined(images, captions):
-        return loops.each_pair(images, captions, lambda regions, words: globals()[name](loops, model, regions, words))
+        return each_pair(images, captions, lambda regions, words: globals()[name](model, regions, words))
 
     expected = gradients(defined, images, captions, model)
     assert_close(gradients(model.similarity, images, captions, model), expected, **CLOSE)
@@ -172,9 +171,9 @@ def test_similarities_and_gradients_are_those_of_the_definition(loops, name, dat
 
 @pytest.mark.parametrize("direction", AttentionDirection.__args__)
 @pytest.mark.parametrize("normalisation", Normalisation.__args__)
-def test_zero_vectors_compare_as_zero(loops, direction, normalisation):
+def test_zero_vectors_compare_as_zero(direction, normalisation):
     """A zero image or caption is similar to nothing; one zero fragment leaves all gradients finite."""
-    images, captions = loops.code(9, 3, 4), loops.code(10, 3, 4)
+    images, captions = random_code(9, 3, 4), random_code(10, 3, 4)
     images.vectors[0] = captions.vectors[1] = images.vectors[1, 2] = captions.vectors[2, 3] = 0.0
     model = model_with("scan", direction=direction, aggregation="Mean", normalisation=normalisation)
     matrix = model.similarity(images, captions)
@@ -186,8 +185,8 @@ def test_zero_vectors_compare_as_zero(loops, direction, normalisation):
 
 
 @pytest.mark.parametrize("direction", OPTIONS["maxsim"]["direction"])
-def test_an_image_without_regions_is_similar_to_nothing(loops, direction):
-    model, images, captions = model_with("maxsim", direction=direction), loops.code(9, 3, 4), loops.code(10, 3, 4)
+def test_an_image_without_regions_is_similar_to_nothing(direction):
+    model, images, captions = model_with("maxsim", direction=direction), random_code(9, 3, 4), random_code(10, 3, 4)
     images.mask[1] = False
     for similarity in (model.similarity, model.pair_similarity):
         result, *leaves = gradients(similarity, images, captions, model)
@@ -197,8 +196,8 @@ def test_an_image_without_regions_is_similar_to_nothing(loops, direction):
 
 
 @pytest.mark.parametrize("direction", AttentionDirection.__args__)
-def test_maxsim_attends_to_the_best_match(loops, direction):
-    images, captions = loops.code(11, 3, 4), loops.code(12, 3, 5)
+def test_maxsim_attends_to_the_best_match(direction):
+    images, captions = random_code(11, 3, 4), random_code(12, 3, 5)
     (found,) = model_with("maxsim", direction=direction).fragment_attention(images, captions)
     for pair, (queries, keys) in enumerate(zip(found.queries, found.keys, strict=True)):
         for q in found.query_mask[pair].nonzero().flatten().tolist():

@@ -131,16 +131,6 @@ def test_captioner_runs_no_further_than_its_longest_caption(golden):
     assert not case["in/masks"][:, steps + 1 : -1].any()
 
 
-@pytest.mark.parametrize("name", ["aoq_train_step_coco", "aoq_train_step_f30k"])
-def test_vsrn_with_its_captioner(golden, name):
-    """The captioning loss of a whole training step, through `auxiliary_loss`."""
-    case = golden(name)
-    model = load(case).train()
-    images = model.encode_images(Images(case["in/images"]))
-    for captions in (Captions(case["in/captions"], case["in/lengths"]), labelled(case["in/caption_labels"])):
-        case.check("out/caption_loss", model.auxiliary_loss(images, captions))
-
-
 def test_vse_infinity_in_eval_mode(golden):
     """Without size augmentation; the weights of pooling, too, and images of fewer regions."""
     case, seen = golden("vse_infinity"), {}

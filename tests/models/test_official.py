@@ -25,30 +25,14 @@ MODELS = {
     "ckpt_ncr_zip": "sgr",
     "ckpt_vse_infinity": "vse_infinity",
 }
+NORMS = {"no_imgnorm": False, "no_txtnorm": False}
+ATTENTION = {"cross_attn": "i2t", "raw_feature_norm": "clipped_l2norm", "agg_func": "Mean"}
+STATISTICS = {"mean_pos": 0.6, "stnd_pos": 0.1, "mean_neg": 0.3, "stnd_neg": 0.05}
 OWN_OPTIONS = {  # as far as they matter, what each official program saves
     "vsepp": {"measure": "cosine", "use_abs": False, "no_imgnorm": False},
-    "scan": {
-        "cross_attn": "i2t",
-        "raw_feature_norm": "clipped_l2norm",
-        "agg_func": "Mean",
-        "lambda_softmax": 4.0,
-        "lambda_lse": 5.0,
-        "no_imgnorm": False,
-        "no_txtnorm": True,
-    },
-    "bfan": {"focal_type": "prob", "lambda_softmax": 20.0, "no_imgnorm": False, "no_txtnorm": False},
-    "naaf": {
-        "lambda_softmax": 20.0,
-        "alpha": 2.5,
-        "thres": 0.3,
-        "thres_safe": 0.0,
-        "mean_pos": 0.6,
-        "stnd_pos": 0.1,
-        "mean_neg": 0.3,
-        "stnd_neg": 0.05,
-        "no_imgnorm": False,
-        "no_txtnorm": False,
-    },
+    "scan": {**ATTENTION, "lambda_softmax": 4.0, "lambda_lse": 5.0, **NORMS, "no_txtnorm": True},
+    "bfan": {"focal_type": "prob", "lambda_softmax": 20.0, **NORMS},
+    "naaf": {"lambda_softmax": 20.0, "alpha": 2.5, "thres": 0.3, "thres_safe": 0.0, **STATISTICS, **NORMS},
 }
 
 
@@ -62,11 +46,6 @@ def parts(bidirectional=False):
 def official_parts(case):
     kinds = ["img_enc", "txt_enc", "sim_enc", "caption_model"]
     return [part for part in map(case.weights, kinds) if part]
-
-
-def save(path, **content):
-    torch.save(content, path)
-    return path
 
 
 @pytest.fixture(params=MODELS)
@@ -115,8 +94,8 @@ def test_checkpoints_restore_their_options(checkpoint):
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("name", OWN_OPTIONS)
 def test_equal_weights_are_told_apart_by_the_programs_own_options(tmp_path, name, bidirectional):
-    path = save(tmp_path / name, model=parts(bidirectional), opt=argparse.Namespace(**OWN_OPTIONS[name]))
-    (read,) = read_official_checkpoint(path)
+    torch.save({"model": parts(bidirectional), "opt": argparse.Namespace(**OWN_OPTIONS[name])}, tmp_path / name)
+    (read,) = read_official_checkpoint(tmp_path / name)
     assert (read.name, read.options["bidirectional"], read.assumed) == (name, bidirectional, {})
     assert TELLING[name][0] in read.evidence
     assert read.options.get("normalise_captions", True) is not OWN_OPTIONS[name].get("no_txtnorm", False)
@@ -180,7 +159,8 @@ def test_a_name_that_the_weights_cannot_be(name):
 
 
 def test_options_that_our_model_does_not_take(tmp_path):
-    path = save(tmp_path / "model_best.pth.tar", model=parts(), opt=SCAN | {"lambda_softmax": 0.0})
+    path = tmp_path / "model_best.pth.tar"
+    torch.save({"model": parts(), "opt": SCAN | {"lambda_softmax": 0.0}}, path)
     with pytest.raises(ValueError, match=r"model_best\.pth\.tar: It was trained with.*temperature: .*\(got 0.0\)"):
         read_official_checkpoint(path)
 

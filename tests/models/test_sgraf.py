@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from aoq.models.base import Code, Images
 from aoq.models.sgraf import SGR
-from tests.models.conftest import Build
+from tests.models.conftest import Build, attention, random_code
 
 REGIONS = 4
 
@@ -17,9 +17,9 @@ def model_with(name, **options):
     return Build(name, {"regions": REGIONS, "similarity_size": 7, **options})().double()
 
 
-def codes(loops, model, images=3, captions=4, words=5):
+def codes(model, images=3, captions=4, words=5):
     """Random fragments with the model's own pooled vectors; captions of mixed lengths, garbage at their padding."""
-    regions, code = loops.code(1, images, REGIONS), loops.code(2, captions, words)
+    regions, code = random_code(1, images, REGIONS), random_code(2, captions, words)
     regions, words = regions.vectors.nan_to_num(0.5), code.vectors.nan_to_num(9.0)
     return (
         Code(regions, None, model.pool_image(regions, None)),
@@ -36,10 +36,10 @@ def compared(layer, x, y):
     return unit(layer.weight @ (x - y) ** 2 + layer.bias)
 
 
-def defined_nodes(loops, model, regions, words, image, caption):
+def defined_nodes(model, regions, words, image, caption):
     """The global similarity vector first, then one for each word and the regions that it attends to."""
     nodes = [compared(model.global_similarity, image, caption)]
-    for word, weights in zip(words, loops.attention(words, regions, 9.0), strict=True):
+    for word, weights in zip(words, attention(words, regions, 9.0), strict=True):
         attended = unit(sum(w * v for w, v in zip(weights, regions, strict=True)))
         nodes.append(compared(model.local_similarity, attended, word))
     return nodes
@@ -71,19 +71,19 @@ def model(request):
     return model_with(name, **options)
 
 
-def defined(loops, model, images, captions):
+def defined(model, images, captions):
     summarise = reasoned if isinstance(model, SGR) else filtered
     rows = []
     for regions, image in zip(images.vectors, images.pooled, strict=True):
         for words, mask, caption in zip(captions.vectors, captions.mask, captions.pooled, strict=True):
-            summary = summarise(model, defined_nodes(loops, model, regions, words[mask], image, caption))
+            summary = summarise(model, defined_nodes(model, regions, words[mask], image, caption))
             rows.append(model.score(summary).sigmoid())
     return torch.stack(rows).view(len(images), len(captions))
 
 
-def test_similarity_is_its_definition(loops, model):
-    images, captions = codes(loops, model)
-    expected = defined(loops, model, images, captions)
+def test_similarity_is_its_definition(model):
+    images, captions = codes(model)
+    expected = defined(model, images, captions)
     assert len(expected.unique()) == 12
     for block_words in (1, 4, 32):
         model.block_words = block_words
@@ -94,23 +94,18 @@ def test_similarity_is_its_definition(loops, model):
         assert_close(model.similarity(images, captions), expected)
 
 
-def by_length(captions):
-    """One caption after another, shortest first, as the model takes them."""
-    order = captions.mask.sum(1).argsort(stable=True).tolist()
-    return [(c, captions.vectors[c, captions.mask[c]], captions.pooled[c]) for c in order]
-
-
-def test_training_gates_by_the_statistics_of_a_caption_with_all_images(loops):
+def test_training_gates_by_the_statistics_of_a_caption_with_all_images():
     """The running statistics are those of a BatchNorm called once a caption."""
     model = model_with("saf")
-    images, captions = codes(loops, model, images=3, captions=6)
+    images, captions = codes(model, images=3, captions=6)
     norm = nn.BatchNorm1d(1).double().train()
     norm.load_state_dict(model.norm.state_dict())
     expected = torch.zeros(3, 6).double()
-    for c, words, caption in by_length(captions):
+    for c in captions.mask.sum(1).argsort(stable=True):  # as the model takes them
+        words, caption = captions.vectors[c, captions.mask[c]], captions.pooled[c]
         nodes = torch.stack(
             [
-                torch.stack(defined_nodes(loops, model, regions, words, image, caption))
+                torch.stack(defined_nodes(model, regions, words, image, caption))
                 for regions, image in zip(images.vectors, images.pooled, strict=True)
             ]
         )
@@ -126,11 +121,11 @@ def test_training_gates_by_the_statistics_of_a_caption_with_all_images(loops):
         assert_close(ours, theirs)
 
 
-def test_training_gates_aligned_pairs_by_running_statistics(loops):
+def test_training_gates_aligned_pairs_by_running_statistics():
     """A pair's score depends on no other pair of the list, and leaves no trace."""
     model = model_with("saf")
-    images, captions = codes(loops, model, captions=3)
-    expected = defined(loops, model, images, captions).diagonal()
+    images, captions = codes(model, captions=3)
+    expected = defined(model, images, captions).diagonal()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     pairs = model.train().pair_similarity(images, captions)
     assert_close(pairs, expected)

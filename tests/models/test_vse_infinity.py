@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from aoq.models.base import Captions, Images
 from aoq.models.vse_infinity import GPO
-from tests.models.conftest import VOCABULARY, Build
+from tests.models.conftest import VOCABULARY, Build, random_code
 
 
 def model_with(**options):
@@ -74,11 +74,6 @@ def test_as_in_the_released_code_words_are_masked_replaced_or_left_out(monkeypat
     assert seen[1] is before
 
 
-def pooling(position_size=6, hidden_size=4):
-    torch.manual_seed(0)
-    return GPO(position_size, hidden_size).double()
-
-
 def code_of(position, size):
     """(sin(w_0 k), cos(w_0 k), sin(w_1 k), ...) with w_j = 1 / 10000^(2j / size)."""
     waves = (position / 10000 ** (2 * j / size) for j in range(size // 2))
@@ -104,8 +99,9 @@ def defined(gpo, fragments, mask):
     return torch.stack(rows)
 
 
-def test_pooling_and_its_gradients_are_those_of_the_definition(loops):
-    gpo, code = pooling(), loops.code(1, 6, 7)
+def test_pooling_and_its_gradients_are_those_of_the_definition():
+    torch.manual_seed(0)
+    gpo, code = GPO(6, 4).double(), random_code(1, 6, 7)
     mask = code.mask
     assert len(mask.sum(1).unique()) > 2
     gradients = []
