@@ -17,14 +17,13 @@ import aoq
 from aoq.models import MODELS, naaf
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.losses.pace import Pace
-from aoq.pipeline.losses.similarities import Similarities
 from aoq.pipeline.search.faiss_flat import gpus
 from aoq.pipeline.stages.plan import MAKERS, plan
 from aoq.pipeline.training.chunks import Cut
 from aoq.pipeline.training.loop import Loop
 from tests.training import conftest
 from tests.training.conftest import CPU
-from tests.training.steps import drawn, fresh, step
+from tests.training.steps import drawn, fresh, let_thresholds_wait, step
 
 pytestmark = pytest.mark.gpu
 
@@ -51,14 +50,7 @@ def unwaited(device, how="error"):
 
 @pytest.fixture(autouse=True)
 def thresholds_may_wait(monkeypatch, device):
-    """The one exception: NAAF computes its thresholds on the CPU, after the backward pass."""
-    observe = naaf.NAAF.observe
-
-    def waiting(*given):
-        with unwaited(device, "default"):
-            observe(*given)
-
-    monkeypatch.setattr(naaf.NAAF, "observe", waiting)
+    let_thresholds_wait(monkeypatch, partial(unwaited, device, "default"))
 
 
 @pytest.mark.parametrize("loss", ["online", "table", "companions"])
@@ -67,23 +59,14 @@ def test_a_step_is_the_cpus(pairs, sampler, device, monkeypatch, name, loss):
     if name in ("sgr", "saf") or any(getattr(layer, "p", 0) for layer in fresh(name).modules()):
         pytest.skip("each device has random numbers of its own")
     monkeypatch.setattr(naaf, "FEWEST_WORDS", 4)
-    draw = drawn(pairs, sampler, loss)
-    ours, theirs = (step(pairs, draw, name, loss, device=one, unwaited=partial(unwaited, one)) for one in (CPU, device))
+    draw, found = drawn(pairs, sampler, loss), []
+    for one in (CPU, device):
+        pace = Pace(0.2, level=3.0) if loss == "online" else None
+        found.append(step(pairs, draw, name, loss, device=one, pace=pace, unwaited=partial(unwaited, one)))
+    ours, theirs = found
     for part, rtol in (("figures", 1e-8), ("gradients", 1e-7)):
         found = {name: one.cpu() for name, one in theirs[part].items()}
         torch.testing.assert_close(found, ours[part], rtol=rtol, atol=1e-10)
-
-
-def test_the_pace_is_the_cpus(device):
-    rng = torch.Generator().manual_seed(0)
-    matrices = [torch.rand(8, 8, generator=rng, dtype=torch.float64) for _ in range(5)]
-    levels = []
-    for place in (torch.device("cpu"), device):
-        pace = Pace(margin=0.2)
-        for matrix in matrices:
-            pace.follow(Similarities((matrix + torch.eye(8) / 2).to(place), torch.eye(8).bool().to(place)))
-        levels.append(pace.share)
-    assert levels[1] == pytest.approx(levels[0])
 
 
 @pytest.mark.parametrize("name", ["vsepp", "scan"])
@@ -114,14 +97,8 @@ def manifest(folder):
     return json.loads(path.read_text())
 
 
-def test_both_rounds_run_and_say_where(trained, device):
-    said = manifest(trained)
-    assert said["device"].startswith(device.type)
-    assert np.isfinite(said["metrics"]["rsum"])
-
-
 def test_a_resumed_round_ends_at_the_same_weights(trained, device, tmp_path, monkeypatch):
-    """Stopped at its first checkpoint, and gone on with by another process."""
+    """Stopped at its first checkpoint, and gone on with by another process; the manifest says where."""
     assert luigi("HardNegatives", tmp_path, device).returncode == 0
     chain, save = plan(str(TINY), data_root=Path(), artifact_root=tmp_path), Loop.checkpoint
 
@@ -134,7 +111,10 @@ def test_a_resumed_round_ends_at_the_same_weights(trained, device, tmp_path, mon
         MAKERS["second_round"](chain, build, Engine(device=device.type))
     assert list(tmp_path.glob("**/last.ckpt"))
     assert luigi("SecondRound", tmp_path, device).returncode == 0
-    assert manifest(tmp_path)["final_weights_sha256"] == manifest(trained)["final_weights_sha256"]
+    resumed, whole = manifest(tmp_path), manifest(trained)
+    assert resumed["final_weights_sha256"] == whole["final_weights_sha256"]
+    assert whole["device"].startswith(device.type)
+    assert np.isfinite(whole["metrics"]["rsum"])
 
 
 @pytest.mark.parametrize("search", ["onepass", "faiss-flat"])

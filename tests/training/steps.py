@@ -67,6 +67,17 @@ NAMES = [*(name for name in MODELS if name not in NORMED), "described"]
 CASES = [(name, loss) for name in NAMES for loss in LOSSES]
 
 
+def let_thresholds_wait(monkeypatch, waiting):
+    """The one exception: NAAF computes its thresholds on the CPU, after the backward pass."""
+    observe = naaf.NAAF.observe
+
+    def wait(*given):
+        with waiting():
+            observe(*given)
+
+    monkeypatch.setattr(naaf.NAAF, "observe", wait)
+
+
 def drawn(pairs, sampler, loss, rows=ROWS):
     rng = np.random.default_rng(3)
     if sampler is None:

@@ -1,5 +1,7 @@
 """Every model's step on a device that is none: nothing is made or left on the CPU, and the numbers are the CPU's."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -17,7 +19,7 @@ from aoq.pipeline.training.co_teaching import CoTrainer
 from aoq.pipeline.training.step import make_objective, take_step
 from tests.training.conftest import CPU
 from tests.training.simulated import DEVICE, Simulated, There, unwaited
-from tests.training.steps import LOSSES, ROWS, drawn, fresh, read, step
+from tests.training.steps import LOSSES, ROWS, drawn, fresh, let_thresholds_wait, read, step
 
 CASES = [(name, "table", None) for name in MODELS]
 CASES += [("vsepp", loss, None) for loss in LOSSES if loss != "table"] + [("vsepp", "table", 4)]
@@ -25,14 +27,7 @@ CASES += [("vsepp", loss, None) for loss in LOSSES if loss != "table"] + [("vsep
 
 @pytest.fixture(autouse=True)
 def thresholds_may_wait(monkeypatch):
-    """The one exception: NAAF computes its thresholds on the CPU, after the backward pass."""
-    observe = naaf.NAAF.observe
-
-    def waiting(*given):
-        with Simulated.set_waits(True):
-            observe(*given)
-
-    monkeypatch.setattr(naaf.NAAF, "observe", waiting)
+    let_thresholds_wait(monkeypatch, partial(Simulated.set_waits, True))
     monkeypatch.setattr(naaf, "FEWEST_WORDS", 4)
 
 
