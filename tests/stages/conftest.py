@@ -23,6 +23,12 @@ OWN = 'first_round = {epochs = 1, batch_size = 16, loss.name = "online"}\nmining
 SHORT = 'epochs = 1, batch_size = 16, loss.name = "LOSS"'
 MINING = ["dataset", "first_round", "embeddings", "hard_negatives"]
 ENGINE = Engine(device="cpu", threads=1)
+STUDENT = """
+teacher = "{teacher}"
+dataset.demo = {{images = 60, dev_images = 20}}
+model = {{name = "scan", embedding_size = 16, word_size = 8, bidirectional = false}}
+second_round = {{epochs = 1, batch_size = 16, loss.name = "{loss}"}}
+"""
 TINY = str(Path(__file__).parent.parent / "tiny.toml")
 
 

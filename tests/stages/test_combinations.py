@@ -1,34 +1,29 @@
-"""Experiments that make a table of other experiments' tables: rerank and fusion."""
+"""Experiments that are made of others: a table of their tables, by rerank and fusion, and an ensemble."""
 
 import json
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import tasks
 from aoq.models import build_model
-from aoq.pipeline.cli import main
 from aoq.pipeline.config.models import ModelSection
+from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.evaluation.hubness import without_hubs
+from aoq.pipeline.evaluation.retrieval import evaluate_similarity
 from aoq.pipeline.mining.hard_negatives import hard_negatives
 from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.stages.splits import open_train_split
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.training.checkpoint import save_model
-from tests.stages.conftest import TINY, make_stage
+from tests.cli.conftest import run as aoq
+from tests.stages.conftest import STUDENT, TINY, make_stage
 
 RERANK = (
     '[rerank]\nshortlist = "{shortlist}"\nteacher = "{teacher}"\nh_captions = 6\nh_images = 3\nchecked_anchors = 4\n'
 )
-STUDENT = """
-teacher = "{teacher}"
-dataset.demo = {{images = 60, dev_images = 20}}
-model = {{name = "scan", embedding_size = 16, word_size = 8, bidirectional = false}}
-second_round = {{epochs = 1, batch_size = 16, loss.name = "{loss}"}}
-"""
 IMPORTED = "\n".join(['weights = "slow.safetensors"', *STUDENT.format(teacher="", loss="").splitlines()[2:4]])
 MINING = ["world", "dataset", "first_round", "embeddings", "hard_negatives"]
 
@@ -48,15 +43,15 @@ def planned(tmp_path, write):
     return chain
 
 
-def make(chain, *stages):
+def made(chain, *stages):
     for stage in stages:
         make_stage(chain, stage)
     return chain
 
 
 def test_a_table_of_scores_without_hubs(planned):
-    mined = make(planned(TINY), *MINING)
-    chain = make(planned(TINY, override="mining.hubness=0.1"), "hard_negatives")
+    mined = made(planned(TINY), *MINING)
+    chain = made(planned(TINY, override="mining.hubness=0.1"), "hard_negatives")
     assert (chain["embeddings"].key, chain["hard_negatives"].path.is_dir()) == (mined["embeddings"].key, True)
     table, store = read_table(chain["hard_negatives"].path / "table"), EmbeddingStore.open(chain["embeddings"].path)
     assert table.manifest["teacher"]["hubness"] == 0.1
@@ -71,15 +66,15 @@ def test_a_table_of_scores_without_hubs(planned):
 
 
 def test_a_slow_teachers_order_and_a_fusion_are_tables_like_any_other(planned, tmp_path):
-    mined = make(planned(TINY), *MINING)
+    mined = made(planned(TINY), *MINING)
     sizes = {key: mined["dataset"].manifest()[key] for key in ("feature_size", "vocabulary_size")}
     section = ModelSection.kind("scan")(name="scan", embedding_size=16, word_size=8, bidirectional=False)
     about = {"name": "scan", "options": section.model_dump(exclude={"name"}) | sizes}
     save_model(tmp_path / "slow.safetensors", build_model("scan", **about["options"]).state_dict(), about)
-    slow = make(planned("slow", IMPORTED), "second_round")
+    slow = made(planned("slow", IMPORTED), "second_round")
     scored = RERANK.format(shortlist=TINY, teacher=tmp_path / "slow.toml")
-    reranked = make(planned("reranked", scored), "hard_negatives")
-    fused = make(planned("fused", fusion_of(TINY, str(tmp_path / "reranked.toml"), depth=(24, 9))), "hard_negatives")
+    reranked = made(planned("reranked", scored), "hard_negatives")
+    fused = made(planned("fused", fusion_of(TINY, str(tmp_path / "reranked.toml"), depth=(24, 9))), "hard_negatives")
     tables = [read_table(chain["hard_negatives"].path / "table") for chain in (mined, reranked, fused)]
     assert [(table.i2t.h, table.t2i.h) for table in tables] == [(20, 8), (6, 3), (24, 9)]
     first, second, third = (table.i2t.negative_ids for table in tables)
@@ -95,16 +90,15 @@ def test_a_slow_teachers_order_and_a_fusion_are_tables_like_any_other(planned, t
     for chain in (reranked, fused):
         assert audit(chain["hard_negatives"].path / "table") == []
     student = planned("student", STUDENT.format(teacher=tmp_path / "fused.toml", loss="offtri"))
-    assert "metrics" in make(student, "second_round")["second_round"].manifest()
+    assert "metrics" in made(student, "second_round")["second_round"].manifest()
     for experiment, listed in (("student", True), ("reranked", False)):
         name = str(tmp_path / f"{experiment}.toml")
         places = ["--artifact-root", str(tmp_path / "artifacts"), "--data-root", str(tmp_path)]
-        shown = CliRunner().invoke(main, ["inspect", name, "--image", "3", *places])
-        assert shown.exit_code == 0, shown.output
+        shown = aoq("inspect", name, "--image", 3, *places)
         assert ("listed by" in shown.stdout) == listed
-        found = json.loads(CliRunner().invoke(main, ["inspect", name, "--image", "3", "--json", *places]).stdout)[0]
+        (found,) = json.loads(aoq("inspect", name, "--image", 3, "--json", *places).stdout)
         assert (found["lowest_positive_score"] is None) == listed
-        assert CliRunner().invoke(main, ["status", name, *places]).exit_code == 0
+        aoq("status", name, *places)
         sources = {name for negative in found["negatives"] for name in negative["sources"]}
         assert sources == ({"tiny", "reranked"} if listed else set())
     np.testing.assert_array_equal(tables[2].i2t.sources[0] & 1 > 0, np.isin(third[0], first[0]))
@@ -184,3 +178,41 @@ def test_a_table_that_cannot_be_made_is_refused(planned, tmp_path, write, text, 
         text = text.replace(f'"{name}"', f'"{path}"').replace(f"'{name}'", f"'{path}'")
     with pytest.raises(ValueError, match=message):
         planned("wrong", text)
+
+
+def ensemble_of(*members, weights=None):
+    text = f"[ensemble]\nmembers = {[*map(str, members)]}\n"
+    return f"{text}weights = {weights}" if weights else text
+
+
+def test_an_ensemble_averages_the_members_similarities(make, tmp_path):
+    """Members may have vocabularies of their own."""
+    stages = ["mining", "second_round", "evaluation"]
+    one = make("one", *stages)
+    two = make("two", *stages, more="dataset.min_count = 1")
+    members = tmp_path / "one.toml", f"{tmp_path / 'one.toml'}@dataset.min_count=1"
+    both = make("both", "evaluation", text=ensemble_of(*members, weights=[1.0, 3.0]))
+    assert [member.chain["evaluation"].key for member in both.members] == [one["evaluation"].key, two["evaluation"].key]
+    scores = [np.load(chain["evaluation"].path / "similarity.npy") for chain in (one, two, both)]
+    np.testing.assert_allclose(scores[2], (scores[0] + 3 * scores[1]) / 4, atol=1e-6)
+    manifest, image_of = both["evaluation"].manifest(), open_split(both.folder, "dev").image_of
+    assert manifest["metrics"] == evaluate_similarity(scores[2], image_of)
+    assert manifest["member_metrics"] == [chain["evaluation"].manifest()["metrics"] for chain in (one, two)]
+    assert make("equal", text=ensemble_of(*members))["evaluation"].key != both["evaluation"].key
+
+
+def test_an_ensemble_that_cannot_be_is_refused(make, taught_by, tmp_path):
+    make("own")
+    make("elsewhere", folder="two")
+    own, elsewhere = (tmp_path / f"{name}.toml" for name in ("own", "elsewhere"))
+    both = make("both", text=ensemble_of(own, f"{own}@seed=1"))
+    with pytest.raises(ValueError, match=r"ensemble 'both' has stages .*'evaluation'\], not 'second_round'"):
+        both["second_round"]
+    for members, message in (
+        ((own, elsewhere), "'own' and 'elsewhere' have different data"),
+        ((TINY, f"{TINY}@dataset.demo.seed=1"), r"have different data .*'world'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make("wrong", text=ensemble_of(*members))
+    with pytest.raises(ValueError, match=r"both.toml' is an ensemble, which mines no table"):
+        make("student", teacher=taught_by("both"))

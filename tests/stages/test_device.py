@@ -1,19 +1,19 @@
 """Every entry point computes on the device that is named: nothing it makes lies on the CPU; results are the CPU's."""
 
 import numpy as np
+import pytest
 import torch
-from click.testing import CliRunner
 from safetensors.torch import load_file
 
 import aoq
 from aoq.pipeline.build import Build
-from aoq.pipeline.cli import main
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.search import pool, scan
 from aoq.pipeline.search.device import choose_tiling
 from aoq.pipeline.settings import set_engine
 from aoq.pipeline.stages.plan import MAKERS
 from aoq.pipeline.tables.table import read_table
+from tests.cli.conftest import run
 from tests.search.problems import SMALL, check_pinned
 from tests.training.simulated import DEVICE, Simulated
 
@@ -65,9 +65,13 @@ def test_every_stage_makes_what_it_makes_on_the_cpu(make, taught_by, tmp_path):
     assert notes["metrics"] == attending["evaluation"].manifest()["metrics"]
 
 
-def test_vectors_in_memory_are_searched_there(monkeypatch):
+@pytest.fixture
+def sides():
     rng = np.random.default_rng(0)
-    sides = [rng.normal(size=(rows, 8)).astype(np.float32) for rows in (40, 120)]
+    return [rng.normal(size=(rows, 8)).astype(np.float32) for rows in (40, 120)]
+
+
+def test_vectors_in_memory_are_searched_there(sides, monkeypatch):
     expected, names = aoq.hard_negatives(*sides, np.repeat(np.arange(40), 3), h=10), []
     monkeypatch.setattr(scan, "find_device", lambda name: names.append(name) or DEVICE)
     with Simulated():
@@ -78,24 +82,23 @@ def test_vectors_in_memory_are_searched_there(monkeypatch):
         assert one.scores.tobytes() == other.scores.tobytes()
 
 
-def test_aoq_mine_searches_there(tmp_path, monkeypatch):
+def test_aoq_mine_searches_there(sides, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(0)
-    for side, rows in (("images", 40), ("captions", 120)):
-        np.save(f"{side}.npy", rng.normal(size=(rows, 8)).astype(np.float32))
-    given = ["mine", "images.npy", "captions.npy"]
-    options = ["--per-image", "3", "--h-captions", "20", "--h-images", "10"]
-    set_engine(device="cpu")
-    assert CliRunner().invoke(main, [*given, "here", *options], catch_exceptions=False).exit_code == 0
-    set_engine(device=str(DEVICE))
+    for name, side in zip(("images", "captions"), sides, strict=True):
+        np.save(f"{name}.npy", side)
+
+    def mine(folder, device, code=0):
+        set_engine(device=device)
+        depths = ("--h-captions", 20, "--h-images", 10)
+        return run("mine", "images.npy", "captions.npy", folder, "--per-image", 3, *depths, code=code)
+
     try:
+        mine("here", "cpu")
         with Simulated():
-            assert CliRunner().invoke(main, [*given, "there", *options], catch_exceptions=False).exit_code == 0
-        set_engine(device="nowhere")
-        refused = CliRunner().invoke(main, [*given, "elsewhere", *options])
+            mine("there", str(DEVICE))
+        refused = mine("elsewhere", "nowhere", code=1)
     finally:
         set_engine(device="auto")
     assert hashes("there") == hashes("here")
-    assert refused.exit_code == 1
     assert "device is 'nowhere'; use auto, cpu, cuda, or cuda:0" in refused.output
     assert not (tmp_path / "elsewhere").exists()

@@ -6,11 +6,9 @@ from html import unescape
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 
-from aoq.pipeline.cli import main
 from aoq.pipeline.config.losses import InfoNCELoss
-from aoq.pipeline.embedding import EmbeddingStore
+from aoq.pipeline.embedding import EmbeddingStore, similarity_matrix
 from aoq.pipeline.files import file_sha256
 from aoq.pipeline.stages import draws
 from aoq.pipeline.stages.plan import plan, plan_parts
@@ -18,6 +16,7 @@ from aoq.pipeline.stages.report import plan_report, render_report
 from aoq.pipeline.stages.splits import open_pairs, open_train_split
 from aoq.pipeline.training.batches import read_items, score_all, score_batch
 from aoq.pipeline.training.checkpoint import load_model
+from tests.cli.conftest import run as aoq
 from tests.stages.conftest import lines_with, make_stage
 
 FUSED = 'fusion = {{method = "rank", members = ["{}", "{}"], h_captions = 9, h_images = 4}}'
@@ -32,12 +31,10 @@ def test_scores_follow_the_rows_of_a_batch():
     rng = np.random.default_rng(0)
     store = EmbeddingStore(rng.random((9, 3), "f4"), rng.random((20, 3), "f4"))
     pairs = np.stack([rng.permutation(9)[:5], rng.permutation(20)[:5]], axis=1)
-    scores = score_all(store, pairs).numpy()
+    scores = score_all(store, pairs)
     for row, image in enumerate(pairs[:, 0]):
         for column, caption in enumerate(pairs[:, 1]):
-            products = zip(store.images[image], store.captions[caption], strict=True)
-            expected = sum(float(one) * float(other) for one, other in products)
-            assert scores[row, column] == pytest.approx(expected, rel=1e-5)
+            assert scores[row, column] == pytest.approx(store.images[image] @ store.captions[caption], rel=1e-5)
 
 
 @pytest.mark.parametrize("loss", ["online", "adapoffquin", "infonce"])
@@ -120,32 +117,27 @@ def test_a_teacher_that_attends_scores_each_batch(make, taught_by, file_of, plac
     assert teacher["second_round"].key in {artifact.key for artifact in chain["second_round"].upstream}
     assert all(0 < value < 1e4 for value in figures(chain))
     assert chain.start_of("second_round") is None  # the student starts from fresh weights
-    shown = CliRunner().invoke(main, ["estimate", "--experiment", file_of("student"), *places, "--json"]).stdout
+    shown = aoq("estimate", "--experiment", file_of("student"), *places, "--json").stdout
     steps = dict.fromkeys(["round one", "round two", "teacher own", "teacher fragments"], 13)
     assert json.loads(shown)["steps"] == steps
     model = load_model(teacher["second_round"].path / "model.safetensors")
     pairs, rng = open_pairs(teacher, "train"), np.random.default_rng(0)
     rows = np.stack([rng.permutation(40)[:5], rng.permutation(200)[:5]], axis=1)
     scores = score_batch(model, *(part.to(torch.device("cpu")) for part in read_items(pairs, rows)))
-    for row, image in enumerate(rows[:, 0]):
-        for column, caption in enumerate(rows[:, 1]):
-            seen, read = (part.to(torch.device("cpu")) for part in read_items(pairs, np.array([[image, caption]])))
-            with torch.no_grad():
-                expected = model.pair_similarity(model.encode_images(seen), model.encode_captions(read))
-            assert float(scores[row, column]) == pytest.approx(float(expected), abs=1e-5)
+    expected = similarity_matrix(model, pairs, torch.device("cpu"))[rows[:, 0]][:, rows[:, 1]]
+    np.testing.assert_allclose(scores, expected, atol=1e-5)
 
 
 def test_results_tell_the_table_and_the_teacher_apart(make, data_root, tmp_path, file_of, places):
     chain = make("own", "mining", "second_round", "control", loss="offtri", second_round=TAUGHT.format(""))
-    command = ["results", file_of("own"), *places]
-    shown = CliRunner().invoke(main, command).stdout
+    shown = aoq("results", file_of("own"), *places).stdout
     assert "the table alone is not trained: aoq run" in shown
     assert shown.count("second_round.distillation=false") == 1
     roots = {"data_root": data_root, "artifact_root": tmp_path / "artifacts"}
     for part, (override, artifact) in plan_parts(chain).items():
         make_stage(plan(file_of("own"), override=override, **roots), "second_round")
         assert artifact.exists()
-        assert f"\n{part} - control: " in CliRunner().invoke(main, command).stdout
+        assert f"\n{part} - control: " in aoq("results", file_of("own"), *places).stdout
     report = plan_report(file_of("own"), **roots)
     assert [member.artifact.exists() for member in report.members] == [False, False]  # the run, its control
     for member in report.members:

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import tasks
@@ -62,17 +61,9 @@ SHAPED = [
     (BOTH, [f"second_round.{change}" for change in ('precision="bfloat16"', 'schedule="cosine"', "warmup_steps=5")]),
     (STUDENT, ["second_round.loss.alpha=0.4", 'second_round.loss.companions="anchors"']),
     (STUDENT, [f'second_round.start="{start}"' for start in ("teacher", "control")]),
-    (
-        STUDENT,
-        [
-            'sampling.strategy="normal"',
-            "sampling.windows=[[0.5, 1.0]]",
-            "sampling.guide_margin=0.0",
-            "sampling.guide_similarity=0.9",
-        ],
-    ),
-    (STUDENT, ['sampling.batches="mined"', 'sampling={strategy="weighted", gap=0.1, sharpness=50.0}']),
-    (STUDENT, ["screen={mutual_rank=3}"]),
+    (STUDENT, ['sampling.strategy="normal"', "sampling.windows=[[0.5, 1.0]]", 'sampling.batches="mined"']),
+    (STUDENT, ["sampling.guide_margin=0.0", "sampling.guide_similarity=0.9"]),
+    (STUDENT, ['sampling={strategy="weighted", gap=0.1, sharpness=50.0}', "screen={mutual_rank=3}"]),
     (MINED, ["first_round.epochs=5"]),
     ({"control", *MINED}, ["seed=1"]),
     ({"dataset", "control", *MINED}, ["dataset.noise.ratio=0.2"]),
@@ -199,44 +190,24 @@ def test_fine_tuning_has_no_warm_up_and_its_control_keeps_it():
     ]
 
 
-@pytest.fixture
-def folder(tmp_path):
-    data = tmp_path / "data" / "small"
-    data.mkdir(parents=True)
-    for split in ("train", "dev"):
-        np.save(data / f"{split}_ims.npy", np.random.default_rng(0).normal(size=(4, 2, 3)).astype(np.float32))
-        (data / f"{split}_caps.txt").write_text("".join(f"a dog {n}\n" for n in range(8)))
-    return data
+def test_keys_follow_the_datas_content_not_its_place(make, own_root, tmp_path):
+    before, moved = keys_of(make("own", root=own_root)), tmp_path / "elsewhere"
+    own_root.rename(moved)
+    assert keys_of(make("own", root=moved)) == before
+    (moved / "one" / "train_caps.txt").write_text("".join(f"a cat {n}\n" for n in range(200)))
+    assert keys_of(make("own", root=moved))["first_round"] != before["first_round"]
 
 
-EXPERIMENT = """
-dataset.folder = "small"
-model.name = "vsepp"
-mining = {h_captions = 4, h_images = 2}
-second_round = {epochs = 2, loss.name = "adapoffquin"}
-"""
-OWN = EXPERIMENT + 'first_round = {epochs = 2, loss.name = "online"}\n'
-
-
-def test_keys_follow_the_datas_content_not_its_place(folder, tmp_path, write):
-    path, moved = write("student", OWN), tmp_path / "elsewhere" / "data"
-    before = keys(name=path, root=folder.parent)
-    moved.parent.mkdir()
-    folder.parent.rename(moved)
-    assert keys(name=path, root=moved) == before
-    (moved / "small" / "train_caps.txt").write_text("".join(f"a cat {n}\n" for n in range(8)))
-    assert keys(name=path, root=moved)["first_round"] != before["first_round"]
-
-
-def test_missing_files_are_named(folder, write):
-    for text, message in (
-        ('teacher_weights = "none.safetensors"' + EXPERIMENT, r"teacher_weights: .*none\.safetensors does not exist"),
-        (OWN + 'dataset.vocabulary = "v.json"', r"vocabulary: .*v\.json does not exist"),
-        (OWN + 'screen.positives = "cxc.csv"', r"\[screen\] positives: .*cxc\.csv does not exist"),
-        (OWN + 'dataset.dev = "none"', r"none_ims\.npy"),
+def test_missing_files_are_named(make):
+    weights = 'teacher_weights = "none.safetensors"\nmining = {h_captions = 9, h_images = 4}'
+    for changed, message in (
+        ({"teacher": weights}, r"teacher_weights: .*none\.safetensors does not exist"),
+        ({"more": 'dataset.vocabulary = "v.json"'}, r"vocabulary: .*v\.json does not exist"),
+        ({"more": 'screen.positives = "cxc.csv"'}, r"\[screen\] positives: .*cxc\.csv does not exist"),
+        ({"more": 'dataset.dev = "none"'}, r"none_ims\.npy"),
     ):
         with pytest.raises(FileNotFoundError, match=message):
-            keys(name=write("student", text), root=folder.parent)
+            make("student", **changed)
 
 
 @pytest.mark.parametrize(("name", "known"), [("scan", False), ("vse_infinity", True), ("dual_encoder", True)])

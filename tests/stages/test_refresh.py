@@ -6,25 +6,17 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 
 import tasks
-from aoq.pipeline.cli import main
 from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.stages.splits import open_pairs
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.training.checkpoint import load_model
-from tests.stages.conftest import TINY, chain_of, make_stage
+from tests.cli.conftest import run as aoq
+from tests.stages.conftest import STUDENT, TINY, chain_of, make_stage
 
 DEPTHS = "refresh.h_captions=10, refresh.h_images=4"
-STUDENT = f"""
-teacher = "{TINY}"
-dataset.demo = {{images = 60, dev_images = 20}}
-model = {{name = "scan", embedding_size = 16, word_size = 8, bidirectional = false}}
-second_round = {{epochs = 1, batch_size = 16, loss.name = "offtri"}}
-refresh = {{h_captions = 6, h_images = 3}}
-"""
 
 
 @pytest.fixture(scope="module")
@@ -76,14 +68,14 @@ def test_the_student_searches_for_the_next_one(planned):
     assert audit(second["hard_negatives"].path / "table") == []
 
 
-def test_results_show_the_student_before_as_the_teacher(planned, root):
+def test_results_show_the_student_before_as_the_teacher(planned, root, monkeypatch):
     first, second = make(planned()), make(planned(f"refresh.rounds=1, {DEPTHS}"))
     asked = ["results", f"{TINY}@refresh.rounds=1, {DEPTHS}", "--data-root", root, "--artifact-root", root]
-    asked = [*map(str, asked)]
-    rounds = json.loads(CliRunner().invoke(main, [*asked, "--json"]).stdout)["rounds"]
+    rounds = json.loads(aoq(*asked, "--json").stdout)["rounds"]
     made = {"teacher": first["second_round"], "control": first["control"], "second_round": second["second_round"]}
     assert {name: found["key"] for name, found in rounds.items()} == {name: one.key for name, one in made.items()}
-    shown = CliRunner().invoke(main, asked, env={"COLUMNS": "120"}).stdout
+    monkeypatch.setenv("COLUMNS", "120")
+    shown = aoq(*asked).stdout
     assert f"{first['second_round'].manifest()['metrics']['rsum']:.1f}" in shown.splitlines()[1].split()
     assert shown.splitlines()[1].startswith("teacher ")
 
@@ -98,12 +90,12 @@ def test_rounds_rest_on_each_other(planned, root):
     assert (type(needed).__name__, needed.experiment) == ("SecondRound", TINY)
     one_less = planned(needed.override)
     assert one_less["second_round"].key == planned(f"seed=1, refresh.rounds=1, {DEPTHS}")["second_round"].key
-    shown = CliRunner().invoke(main, ["status", TINY, "--override", override, "--artifact-root", str(root)])
-    assert shown.exit_code == 0, shown.output
+    aoq("status", TINY, "--override", override, "--artifact-root", root)
 
 
 def test_a_student_of_fragments_orders_the_first_tables_lists(planned, write):
-    path = write("fragments", STUDENT)
+    refreshed = "refresh = {h_captions = 6, h_images = 3}\n"
+    path = write("fragments", STUDENT.format(teacher=TINY, loss="offtri") + refreshed)
     make(planned())
     chain = make(planned(name=path))
     similarity, _ = student_scores(planned("refresh.rounds=0", name=path))

@@ -15,10 +15,9 @@ from aoq.pipeline.evaluation.retrieval import Ranks, summarise
 from aoq.pipeline.report.study import markdown
 from aoq.pipeline.stages.study import make_study, plan_study
 from tests.programs import Program
-from tests.stages.conftest import ENGINE, make_stage
+from tests.stages.conftest import ENGINE, TINY, make_stage
 
 ROOT = Path(__file__).parent.parent.parent
-TINY = ROOT / "tests" / "tiny.toml"
 TEXT = f"""
 title = "Tiny"
 baseline = "online"

@@ -7,13 +7,11 @@ import os
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 
 from aoq.models import MODELS
 from aoq.pipeline import build
 from aoq.pipeline.batches.lists import meeting_lists
 from aoq.pipeline.batches.order import MinedBatches
-from aoq.pipeline.cli import main
 from aoq.pipeline.data.batches import epoch_order, steps_per_epoch
 from aoq.pipeline.data.demo import is_true, read_scenes
 from aoq.pipeline.data.folder import open_split
@@ -25,16 +23,18 @@ from aoq.pipeline.tables.screens.view import read_view
 from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.training import trainer
 from aoq.pipeline.training.checkpoint import read_weights
+from tests.cli.conftest import run as aoq
 from tests.stages.conftest import OWN, lines_with, make_stage
 
 
-def test_results_show_another_split_beside_dev(make, file_of, places):
+def test_results_show_another_split_beside_dev(make, file_of, places, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     shown = []
     for split in ("dev", "train"):
         more = f'evaluation = {{split = "{split}", hubness = 0.1}}'
         chain = make(split, "mining", "second_round", "evaluation", more=more)
-        printed = CliRunner().invoke(main, ["results", file_of(split), *places], env={"COLUMNS": "120"})
-        rows = [line for line in printed.stdout.splitlines() if line.startswith("round two")]
+        printed = aoq("results", file_of(split), *places).stdout
+        rows = [line for line in printed.splitlines() if line.startswith("round two")]
         shown += [line.split() for line in rows if " - control: " not in line]
     dev, again, train = shown
     assert dev == again
@@ -42,11 +42,11 @@ def test_results_show_another_split_beside_dev(make, file_of, places):
     corrected_again = corrected(np.load(chain["evaluation"].path / "similarity.npy"), 0.1)
     without = evaluate_similarity(corrected_again, open_split(chain.folder, "train").image_of)
     assert chain["evaluation"].manifest()["without_hubs"] == pytest.approx(without)
-    assert f"rsum {without['rsum']:,.2f}".rstrip("0") in printed.stdout
+    assert f"rsum {without['rsum']:,.2f}".rstrip("0") in printed
     metrics = chain["evaluation"].manifest()["metrics"]
     assert {f"{metrics[name]:.1f}" for name in ("i2t_r1", "rsum")} <= {*train}
     make("control", "second_round", "evaluation", loss="online", more=more)
-    printed = CliRunner().invoke(main, ["results", file_of("train"), *places], env={"COLUMNS": "120"}).stdout
+    printed = aoq("results", file_of("train"), *places).stdout
     verdicts = [line for line in printed.splitlines() if line.startswith("round two - control: ")]
     assert ["12 dev images" in verdicts[0], "40 train images" in verdicts[1], "control, train" in printed] == [True] * 3
 
@@ -177,46 +177,37 @@ def test_a_batch_larger_than_the_data_is_refused_before_the_teacher_trains(make)
 
 
 @pytest.mark.parametrize("companions", ["", ', companions = "anchors"'])
-def test_a_guide_is_the_teacher_whose_vectors_are_there(make, companions):
-    """A margin that all pairs exceed leaves nothing of a batch; one that none exceeds leaves all of it."""
-    shares = {}
-    for margin in (-2.0, 0.0, 2.0):
-        rounds = f'epochs = 1, batch_size = 20, loss = {{name = "infonce"{companions}}}'
-        chain = make("own", "mining", "second_round", second_round=rounds, more=f"sampling.guide_margin = {margin}")
-        shares[margin] = lines_with("guided_share", chain)
-    between = 1 - 2 / 17 if companions else 1.0  # of the 18 pairs of triples, each has two in its own
-    assert set(shares[-2.0]) == {0.0}
-    assert shares[2.0] == pytest.approx([between] * len(shares[2.0]), abs=1e-3)
-    assert all(0 < share < between for share in shares[0.0])
+def test_a_guide_is_the_teacher_whose_vectors_are_there(make, monkeypatch, companions):
+    """Batch by batch, against its scores and cosines in a loop; a margin of -2 marks no pair, and one of 2 all.
 
-
-def test_a_guide_knows_near_duplicates_by_its_vectors(make, monkeypatch):
-    """Batch by batch, against cosines in a loop; with a margin that adds no pair, and with one that adds all."""
-    rounds, marked, read = 'epochs = 1, batch_size = 18, loss.name = "infonce"', {}, trainer.read_batch
-
-    def listen(pairs, draw, *given):
-        groups.append(draw.groups[0])
-        return read(pairs, draw, *given)
-
-    monkeypatch.setattr(trainer, "read_batch", listen)
+    It leaves the pairs of one triple alone: their negatives are the table's.
+    """
+    rounds = f'epochs = 1, batch_size = 18, loss = {{name = "infonce"{companions}}}'
     store = EmbeddingStore.open((own := make("own", "mining"))["embeddings"].path)
     images = store.images[open_split(own.folder, "train").image_of]
-    least = float(np.quantile(np.maximum(images @ images.T, store.captions @ store.captions.T), 0.6))
-    for more in ("", ", guide_margin = -2.0", ", guide_margin = 2.0"):
-        groups: list[np.ndarray] = []
-        chain = make("own", "mining", second_round=rounds, more=f"sampling = {{guide_similarity = {least}{more}}}")
+    near = float(np.quantile(np.maximum(images @ images.T, store.captions @ store.captions.T), 0.6))
+    groups, read = [], trainer.read_batch
+    monkeypatch.setattr(trainer, "read_batch", lambda *given: groups.append(given[1].groups[0]) or read(*given))
+    for least, margin in ((None, 0.0), (near, None), (near, -2.0), (near, 2.0)):
+        groups.clear()
+        given = {"guide_similarity": least, "guide_margin": margin}
+        more = "\n".join(f"sampling.{name} = {value}" for name, value in given.items() if value is not None)
+        chain = make("own", "mining", second_round=rounds, more=more)
         make_stage(chain, "second_round")
-        marked[more] = lines_with("guided_share", chain)
-    shares = []
-    for pairs in groups:
-        images, captions = store.images[pairs[:, 0]], store.captions[pairs[:, 1]]
-        others = [(i, j) for i in range(len(pairs)) for j in range(len(pairs)) if i != j]
-        shares.append(
-            np.mean([max(images[i] @ images[j], captions[i] @ captions[j]) >= least - 1e-7 for i, j in others])
-        )
-    assert 0 < np.mean(shares) < 1
-    assert marked[""] == marked[", guide_margin = -2.0"] == [pytest.approx(np.mean(shares), abs=1e-3)]
-    assert set(marked[", guide_margin = 2.0"]) == {1.0}
+        shares = []
+        for pairs in groups:
+            images, captions = store.images[pairs[:, 0]], store.captions[pairs[:, 1]]
+            scores, size = images @ captions.T, len(pairs)
+            marked = [
+                (least is not None and max(images[i] @ images[j], captions[i] @ captions[j]) >= least - 1e-7)
+                or (margin is not None and scores[i, j] > min(scores[i, i], scores[j, j]) - margin)
+                for i in range(size)
+                for j in range(size)
+                if (i - j) % (size // 3 if companions else size)
+            ]
+            shares.append(sum(marked) / (size * (size - 1)))
+        assert lines_with("guided_share", chain) == [pytest.approx(np.mean(shares), abs=1e-3)]
+        assert 0 < np.mean(shares) < 1 or margin == 2.0
 
 
 @pytest.mark.parametrize(("loss", "groups"), [("online", 1), ("adapoffquin", 3), ("infonce", 2)])
