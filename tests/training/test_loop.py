@@ -119,25 +119,13 @@ def test_metrics_say_what_is_promised(run_training, pairs, tmp_path):
     assert evaluate_similarity(scores, pairs.split.image_of) == result["metrics"]
 
 
-def test_the_sampler_counts_from_the_first_epoch_that_draws(run_training, sampler, tmp_path, monkeypatch):
-    heard, draw = [], sampler.draw
-
-    def listen(captions, rng, epoch, **options):
-        heard.append(epoch)
-        return draw(captions, rng, epoch, **options)
-
-    monkeypatch.setattr(sampler, "draw", listen)
-    run_training(tmp_path)
-    assert heard == [epoch for epoch in range(2) for _ in range(5)]
-
-
 @pytest.mark.parametrize(("epoch_steps", "warmup"), [(3, 0), (7, 0), (3, 2), (7, 1)])
 def test_epochs_of_some_steps_go_on_through_the_captions(
     run_training, sampler, pairs, tmp_path, monkeypatch, epoch_steps, warmup
 ):
-    """Pass after pass; after the warm-up another one begins."""
+    """Pass after pass; after the warm-up another one begins, from which the sampler counts epochs."""
     heard, draw = [], sampler.draw_for
-    monkeypatch.setattr(sampler, "draw_for", lambda loss, rows, *given: heard.append(rows) or draw(loss, rows, *given))
+    monkeypatch.setattr(sampler, "draw_for", lambda *given: heard.append(given) or draw(*given))
     schedule = changed(epoch_steps=epoch_steps, epochs=4, warmup=("sum",) * warmup, keep="last")
     notes, _ = run_training(tmp_path, training=schedule)
     assert (notes["steps"], len(notes["dev_rsum_by_epoch"]), notes["best_epoch"]) == (4 * epoch_steps, 4, 3)
@@ -149,7 +137,9 @@ def test_epochs_of_some_steps_go_on_through_the_captions(
     warm_passes = math.ceil(warm_steps / len(passes[0]))
     before, after = (list(chain.from_iterable(some)) for some in (passes[:warm_passes], passes[warm_passes:]))
     expected = [*before[:warm_steps], *after]
-    assert all(map(np.array_equal, heard, expected))
+    assert all(map(np.array_equal, [rows for _, rows, *_ in heard], expected))
+    counted = [epoch for draws, _, _, epoch in heard if draws == "quintuplet"]
+    assert counted == [epoch for epoch in range(4 - warmup) for _ in range(epoch_steps)]
 
 
 def test_a_paced_training_says_its_hardness(run_training, tmp_path, caplog):

@@ -145,7 +145,7 @@ def test_windows_follow_the_epochs(wide):
     table, image_of = wide
     sampler = sampler_of(table, image_of, resample=False, windows=[(0.6, 1.0), (0.0, 0.2)])
     for epoch, expected in ((0, {5, 6}), (1, {2}), (7, {2})):
-        draw = sampler.draw(np.zeros(200, dtype=np.int32), np.random.default_rng(1), epoch)
+        draw = sampler.draw_for("quintuplet", np.zeros(200, dtype=np.int32), np.random.default_rng(1), epoch)
         assert set(draw.groups[1, :, 1].tolist()) == expected
 
 

@@ -9,33 +9,19 @@ import torch
 
 from aoq.models import MODELS, build_model
 from aoq.models.base import Captions, Images
-from aoq.models.official import from_official, our_weights
 from aoq.pipeline.config.losses import AdaptiveLoss, OfflineLoss
+from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
 from aoq.pipeline.losses.similarities import OfflineSimilarities, Similarities, positive_pairs
 from aoq.pipeline.training.batches import Batch, read_batch
 from aoq.pipeline.training.drawable import Drawable
 from aoq.pipeline.training.sampler import Draw, Sampler
 from aoq.pipeline.training.step import forward, make_objective, take_step
+from tests.models.test_golden_embeddings import load, our_name
 from tests.training.conftest import CPU, SMALL
 from tests.training.steps import fresh
 
 OFFQUIN = OfflineLoss(name="offquin")
-PARTS = {"img_enc": "image", "txt_enc": "text", "caption_model": "captioner"}
-
-
-def ours(case, prefix):
-    """Golden tensors below `prefix` under our parameter names, with the golden key of each."""
-    named = {}
-    for part, kind in PARTS.items():
-        keys = case.keys(f"{prefix}{part}.")
-        for key in keys:
-            official = key.removeprefix(f"{prefix}{part}.")
-            for name in our_weights({official: case[key]}, kind):
-                if name.endswith("num_batches_tracked") and not official.endswith("num_batches_tracked"):
-                    continue
-                named[name] = key
-    return named
 
 
 def official_batch(case):
@@ -60,10 +46,7 @@ def test_equals_the_official_step(golden, variant):
     """
     case = golden(f"aoq_train_step_{variant}")
     config = case.meta["config"]
-    found = from_official([case.weights(part) for part in PARTS], config["opt"])
-    model = build_model(found.name, **found.options)
-    model.load_state_dict(found.weights)
-    model.train()
+    model = load(case).train()
     parameters = list(model.parameters())
     if not config["dedupe"]:
         parameters += list(model.captioner.parameters())
@@ -79,16 +62,17 @@ def test_equals_the_official_step(golden, variant):
     case.check("out/caption_loss", auxiliary)
     (value.total + auxiliary).backward()
     gradients = dict(model.named_parameters())
-    for name, key in ours(case, "out/grad/").items():
-        case.check(key, gradients[name].grad.reshape(case[key].shape))
+    for key in case.keys("out/grad/"):
+        case.check(key, gradients[our_name(key)].grad.reshape(case[key].shape))
     model.load_state_dict(before)  # forward moved the buffers; the step below moves them again
 
     figures = take_step(model, optimizer, batch, objective, 2.0)
     assert float(figures["loss"]) == pytest.approx(case["out/total_loss"].item(), abs=1e-3)
     assert float(figures["gradient_norm"]) == pytest.approx(case["out/total_norm"].item(), rel=1e-4)
-    clipped = ours(case, "out/clipped_grad/")
+    clipped = {our_name(key): key for key in case.keys("out/clipped_grad/")}
     after = model.state_dict()
-    for name, key in ours(case, "out/after/").items():
+    for key in case.keys("out/after/"):
+        name = our_name(key)
         expected = case[key].reshape(after[name].shape)
         if name not in clipped:
             torch.testing.assert_close(after[name], expected, rtol=1e-5, atol=1e-5)
@@ -99,24 +83,15 @@ def test_equals_the_official_step(golden, variant):
 
 
 def slow_forward(model, pairs, draw, objective):
-    """Every pair encoded and scored by itself."""
-
-    def score(image, caption):
-        codes = (
-            model.encode_images(pairs.images(image[None]).to(CPU)),
-            model.encode_captions(pairs.captions(caption[None])),
-        )
-        return model.pair_similarity(*codes)[0]
-
+    """Each image and caption encoded once, and the scores of the drawn pairs picked."""
+    scores = torch.from_numpy(similarity_matrix(model, pairs, CPU))
     anchors, negatives, own = draw.groups
-    matrix = torch.stack([torch.stack([score(i, c) for c in anchors[:, 1]]) for i in anchors[:, 0]])
     lists = [
-        torch.stack([score(i, c) for i, c in zip(images[:, 0], captions[:, 1], strict=True)])
+        scores[images[:, 0], captions[:, 1]]
         for images, captions in ((anchors, negatives), (negatives, anchors), (negatives, negatives), (own, own))
     ]
-    rows = torch.from_numpy(anchors[:, 0].astype(np.int64))
-    offline = OfflineSimilarities(*lists)
-    return objective.loss(Similarities(matrix, positive_pairs(rows, mask_positives=True), offline)).total
+    matrix, positive = scores[anchors[:, 0]][:, anchors[:, 1]], positive_pairs(anchors[:, 0], mask_positives=True)
+    return objective.loss(Similarities(matrix, positive, OfflineSimilarities(*lists))).total
 
 
 @pytest.mark.parametrize("name", MODELS)
