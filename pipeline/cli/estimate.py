@@ -60,9 +60,9 @@ def estimate_command(
 ) -> None:
     """Estimate what mining will take.
 
-    Takes the options of `aoq mine` except --sides, --backend and --ray-address. Mines a small piece in one process on
-    this machine, for a second or two, and scales the time of each step by its operations. Also shows the size at which
-    an exact search takes a day.
+    Takes the options of `aoq mine` except --hubness, --sides, --backend and --ray-address. Mines a small piece in one
+    process on this machine, for a second or two, and scales the time of each step by its operations. Also shows the
+    size at which an exact search takes a day.
 
     With --experiment, the shape comes from the data and the model, and the options from [mining] and luigi.cfg. This
     also shows the training's steps, and how much harder the student's offline negatives are than in-batch ones. For a

@@ -50,7 +50,7 @@ def results_command(
     """Show recalls, with a verdict.
 
     Show the dev recalls of EXPERIMENT's rounds, or the table of a --study as far as it is trained. The control is the
-    same student with the same steps on the online loss alone. The verdict is the gain of round two over the control,
+    same student, trained without the table or teachers' scores. The verdict is the gain of round two over the control,
     with the 95 % interval of a bootstrap over the images and a paired test.
 
     An evaluation on another split (or in folds) adds its recalls, its verdict if the control is evaluated too, and the

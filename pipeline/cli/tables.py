@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     default="",
     type=click.Choice(["", "left", *RULES]),
     metavar="RULE",
-    help="Show only negatives that this rule of the view flags, such as same_text; left: those that none flags.",
+    help="Show only negatives that this rule of the view flags, such as same_text; `left`: those that none flags.",
 )
 @row_options("texts", "image_ids", "caption_ids")
 @takes_tables("table", json=True)

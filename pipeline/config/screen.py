@@ -58,7 +58,7 @@ class ScreenSection(Section):
     """Flag negatives of a caption whose own pair is correct with a lower probability than this: in an image's list, the
     caption may match; in the caption's list, any image may."""
     pair_probabilities: str | None = None
-    """File for `doubtful_pair`, with columns caption_id and probability: clean_pairs.parquet of a [co_teaching]."""
+    """File for `doubtful_pair`, with columns caption_id and probability: the clean_pairs.parquet of [co_teaching]."""
     judgements: str | None = None
     """File of a judge, such as an MLLM; overrides weaker rules. Columns caption_id, image_id (rows of the data) and
     probability of a match; Parquet, CSV, TSV or JSON lines."""

@@ -146,7 +146,7 @@ class Sampling(Section):
     batch_ranks: Annotated[tuple[int, int], Field(strict=False)] | None = None
     """Ranks [start, stop) of captions, from 0, that link pairs in `batches`; by default all."""
     community: Annotated[int, Field(ge=2)] | None = None
-    """Number of pairs close to each other in `batches`; by default 32."""
+    """Pairs per community of mutual hard negatives in `batches`; by default 32."""
     negatives: PositiveInt | None = None
     """Offline negatives of each kind drawn for each anchor, all of them compared with every anchor of the batch, for
     losses without companions; by default one, compared with its own anchor."""
@@ -154,7 +154,7 @@ class Sampling(Section):
     """`own`: an anchor is compared with its own `negatives` only. Those of other anchors otherwise count as in-batch
     negatives, unless they are true pairs or suspected ones that are not drawn."""
     guide_margin: Annotated[float, Field(ge=-2.0, le=2.0)] | None = None
-    """Leave out in-batch negatives that the teacher scores above the anchor's own pair less this margin (GISTEmbed)."""
+    """Leave out in-batch pairs that the teacher scores above either item's own pair less this margin (GISTEmbed)."""
     guide_similarity: Annotated[float, Field(ge=-1.0, le=1.0)] | None = None
     """Leave out in-batch pairs whose images, or whose captions, have at least this cosine by the teacher's vectors:
     near duplicates of the positive (RzenEmbed)."""

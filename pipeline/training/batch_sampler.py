@@ -53,7 +53,7 @@ class BatchSampler:
 
     With `batches="mined"` the anchors of a batch are each other's hard negatives (`aoq.pipeline.batches.order`), in
     communities of about `community` pairs. Neighbours come from the ranks `batch_ranks` of captions, [start, stop) from
-    0, by default all; suspected pairs never share a batch. Each of several processes has such a batch. With
+    0, by default all; suspected pairs are moved apart. Each of several processes has such a batch. With
     `offline=False` the table only shapes the batches: N = B anchors, for losses on pairs.
 
     Flagged negatives of a screened table (`table.screen(…)`) are not drawn, unless all of a list are flagged. With
