@@ -41,7 +41,8 @@ def recalls(
             f"caption {outside[0]} belongs to image {rows[outside[0]]}, but there are images 0 to "
             f"{len(similarity) - 1}; leave out captions without an image."
         )
-    return evaluate_similarity(similarity, rows, folds=folds)
+    exact = similarity if similarity.dtype.kind == "f" else similarity.astype(np.float64)  # integers have no -inf
+    return evaluate_similarity(exact, rows, folds=folds)
 
 
 def evaluate(

@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from aoq.pipeline.losses.similarities import check_temperature
+
 Average = Literal["scores", "softmax"]
 ListLoss = Literal["kl", "margin_mse", "ranking"]
 
@@ -95,5 +97,5 @@ def _check_options(*temperatures: float, **chosen: str) -> None:
     for option, value in chosen.items():
         if value not in (known := get_args(Average if option == "average" else ListLoss)):
             raise ValueError(f"{option} is {value!r}; it is {', '.join(map(repr, known[:-1]))} or {known[-1]!r}.")
-    if (lowest := min(temperatures)) <= 0:
-        raise ValueError(f"temperatures must be above 0; got {lowest}.")
+    for temperature in temperatures:
+        check_temperature(temperature)

@@ -25,7 +25,7 @@ from torch.nn.functional import softplus
 
 from aoq.pipeline.losses.aoq import adaptive_weight
 from aoq.pipeline.losses.hinge import NO_NEGATIVE, Number
-from aoq.pipeline.losses.similarities import LossValue, Similarities, levelled, offline_figures
+from aoq.pipeline.losses.similarities import LossValue, Similarities, check_temperature, levelled, offline_figures
 
 
 class Negatives(NamedTuple):
@@ -120,6 +120,7 @@ def _contrast(pairs: Similarities, temperature: Number, weigh: Weigh) -> LossVal
     The figure `plateau` is the loss of a collapsed model on this batch, `offline_share` the offline negatives' fraction
     of the softmax over negatives.
     """
+    check_temperature(temperature)
     total, shares = _add_up(pairs, temperature, weigh)
     with torch.no_grad():
         figures = {"plateau": _add_up(levelled(pairs), temperature, weigh)[0], **offline_figures(pairs)}
@@ -155,6 +156,7 @@ def sigmoid_loss(pairs: Similarities, *, temperature: Number = 0.1, bias: Number
     >>> sigmoid_loss(Similarities(matrix, torch.eye(2).bool()), temperature=0.1, bias=-5.0).total
     tensor(1.3997)
     """
+    check_temperature(temperature)
     total, offline = _cross_entropies(pairs, temperature, bias)
     figures = {"online": (total - offline).detach(), **offline_figures(pairs)}
     if pairs.offline is not None:

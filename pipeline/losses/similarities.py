@@ -280,3 +280,9 @@ def offline_figures(pairs: Similarities) -> dict[str, Tensor]:
         / count,
         "offline_harder_share": (offline > hardest + _SIMILARITY_ROUNDING).sum().double() / count,
     }
+
+
+def check_temperature(temperature: float | Tensor) -> None:
+    """Refuse a number that is no temperature; a learnt one stays unread on its device."""
+    if not isinstance(temperature, Tensor) and not 0 < temperature < math.inf:
+        raise ValueError(f"temperatures must be above 0 and finite; got {temperature}.")

@@ -114,6 +114,7 @@ def _open_teacher_files(files: TeacherVectors, root: Path, split: Split, copies:
         for side, file in (("images", files.images), ("captions", files.captions))
     )
     if files.image_ids is not None:
+        rows_by_id(split.ids)  # refuses an id of two images
         rows = rows_by_id(read_lines(root / files.image_ids))
         if absent := [name for name in split.ids if name not in rows]:
             lacks = f"{files.image_ids} lacks {len(absent)} of the split's images"

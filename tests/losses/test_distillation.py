@@ -91,7 +91,7 @@ def test_lists_equal_their_definition(kind, own):
 @pytest.mark.parametrize("function", [batch_distillation, list_distillation])
 @pytest.mark.parametrize("option", ["temperature", "student_temperature"])
 def test_temperatures_are_above_0(function, option):
-    with pytest.raises(ValueError, match=r"must be above 0; got 0\.0"):
+    with pytest.raises(ValueError, match=r"must be above 0 and finite; got 0\.0"):
         function(torch.zeros(3, 3), torch.zeros(3, 3), **{option: 0.0})
 
 

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from aoq.pipeline.losses import LOSSES, plateau
+from aoq.pipeline.losses.distillation import batch_distillation
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
-from aoq.pipeline.losses.info_nce import LearntTemperature, info_nce
+from aoq.pipeline.losses.info_nce import LearntTemperature, info_nce, sigmoid_loss
 from aoq.pipeline.losses.similarities import OfflineSimilarities, Similarities, guided_matches, positive_pairs
 from tests.losses.definitions import ROWS, SIZE, check_value, clipped_weight, logit_loss, numbers_of, random_world
 
@@ -124,3 +125,13 @@ def test_a_negative_that_the_guide_scores_above_a_positive_is_no_column(margin):
     info_nce(Similarities(matrix, found), temperature=0.1).total.backward()
     assert (matrix.grad[found & ~torch.eye(8).bool()] == 0).all()
     assert (matrix.grad[~found] > 0).all()
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan"), float("inf")])
+def test_what_is_no_temperature_is_refused(temperature):
+    pairs = Similarities(torch.zeros(3, 3), torch.eye(3).bool())
+    for loss in (info_nce, sigmoid_loss):
+        with pytest.raises(ValueError, match="temperatures must be above 0 and finite; got"):
+            loss(pairs, temperature=temperature)
+    with pytest.raises(ValueError, match="temperatures must be above 0 and finite; got"):
+        batch_distillation(pairs.matrix, pairs.matrix, temperature=temperature)
