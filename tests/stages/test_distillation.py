@@ -97,6 +97,18 @@ def test_vectors_of_files_teach_in_the_order_of_their_ids(make, data_root):
         make_stage(chain, "second_round")
 
 
+def test_vectors_by_ids_need_an_image_each(make, own_root):
+    ids = ["one.jpg", "one.jpg", *(f"{image}.jpg" for image in range(38))]
+    (own_root / "one" / "train_ids.txt").write_text("".join(f"{name}\n" for name in ids))
+    (own_root / "ids.txt").write_text("".join(f"{name}\n" for name in [*dict.fromkeys(ids), "more.jpg"]))
+    for side, count in (("images", 40), ("captions", 200)):
+        np.save(own_root / f"{side}.npy", np.random.default_rng(0).normal(size=(count, 8)).astype(np.float32))
+    taught = TAUGHT.format('teachers = [{images = "images.npy", captions = "captions.npy", image_ids = "ids.txt"}]')
+    chain = make("student", "mining", loss="online", second_round=taught, root=own_root)
+    with pytest.raises(ValueError, match=r"images 0 and 1 both have the id 'one\.jpg'; give each image its own"):
+        make_stage(chain, "second_round")
+
+
 def test_a_student_without_a_first_round_teaches_by_its_own_embeddings(make, taught_by, file_of):
     make("own", "mining")
     teacher = make("second", "second_round", "student_embeddings", loss="squaredoffquin", teacher=taught_by("own"))
