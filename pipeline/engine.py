@@ -7,11 +7,13 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -24,6 +26,7 @@ THREADS_PER_CORE = 64
 """More threads do not help, and with about ten thousand OpenMP ends the process."""
 DEVICE_OPTIONS = "[engine] device in luigi.cfg, luigi's --engine-device, or --device of commands that have it"
 CHOOSE_CPU = f'choose device cpu ({DEVICE_OPTIONS}), or set CUDA_VISIBLE_DEVICES=""'
+_THREAD = "aoq-part"
 PARTS = 4  # per thread, so that one slow part delays little
 PR_SET_PDEATHSIG = 1
 
@@ -163,14 +166,26 @@ def let_waiting_threads_sleep() -> None:
 def in_parallel(function: Callable[..., Any], count: int, *arguments: Any, parts: int = PARTS) -> None:
     """Call function(start, stop, *arguments) on ranges that cover `count` rows; it must release the GIL.
 
-    There are as many threads as torch has if it is loaded, else as many as this process may use.
+    There are as many threads as torch has if it is loaded, else as many as this process may use. Within a call there
+    are no further threads.
     """
+    if threading.current_thread().name.startswith(_THREAD):
+        function(0, count, *arguments)
+        return
     loaded: Any = sys.modules.get("torch")
     threads = int(loaded.get_num_threads()) if loaded else core_count()
     edges = np.linspace(0, count, min(count, parts * threads) + 1, dtype=np.int64).tolist()
-    with ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(lambda *rows: function(*rows, *arguments), edges[:-1], edges[1:]):
-            pass  # raises the error of a part, if any
+    submit = _threads(threads, os.getpid()).submit
+    running = [submit(function, *rows, *arguments) for rows in pairwise(edges)]
+    wait(running)
+    for part in running:
+        part.result()  # raises its error, if any
+
+
+@lru_cache(maxsize=1)
+def _threads(count: int, process: int) -> ThreadPoolExecutor:
+    """Start threads that stay for the next call; those of a parent are not in a forked process."""
+    return ThreadPoolExecutor(count, _THREAD)
 
 
 def return_freed_memory() -> None:

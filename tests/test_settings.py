@@ -143,5 +143,9 @@ def test_what_any_thread_raises_is_raised(number):
 def test_every_row_is_taken_once(count, number):
     torch.set_num_threads(number)
     taken = np.zeros(count, int)
-    in_parallel(lambda start, stop: np.add.at(taken, slice(start, stop), 1), count)
+
+    def take(start, stop):
+        in_parallel(lambda first, last: np.add.at(taken, slice(start + first, start + last), 1), stop - start)
+
+    in_parallel(take, count)
     assert (taken == 1).all()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, no_type_check
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Float32, Float64, Int64
 from torch import Tensor
 
 from aoq.pipeline.engine import CHOOSE_CPU, in_parallel
+from aoq.pipeline.extras import compiled
 from aoq.pipeline.search.arithmetic import BFLOAT16, FLOAT32, FLOAT64, TF32, Arithmetic
 from aoq.pipeline.search.scores import score_pairs, sum_in_float64
 
@@ -99,6 +100,32 @@ def scores_on(
         here = [[side[p[left]].cpu() for side, p in zip(each, pairs, strict=True)] for each in (vectors, norms)]
         scores[left] = scores_on(here[0], here[1], [torch.arange(len(left))] * 2).to(scores.device)
     return scores
+
+
+def append_keys(
+    keys: Int64[Tensor, "anchors width"],
+    counts: Int64[Tensor, " anchors"],
+    anchors: Int64[Tensor, " new"],
+    new: Int64[Tensor, " new"],
+) -> None:
+    """Write each new key behind the `counts` keys of its anchor's row, and count it."""
+    if keys.device.type == "cpu":
+        _append_keys(keys.numpy(), counts.numpy(), anchors.numpy(), new.numpy())
+        return
+    anchors, order = anchors.sort(stable=True)
+    added = torch.bincount(anchors, minlength=len(counts))
+    first = counts - added.cumsum(0) + added
+    keys[anchors, first[anchors] + torch.arange(len(anchors), device=keys.device)] = new[order]
+    counts.add_(added)
+
+
+@compiled()
+@no_type_check
+def _append_keys(keys: Any, counts: Any, anchors: Any, new: Any) -> None:
+    for place in range(len(anchors)):
+        anchor = anchors[place]
+        keys[anchor, counts[anchor]] = new[place]
+        counts[anchor] += 1
 
 
 def sort_rows(keys: Int64[Tensor, "anchors width"]) -> Int64[Tensor, "anchors width"]:

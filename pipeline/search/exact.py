@@ -154,8 +154,7 @@ def _scanned(direction: Direction, start: int, stop: int) -> str:
 
 
 def _limits(direction: Direction, problem: Problem, store: Store) -> list[pa.Table]:
-    side = problem[direction]
-    limits = on_device(side, lambda scan: scan.limits(side).cpu().numpy())
+    limits = on_device(problem["i2t"], lambda scan: scan.limits(problem[direction]).cpu().numpy())
     return [pa.table({"limit": limits})]
 
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float32, Int32, Int64
 from torch import Tensor
 
-from aoq.pipeline.search.device import marked_places, sort_rows
+from aoq.pipeline.search.device import append_keys, marked_places, sort_rows
 
 NO_CANDIDATE = torch.iinfo(torch.int64).max
 """The key that sorts last: no candidate."""
@@ -56,14 +56,7 @@ class Pool:
         self, anchors: Int64[Tensor, " pairs"], candidates: Int64[Tensor, " pairs"], scores: Float32[Tensor, " pairs"]
     ) -> None:
         """Keep these pairs, which must fit."""
-        keys = make_keys(candidates, scores)
-        if (anchors[1:] < anchors[:-1]).any():
-            order = anchors.short().argsort(stable=True)  # a tile has fewer than 2^15 anchors, and int16 sorts fast
-            anchors, keys = anchors[order], keys[order]
-        new = torch.bincount(anchors, minlength=len(self.counts))
-        places = torch.arange(len(anchors), device=anchors.device) + (self.counts - new.cumsum(0) + new)[anchors]
-        self.keys[anchors, places] = keys
-        self.counts.add_(new)
+        append_keys(self.keys, self.counts, anchors, make_keys(candidates, scores))
 
     def trim(self) -> None:
         """Reduce each anchor's candidates to the h best."""

@@ -97,8 +97,12 @@ def _write_scores(
 ) -> None:
     """Write the scores of these pairs; NaN if only exact arithmetic decides."""
     each = (ones.shape[1] + 1) * 2.0**-52  # twice what a sum of float64 products can lose, in any order
+    one, converted = np.empty(ones.shape[1]), -1
     for pair in range(start, stop):
-        one, other = ones[rows[pair]], others[columns[pair]]
+        if rows[pair] != converted:  # pairs of one row mostly follow each other
+            converted = rows[pair]
+            one[:] = ones[converted]
+        other = others[columns[pair]]
         total = _fast_sum(one, other)
         error = norms[rows[pair]] * other_norms[columns[pair]] * each
         low, high = np.float32(total - error), np.float32(total + error)
@@ -110,7 +114,7 @@ def _write_scores(
 def _fast_sum(one: Any, other: Any) -> Any:
     total = 0.0
     for k in range(len(other)):
-        total += np.float64(one[k]) * np.float64(other[k])
+        total += one[k] * np.float64(other[k])
     return total
 
 
@@ -120,7 +124,7 @@ def _careful_sum(one: Any, other: Any) -> Any:
     """Sum with compensation (Neumaier 1974); NaN if the remaining error leaves two float32 numbers."""
     total = rest = lost = 0.0
     for k in range(len(other)):
-        term = np.float64(one[k]) * np.float64(other[k])
+        term = one[k] * np.float64(other[k])
         after = total + term
         part = (total - after) + term if abs(total) >= abs(term) else (term - after) + total
         total, rest, lost = after, rest + part, lost + abs(part)
