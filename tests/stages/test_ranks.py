@@ -45,10 +45,13 @@ def weights(chain, stage="second_round"):
     return load_file(chain[stage].path / "model.safetensors")
 
 
-def test_two_processes_end_where_one_does(make, tmp_path):
-    """A student on a table, with a loss that learns."""
-    one = make("one", "mining", "second_round", second_round=LEARNT)
-    two = make("two", second_round=LEARNT + ", chunk = 64")  # a key of its own, and no chunk is as large
+def test_two_processes_end_where_one_does(make, taught_by, file_of):
+    """A student on a table, with a loss that learns and a teacher that attends."""
+    make("own", "mining")
+    make("fragments", "second_round", model="scan", teacher=taught_by("own"), loss="online")
+    taught = LEARNT + f', distillation.teachers = ["{file_of("fragments")}"]'
+    one = make("one", "mining", "second_round", second_round=taught)
+    two = make("two", second_round=taught + ", chunk = 64")  # a key of its own, and no chunk is as large
     assert two["second_round"].key != one["second_round"].key
     said = train(two, TWO)
     alone = one["second_round"].manifest()
