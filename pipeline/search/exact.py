@@ -22,6 +22,7 @@ from threadpoolctl import threadpool_limits
 
 from aoq.pipeline.engine import CHOOSE_CPU, products_in
 from aoq.pipeline.search.arithmetic import TF32
+from aoq.pipeline.search.device import append_keys
 from aoq.pipeline.search.lists import NegativeLists, to_arrow
 from aoq.pipeline.search.pool import KEY_BYTES, NO_CANDIDATE, Heads, Pool, make_keys, width_for
 from aoq.pipeline.search.positives import group_offsets
@@ -193,13 +194,13 @@ def _merge(start: int, stop: int, problem: Problem, store: Store) -> list[pa.Tab
     side = problem["t2i"].rows(slice(start, stop))
     limits = np.max([table["limit"].to_numpy() for table in tables], axis=0)
     columns = [table["keys"].combine_chunks() for table in tables]
-    counts = np.stack([column.value_lengths().to_numpy() for column in columns])
-    keys = np.full((stop - start, max(side.h, counts.sum(0).max())), NO_CANDIDATE)
-    ends = counts.cumsum(0)
-    places = np.arange(keys.shape[1])
-    for column, end, count in zip(columns, ends, counts, strict=True):
-        keys[(places < end[:, None]) & (places >= (end - count)[:, None])] = column.flatten().to_numpy()
-    heads = Heads.of(torch.from_numpy(keys), torch.from_numpy(limits), side.h)
+    counts = [column.value_lengths().to_numpy() for column in columns]
+    keys = torch.full((stop - start, max(side.h, int(np.sum(counts, axis=0).max()))), NO_CANDIDATE)
+    filled = torch.zeros(stop - start, dtype=torch.int64)
+    for column, count in zip(columns, counts, strict=True):
+        captions = torch.from_numpy(np.repeat(np.arange(stop - start), count))
+        append_keys(keys, filled, captions, torch.tensor(column.flatten().to_numpy()))
+    heads = Heads.of(keys, torch.from_numpy(limits), side.h)
     _log_second_search(heads, side)
     if not heads.certified.all():
         heads = on_device(side, lambda scan: certify(heads, side, scan))
