@@ -176,7 +176,6 @@ class Detector(Extractor):
 
 
 def hash_weights(module: nn.Module) -> str:
-    """Hash a module's weights and buffers, by name, with sha256."""
     total = hashlib.sha256()
     for name, weights in sorted(module.state_dict().items()):
         total.update(f"{name}\0{weights.dtype}\0{tuple(weights.shape)}\0".encode())

@@ -60,7 +60,6 @@ class Photographs:
     sha256: Sequence[str]
 
     def read(self, row: int) -> bytes:
-        """Read the encoded photograph."""
         try:
             content = self.images.read(row)
             if hashlib.sha256(content).hexdigest() != self.sha256[row]:

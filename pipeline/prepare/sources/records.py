@@ -67,7 +67,6 @@ class Listing:
 
     @property
     def texts_sha256(self) -> str:
-        """Hash ids, captions and splits."""
         total = sha256()
         for texts in [self.ids, self.captions.flatten(), *([] if self.splits is None else [self.splits])]:
             for start in range(0, len(texts), HASHED_TEXTS):
@@ -228,7 +227,6 @@ def _as_text(value: Any, name: str, row: int) -> str | None:
 
 
 def _texts(value: Any, name: str, row: int) -> Iterator[str | None]:
-    """Yield the captions in a value."""
     if isinstance(value, dict):
         field = next((field for field in TEXT_FIELDS if field in value), None)
         if field is None:

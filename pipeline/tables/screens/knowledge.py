@@ -148,8 +148,6 @@ def _write_jaccard(
 
 @dataclass(frozen=True)
 class Context:
-    """Inputs of rules besides the entries."""
-
     table: TableContents
     known: Knowledge
     screen: ScreenSection
