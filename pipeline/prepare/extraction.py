@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -29,13 +29,10 @@ from aoq.models.towers.preprocessing import Seen, stacked
 from aoq.pipeline.data.images import WIDTH, decode, thumbnail
 from aoq.pipeline.engine import die_with_parent, products_in
 from aoq.pipeline.files import write_atomically
-from aoq.pipeline.prepare.extractor import Extractor
+from aoq.pipeline.prepare.extractor import Arrays, Extractor
 from aoq.pipeline.prepare.sources.images import EncodedImages
 from aoq.pipeline.prepare.sources.records import Listing
 from aoq.pipeline.reading import read_json
-
-Arrays = Mapping[str, np.ndarray]
-"""The arrays of an extractor, by name; they have rows for readable images only."""
 
 
 class ReadImage(NamedTuple):
