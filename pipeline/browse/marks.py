@@ -101,7 +101,6 @@ class Marks:
         return back
 
     def counts(self) -> tuple[int, int]:
-        """Count the pairs that this marker marked as a match, and as no match."""
         mine = [is_match for (_, marker), is_match in self.judged.content.items() if marker == self.marker]
         return sum(mine), len(mine) - sum(mine)
 

@@ -210,7 +210,6 @@ class Page:
 
     @property
     def start(self) -> int:
-        """Number of items on the pages before."""
         return (self.number - 1) * self.size
 
     def cut(self, items: Sequence[_Item]) -> Sequence[_Item]:
@@ -254,7 +253,6 @@ def _requested_choice(values: Mapping[str, str], name: str, known: Collection[st
 
 
 def _parse_row(album: Album, kind: ItemKind, text: str) -> int:
-    """Parse a row of the album; abort with the rows that exist."""
     count, row = len(album.split.ids if kind == "image" else album.split.captions), _whole_number(text)
     if row is None or row >= count:
         abort(404, f"{kind} {text[:40]}: there are {kind}s 0 to {count - 1}.")

@@ -78,7 +78,6 @@ def split_album(folder: Path, split: Split) -> Album:
 
 
 def _picture_below(root: Path, ids: Sequence[str], image: int) -> Picture | None:
-    """Read the file that the image's id names."""
     try:
         (file,) = find_pictures(root, [ids[image]])
         return small_picture(Path(file))
@@ -109,7 +108,6 @@ class OpenTable:
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """Rules of the view."""
         return tuple(rule for rule in RULES if self.view and rule in self.view.manifest["screen"])
 
     @cached_property

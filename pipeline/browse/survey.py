@@ -31,8 +31,6 @@ class Suspect(NamedTuple):
 
 @dataclass(frozen=True)
 class Survey:
-    """One direction of a table."""
-
     hubs: list[tuple[int, int]]
     """Candidates that most lists contain, and the number of lists."""
     confused: list[tuple[int, float]]
@@ -44,7 +42,6 @@ class Survey:
 
 
 def survey(lists: NegativeLists, judged: Judged | None, direction: Direction, candidates: int) -> Survey:
-    """Survey the lists of a direction, as a view judges them if there is one."""
     is_real = lists.negative_ids >= 0
     uses = np.bincount(lists.negative_ids[is_real], minlength=candidates)
     gaps = np.nan_to_num(lists.scores[:, 0] - lists.positive_score, nan=-np.inf)
@@ -80,11 +77,12 @@ def _histogram(scores: np.ndarray, positives: np.ndarray) -> dict[str, Any] | No
     scores, positives = (values[np.isfinite(values)] for values in (scores, positives))
     if not len(scores):
         return None
-    both = np.concatenate([scores[:: max(1, len(scores) // SCORES_BINNED)], positives])
+    binned = {"negatives": scores[:: max(1, len(scores) // SCORES_BINNED)], "positives": positives}
+    both = np.concatenate([*binned.values()])
     low, high = float(both.min()), float(both.max())
     edges = np.linspace(low, high if high > low else low + 1, BINS + 1)
     bins: dict[str, Any] = {"low": low, "high": high}
-    for name, values in (("negatives", both[: len(both) - len(positives)]), ("positives", positives)):
+    for name, values in binned.items():
         counts = np.histogram(values, edges)[0]
         bins[name] = (counts / max(1, counts.sum())).tolist()
     return bins

@@ -32,8 +32,6 @@ _Value = TypeVar("_Value")
 
 
 class Examined(NamedTuple):
-    """What the splits of a folder hold, and their flaws."""
-
     facts: list[Facts]
     kinds: list[list[Flaw]]
     """The flaws of each kind and file; errors come first."""
@@ -155,7 +153,6 @@ class _Examination:
         return repeat
 
     def _examine_texts(self, texts: Sequence[str], photograph_of: Int32[np.ndarray, " captions"]) -> None:
-        """Note captions with another photograph's text."""
         photographs: dict[tuple[str, ...], set[int]] = {}
         words = [comparable_words(text) for text in texts]
         for one, photograph in zip(words, photograph_of.tolist(), strict=True):

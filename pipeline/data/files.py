@@ -22,7 +22,6 @@ _MOST_IMAGE_ROWS = 2**31
 
 
 def misfit(path: Path, array: np.ndarray, needs: str, remedy: str) -> ValueError:
-    """Make the error for an array of the wrong shape or dtype."""
     return ValueError(f"{path}: {needs}; this array has {array.shape} {array.dtype}. {remedy}")
 
 

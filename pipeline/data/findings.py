@@ -55,7 +55,6 @@ def at_most(flaws: Iterable[Flaw]) -> list[Flaw]:
 
 
 def summed_up(kind: Sequence[Flaw]) -> str:
-    """Show the first flaw of a kind, and count the others."""
     more = sum(flaw.count for flaw in kind[1:])
     return f"{kind[0]} (and {more:,} more like this)" if more else f"{kind[0]}"
 

@@ -116,14 +116,6 @@ def _eight_bits(image: Image) -> Image:
     return image
 
 
-def thumbnail(image: Image, width: int) -> bytes:
-    """Make a JPEG whose longer side has at most `width` pixels."""
-    small, file = image.copy(), io.BytesIO()
-    small.thumbnail((width, width))
-    small.save(file, "JPEG", quality=80)
-    return file.getvalue()
-
-
 class Picture(NamedTuple):
     """A file's content, its media type, and the size to show it at, in pixels."""
 
@@ -136,6 +128,14 @@ class Picture(NamedTuple):
     def uri(self) -> str:
         """The picture as a data URI."""
         return f"data:{self.media_type};base64,{base64.b64encode(self.content).decode()}"
+
+
+def thumbnail(image: Image) -> Picture:
+    """Make a JPEG whose longer side has at most WIDTH pixels."""
+    small, file = image.copy(), io.BytesIO()
+    small.thumbnail((WIDTH, WIDTH))
+    small.save(file, "JPEG", quality=80)
+    return Picture("image/jpeg", file.getvalue(), *small.size)
 
 
 class Thumbnails:
@@ -187,6 +187,4 @@ def small_picture(path: Path) -> Picture:
     """Decode one picture at a time, so that many requests take the memory of one; refuse large ones by their header."""
     import_extra("PIL.Image", "report", "showing pictures")
     with DECODING:
-        picture = decode(read_file(path, _SMALL), 2 * WIDTH, _SMALL).image
-        picture.thumbnail((WIDTH, WIDTH))
-        return Picture("image/jpeg", thumbnail(picture, WIDTH), *picture.size)
+        return thumbnail(decode(read_file(path, _SMALL), 2 * WIDTH, _SMALL).image)

@@ -67,19 +67,13 @@ def _move(image: Image.Image, *matrix: float) -> Image.Image:
     return image.transform(image.size, Transform.AFFINE, whole, Resampling.BILINEAR, fillcolor=GREY)
 
 
-def _rotate(image: Image.Image, strength: float) -> Image.Image:
-    angle = np.deg2rad(30 * strength)
-    cosine, sine = float(np.cos(angle)), float(np.sin(angle))
-    return _move(image, cosine, sine, 0.0, -sine, cosine, 0.0)
-
-
 RANDOM_OPERATIONS: tuple[Callable[[Image.Image, float], Image.Image], ...] = (
     lambda image, _: image,
     lambda image, _: ImageOps.autocontrast(image),
     lambda image, _: ImageOps.equalize(image),
     lambda image, strength: ImageEnhance.Brightness(image).enhance(1 + 0.9 * strength),
     lambda image, strength: ImageEnhance.Sharpness(image).enhance(1 + 0.9 * strength),
-    _rotate,
+    lambda image, strength: image.rotate(-30 * strength, Resampling.BILINEAR, fillcolor=GREY),
     lambda image, strength: _move(image, 1.0, 0.3 * strength, 0.0, 0.0, 1.0, 0.0),
     lambda image, strength: _move(image, 1.0, 0.0, 0.0, 0.3 * strength, 1.0, 0.0),
     lambda image, strength: _move(image, 1.0, 0.0, 0.3 * strength * image.width, 0.0, 1.0, 0.0),

@@ -57,7 +57,6 @@ def _draw(pillow: Any, labels: list[list[int]], boxes: Float32[np.ndarray, "regi
 
 
 def _corners(thing: int, box: Float32[np.ndarray, " 4"]) -> list[tuple[float, float]]:
-    """Corners of an object's shape inside its box."""
     corners, is_star = 3 + thing % CORNERS, thing >= CORNERS
     turns = np.arange(corners * (1 + is_star)) / (corners * (1 + is_star)) * 2 * np.pi
     radii = np.where(np.arange(len(turns)) % 2 == 0, 1.0, INNER) if is_star else np.ones(len(turns))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -26,17 +26,13 @@ from torch.utils.data import DataLoader, Dataset
 from typing_extensions import TypedDict
 
 from aoq.models.towers.preprocessing import Seen, stacked
-from aoq.pipeline.data.images import decode, thumbnail
+from aoq.pipeline.data.images import WIDTH, decode, thumbnail
 from aoq.pipeline.engine import die_with_parent, products_in
 from aoq.pipeline.files import write_atomically
-from aoq.pipeline.prepare.extractor import Extractor
+from aoq.pipeline.prepare.extractor import Arrays, Extractor
 from aoq.pipeline.prepare.sources.images import EncodedImages
 from aoq.pipeline.prepare.sources.records import Listing
 from aoq.pipeline.reading import read_json
-
-THUMBNAIL = 200
-Arrays = Mapping[str, np.ndarray]
-"""The arrays of an extractor, by name; they have rows for readable images only."""
 
 
 class ReadImage(NamedTuple):
@@ -69,14 +65,14 @@ class ImageReader(Dataset[ReadImage]):
     def __getitem__(self, place: int) -> ReadImage:
         try:
             encoded = self.images.read(place)
-            image, width, height = decode(encoded, max(self.preprocessing.least, 2 * THUMBNAIL))
+            image, width, height = decode(encoded, max(self.preprocessing.least, 2 * WIDTH))
         except FileNotFoundError:
             return ReadImage(None, problem="does not exist")
         except OSError as error:
             return ReadImage(None, problem=f"cannot be read ({error.strerror or error})")
         except ValueError as error:
             return ReadImage(None, problem=str(error))
-        small = thumbnail(image, THUMBNAIL) if self.has_thumbnails else b""
+        small = thumbnail(image).content if self.has_thumbnails else b""
         pixels = self.preprocessing.pixels(image)
         return ReadImage(pixels, sha256(encoded).digest(), width, height, thumbnail=small)
 

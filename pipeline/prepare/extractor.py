@@ -18,6 +18,8 @@ from aoq.models.towers.preprocessing import Seen, Sides
 
 Tokens = Literal["patches", "pooled"]
 PixelBatch = UInt8[Tensor, "batch height width 3"]
+Arrays = Mapping[str, np.ndarray]
+"""The arrays of an extractor, by name; they have rows for readable images only."""
 CACHED = 4
 """Images encoded at a time on a CPU: their activations stay in its caches, which takes half the time of 32."""
 
@@ -44,9 +46,7 @@ class Extractor(ABC):
         return {"ims": np.dtype((np.float16, features)), "boxes": np.dtype((np.float32, boxes))}
 
     @abstractmethod
-    def extract(
-        self, pixels: PixelBatch, widths: Sides, heights: Sides, device: torch.device
-    ) -> Mapping[str, np.ndarray]:
+    def extract(self, pixels: PixelBatch, widths: Sides, heights: Sides, device: torch.device) -> Arrays:
         """Make each of the `columns` for a batch of images of these sizes; boxes are x1, y1, x2, y2 as fractions."""
 
     def to(self, device: torch.device) -> None:
@@ -100,7 +100,7 @@ class GridExtractor(Extractor):
         weights = fingerprint or hash_weights(module)
         return cls(name, preprocessing, module, weights, rows * columns, dims, (rows, columns), tokens)
 
-    def extract(self, pixels: PixelBatch, widths: Sides, heights: Sides, device: torch.device) -> dict[str, np.ndarray]:
+    def extract(self, pixels: PixelBatch, widths: Sides, heights: Sides, device: torch.device) -> Arrays:
         return {"ims": self.features(pixels, device), "boxes": self.boxes(widths, heights)}
 
     @torch.inference_mode()
@@ -149,7 +149,7 @@ class Detector(Extractor):
     def columns(self) -> dict[str, np.dtype]:
         return {**super().columns, "mask": np.dtype((np.bool_, (self.tokens,)))}
 
-    def extract(self, pixels: PixelBatch, widths: Sides, heights: Sides, device: torch.device) -> dict[str, np.ndarray]:
+    def extract(self, pixels: PixelBatch, widths: Sides, heights: Sides, device: torch.device) -> Arrays:
         arrays = {name: np.zeros(len(pixels), kind) for name, kind in self.columns.items()}
         for row, image in enumerate(pixels):  # one by one, so that features do not depend on the batch
             features, boxes = self._regions(image.to(device))
@@ -176,7 +176,6 @@ class Detector(Extractor):
 
 
 def hash_weights(module: nn.Module) -> str:
-    """Hash a module's weights and buffers, by name, with sha256."""
     total = hashlib.sha256()
     for name, weights in sorted(module.state_dict().items()):
         total.update(f"{name}\0{weights.dtype}\0{tuple(weights.shape)}\0".encode())

@@ -21,29 +21,21 @@ from aoq.pipeline.config.dataset import Source
 from aoq.pipeline.console import Reporter
 from aoq.pipeline.data.folder import sample
 from aoq.pipeline.extras import is_hub_name, load_splits
+from aoq.pipeline.prepare.sources import tables
 from aoq.pipeline.prepare.sources.images import EncodedImages, ImageFiles
 from aoq.pipeline.prepare.sources.records import Listing, Records, read_records
 from aoq.pipeline.prepare.sources.shards import list_shards
-from aoq.pipeline.prepare.sources.tables import (
-    list_dataset,
-    list_id_files,
-    list_json,
-    list_parquet_folder,
-    list_saved,
-    list_sidecars,
-    list_table,
-)
 
 logger = logging.getLogger(__name__)
 
 SOURCES = {
-    "a .csv, .tsv, .txt, .jsonl or .parquet table": list_table,
-    "Karpathy's or COCO's .json": list_json,
+    "a .csv, .tsv, .txt, .jsonl or .parquet table": tables.list_table,
+    "Karpathy's or COCO's .json": tables.list_json,
     "webdataset's .tar shards": list_shards,
-    "a saved Hugging Face data set": list_saved,
-    "a folder of Parquet files": list_parquet_folder,
-    "a folder with train_ids.txt and train_caps.txt": list_id_files,
-    "a folder of images with a .txt beside each": list_sidecars,
+    "a saved Hugging Face data set": tables.list_saved,
+    "a folder of Parquet files": tables.list_parquet_folder,
+    "a folder with train_ids.txt and train_caps.txt": tables.list_id_files,
+    "a folder of images with a .txt beside each": tables.list_sidecars,
 }
 """Kinds of sources in the order in which they are tried; each gives None for a source of another kind."""
 OURS = {"val": "dev", "valid": "dev", "validation": "dev", "development": "dev", "training": "train", "testing": "test"}
@@ -65,7 +57,7 @@ def list_source(source: Source) -> Listing:
     if source.images is not None and not Path(source.images).is_dir():
         raise FileNotFoundError(f"--images: there is no folder {source.images}.")
     if is_hub_name(source.path):
-        records: Records | None = list_dataset(load_splits(source.path), source)
+        records: Records | None = tables.list_dataset(load_splits(source.path), source)
     elif not path.exists():
         raise FileNotFoundError(f"{path} does not exist; a data set of the Hugging Face hub is named hf:OWNER/NAME.")
     else:

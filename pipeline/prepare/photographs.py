@@ -15,12 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from aoq.pipeline.columns import plain_type
+from aoq.pipeline.columns import open_parquet
 from aoq.pipeline.data.images import DECODED_FORMATS, decode
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.files import digest
 from aoq.pipeline.prepare.sources.images import EncodedImages, ImageFiles, ParquetImages
-from aoq.pipeline.reading import reading
 from aoq.pipeline.search.problem import blocks
 
 if TYPE_CHECKING:
@@ -61,7 +60,6 @@ class Photographs:
     sha256: Sequence[str]
 
     def read(self, row: int) -> bytes:
-        """Read the encoded photograph."""
         try:
             content = self.images.read(row)
             if hashlib.sha256(content).hexdigest() != self.sha256[row]:
@@ -109,14 +107,9 @@ def _read_list(folder: Path, split: str) -> tuple[list[str | None], list[str], b
             f"{folder} has no {path.name}, which says where its photographs are; `aoq prepare SOURCE FOLDER --pack` "
             "makes such a folder."
         )
-    with reading(path, "a list of photographs", "prepare the folder again"), pq.ParquetFile(path) as file:
-        table = file.read(["path", "sha256"])
-        kinds = {name: table.schema.field(name).type for name in ("path", "sha256")}
-        if not {*map(plain_type, kinds.values())} <= {pa.string(), pa.null()}:
-            raise ValueError(f"its columns are {kinds} instead of strings")
-        if table["sha256"].null_count:
-            raise ValueError("a photograph has no sha256")
-        return *(table[name].to_pylist() for name in ("path", "sha256")), "bytes" in file.schema_arrow.names
+    columns = pa.schema([PHOTOGRAPHS.field(name) for name in ("path", "sha256")])
+    with open_parquet(path, columns, nullable=["path"], remedy="prepare the folder again") as file:
+        return *file.read().to_pydict().values(), "bytes" in file.types
 
 
 def photograph_files(folder: Path, split: str, images: int, unpacked: Path | None = None) -> Sequence[str] | None:

@@ -60,7 +60,6 @@ class Pieces(ABC):
         """Write what `load` needs into a new folder."""
 
     def tokenised(self, captions: Sequence[str]) -> TokenisedCaptions:
-        """Tokenise every caption."""
         encoded = self.ids(list(captions))
         for line, (caption, ids) in enumerate(zip(captions, encoded, strict=True), start=1):
             if not ids:

@@ -61,7 +61,6 @@ class PhotographPixels(Pixels):
         return replace(self, augmentation=(ways, seed, epoch))
 
     def decoded(self, row: int) -> RGB:
-        """Decode a photograph in this thread."""
         image = self.photographs.decode(row, self.preprocessing.least)
         if self.augmentation is None:
             return self.preprocessing.pixels(image)

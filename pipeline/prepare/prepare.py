@@ -163,18 +163,16 @@ def _heed_broken(source: Source, extractions: Sequence[Extraction]) -> None:
         for each in extractions
         for place, problem in each.progress["broken"]
     ]
-    total = sum(len(each.listing) for each in extractions)
     more = f"; and {len(broken) - SHOWN_BROKEN} more" if len(broken) > SHOWN_BROKEN else ""
     shown = "; ".join(broken[:SHOWN_BROKEN]) + more
-    if len(broken) == total:
-        raise ValueError(f"none of {total:,} images can be read: {shown}; --images says where image paths start.")
+    if empty := [each.split for each in extractions if not each.progress["kept"]]:
+        raise ValueError(f"no image of {empty[0]} can be read: {shown}; --images says where image paths start.")
     if broken and not source.skip_broken:
+        total = sum(len(each.listing) for each in extractions)
         raise ValueError(
             f"{len(broken)} of {total:,} images cannot be read: {shown}; repair them, or leave them out with their "
             "captions (--skip-broken, in an experiment skip_broken = true). The features extracted so far are kept."
         )
-    if empty := [each.split for each in extractions if not each.progress["kept"]]:
-        raise ValueError(f"no image of {empty[0]} can be read: {shown}.")
     for sentence in broken:
         logger.warning("%s", sentence)
     if broken:

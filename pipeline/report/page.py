@@ -57,11 +57,7 @@ GLOSSARY = {
 """Definitions of the page's terms, each shown when its term is chosen."""
 
 
-def render(
-    named: Sequence[tuple[str, Chain]],
-    evaluating: Callable[[str], str],
-    parts: Mapping[str, GainParts],
-) -> str:
+def render(named: Sequence[tuple[str, Chain]], evaluating: Callable[[str], str], parts: Mapping[str, GainParts]) -> str:
     """Render the page about named experiments; `evaluating` gives the command that makes a run's evaluation.
 
     `parts` has, by run name, the trainings that show what each part of its method gains.
@@ -135,7 +131,6 @@ def _measured(runs: Sequence[ReportedRun], what: str) -> dict[str, Any]:
 
 
 def _by_file(relevance: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Group metrics by relevance file, then by run."""
     names = dict.fromkeys(name for files in relevance.values() for name in files)
     return {name: {run: files[name] for run, files in relevance.items() if name in files} for name in names}
 

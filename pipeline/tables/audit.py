@@ -102,7 +102,6 @@ def _check_manifest(folder: Path, direction: Direction, table: NegativeTable) ->
 
 
 def _check_figures(direction: Direction, about: Mapping[str, Any], actual: Mapping[str, float | None]) -> Iterator[str]:
-    """Compare the manifest's figures with those of the table."""
     for key, value in actual.items():
         stated = about.get(key, value)  # older and imported tables lack some
         are_numbers = isinstance(stated, int | float) and value is not None

@@ -150,15 +150,13 @@ def require_origin(table: TableContents | Path, split: Split, fingerprint: str) 
 
     `table` is in memory, or a folder, whose lists are not read.
     """
-    positives: Pairs | None
-    ids: Sequence[str]
-    if isinstance(table, Path):
-        manifest: Mapping[str, Any] = files.read_manifest(table)
-        positives, ids = files.read_positives(table, manifest), files.read_ids(table, manifest).get("images", ())
-        counts = files.count_rows(table, manifest)
-    else:
+    if isinstance(table, TableContents):
         manifest, positives, ids = table.manifest, table.positives, table.ids.get("images", ())
         counts = {"images": len(table.i2t), "captions": len(table.t2i)}
+    else:
+        manifest = files.read_manifest(table)
+        counts = files.count_rows(table, manifest)
+        positives, ids = files.read_positives(table, manifest), files.read_ids(table, manifest).get("images", ())
     for side, count in (("images", split.image_count), ("captions", split.caption_count)):
         if count != counts[side]:
             raise ValueError(f"the split has {count} {side}, and the table {counts[side]}: {_ORIGIN_REMEDY}.")

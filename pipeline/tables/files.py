@@ -61,7 +61,6 @@ class ContentHash:
 
 
 def content_sha256(lists: NegativeLists) -> str:
-    """Hash all lists of a direction as its file would hold them."""
     content, is_real = ContentHash(), (lists.negative_ids >= 0) & ~np.isnan(lists.scores)
     content.add(replace(lists, scores=np.where(is_real, lists.scores, np.float32(np.nan))))
     return content.hexdigest()
@@ -204,7 +203,6 @@ def search_facts(manifest: Mapping[str, Any], direction: Direction) -> dict[str,
 
 
 def table_hashes(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """Return the sha256 of each direction's lists."""
     try:
         return {direction: about["sha256"] for direction, about in manifest["directions"].items()}
     except KeyError:
@@ -219,7 +217,6 @@ def row_nouns(manifest: Mapping[str, Any]) -> dict[str, str]:
 
 
 def id_columns(manifest: Mapping[str, Any]) -> dict[str, tuple[str, pa.Schema]]:
-    """Return the file of each side's ids, and its column."""
     nouns = row_nouns(manifest)
     return {side: (f"{noun}s.parquet", pa.schema({f"{noun}_id": pa.string()})) for side, noun in nouns.items()}
 

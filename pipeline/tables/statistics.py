@@ -183,7 +183,6 @@ def data_differ(one: NegativeTable, other: NegativeTable) -> str:
 def difference(
     one: Int32[np.ndarray, "anchors depth"], other: Int32[np.ndarray, "anchors depth"], *, changed: int = 5
 ) -> Difference:
-    """Compare lists of the same anchors."""
     anchors, depth = one.shape
     (rows, places), (other_rows, other_places) = (np.nonzero(lists >= 0) for lists in (one, other))
     keys = pair_keys(rows, one[rows, places], ID_COUNT)

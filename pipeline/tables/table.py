@@ -26,7 +26,7 @@ from aoq.pipeline.tables import files
 from aoq.pipeline.tables.contents import TableContents
 from aoq.pipeline.tables.pairs import Pairs, pairs_sha256, require_one_each
 from aoq.pipeline.tables.screens.view import View, flagged_rules, write_view
-from aoq.pipeline.tables.writing import made_whole, write_ids, write_table
+from aoq.pipeline.tables.writing import are_certified, made_whole, write_ids, write_table
 
 SEARCH_FIELDS = (
     *("search", "guarantee", "recall", "recall_interval", "recall_anchors", "index"),
@@ -125,7 +125,7 @@ class NegativeTable(TableContents):
                 raise ValueError(f"a saved table has both directions, but {direction} was not mined; mine both.")
             about = {"h": lists.h, "search": "in memory", "guarantee": "exact"}
             about |= {key: value for key, value in known.items() if key in SEARCH_FIELDS}
-            is_proven = lists.bound is not None and bool((lists.scores[:, -1] > lists.bound).all())
+            is_proven = lists.bound is not None and bool(are_certified(lists.scores[:, -1], lists.bound).all())
             if about["guarantee"] == "exact" and not is_proven:
                 about["guarantee"] = "unproven"
             contents[direction] = about, [lists]
@@ -215,7 +215,6 @@ class Parts(NamedTuple):
 
 
 def table_parts(table: NegativeTable | ScreenedTable) -> Parts:
-    """Take a table apart, screened or not."""
     if isinstance(table, ScreenedTable):
         return Parts(table.table, table.view, table.suspected)
     return Parts(table, None, "drop")
@@ -252,7 +251,6 @@ def _data_frame(lists: NegativeLists, **more: np.ndarray) -> Any:
 
 
 def _name(value: Path | str | np.ndarray | pa.Table | None) -> str | None:
-    """Name a file, an array or an Arrow table in a recipe."""
     if isinstance(value, pa.Table):
         content = pa.BufferOutputStream()
         with pa.ipc.new_stream(content, value.schema) as stream:

@@ -142,7 +142,6 @@ def summarise_figures(sums: Float64[np.ndarray, " sums"]) -> dict[str, float | N
 
 
 def list_writer(path: Path, footer: Mapping[str, Any]) -> pq.ParquetWriter:
-    """Open a writer of one direction's lists."""
     ids, scores, sources = (pa.list_(kind, footer["h"]) for kind in (pa.int32(), pa.float32(), pa.uint8()))
     columns = {"anchor_id": pa.int32(), "negative_ids": ids, "scores": scores, "positive_score": pa.float32()}
     columns |= {"sources": sources} if "sources" in footer else {}
@@ -175,12 +174,12 @@ def write_ids(table: Path, ids: Mapping[str, Sequence[str]]) -> None:
         return
     manifest = files.read_manifest(table)
     counts, nouns, columns = files.count_rows(table, manifest), files.row_nouns(manifest), files.id_columns(manifest)
+    hashes = {**manifest.get("ids", {})}
     for side, names in ids.items():
         require_one_each(names, f"{nouns[side]} ids", counts[side])
         rows_by_id(names, nouns[side])
         file, schema = columns[side]
-        column = pa.table([pa.array(names, pa.string())], schema=schema)
-        pq.write_table(column, table / file, compression="zstd", write_page_checksum=True)
-    hashes = {side: files.ids_sha256(names) for side, names in ids.items()}
-    files.write_manifest(table, {**manifest, "ids": {**manifest.get("ids", {}), **hashes}})
+        pq.write_table(pa.table([names], schema=schema), table / file, compression="zstd", write_page_checksum=True)
+        hashes[side] = files.ids_sha256(names)
+    files.write_manifest(table, {**manifest, "ids": hashes})
     write_card(table)

@@ -60,7 +60,7 @@ WORDS = {
 CASES = """
 export corpus out --format triplet --image-texts query.txt --direction i2t :: triplet needs the captions' texts;
 export corpus out --format triplet $CORPUS_TEXTS :: choose --direction i2t
-export corpus out --format triplet $CORPUS_TEXTS --direction i2t --caption-root . :: a caption is exported as its
+export corpus out --format triplet $CORPUS_TEXTS --direction i2t --caption-root . :: a row is exported as its
 export corpus out --format trec --caption-root . :: trec exports only ids; leave out --c
 export corpus out --format negclip --image-root . --caption-root . :: negclip needs captions as texts; give
 export corpus out --format colpali $T2I --image-texts query.txt --caption-root . :: queries as text, but those of t2i
@@ -110,7 +110,7 @@ export table out --format pylate $T2I $PICTURES :: pylate reads only texts; leav
 status table :: table is a table's folder, and `aoq status` takes an experiment; name the one that made it
 export table out --format trec --image-root pictures :: trec exports only ids; leave out --image-root, or
 export table out --format aoq --image-texts described.txt :: aoq has no place for texts of images
-export table out --format triplet $PICTURES $T2I --image-texts described.txt :: give --image-root or --image-texts, not
+export table out --format triplet $PICTURES $T2I --image-texts described.txt :: leave out --image-root or --image-texts
 export table out --format triplet $T2I $PICTURES --pack :: --pack puts the pictures of --image-root into
 export table out --format ids $T2I $TEXTS --pack :: an export of ids, tevatron, colpali, nemo; leave it out
 export table out --format colpali --direction i2t $PICTURES :: reads its queries as text, but those of i2t are images

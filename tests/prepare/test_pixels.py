@@ -116,8 +116,8 @@ def test_random_operations(strength):
 @pytest.mark.parametrize(
     ("column", "values", "message"),
     [
-        ("path", [*range(16)], "instead of strings"),
-        ("sha256", [None] * 16, "a photograph has no sha256"),
+        ("path", [*range(16)], "column 'path' has type int64, and string is needed"),
+        ("sha256", [None, *"0" * 15], "1 values of column 'sha256' are empty"),
         ("sha256", ["0"] * 16, r"01.png: was changed since the folder was prepared; prepare"),
         (None, None, r"has no train_images.parquet, .*; `aoq prepare SOURCE FOLDER --pack` makes"),
     ],

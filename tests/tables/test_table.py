@@ -58,6 +58,11 @@ def test_only_proven_lists_are_called_exact(table, tmp_path):
     again.save(tmp_path / "copy")
     assert read_table(tmp_path / "copy").manifest["dataset"] == again.manifest["dataset"]
     assert audit(tmp_path / "copy") == []
+    vectors = np.eye(4, dtype=np.float32)
+    hard_negatives(vectors, vectors, [0, 0, 1, 2], h=(3, 3)).save(tmp_path / "padded")  # image 0 has two negatives
+    padded = read_table(tmp_path / "padded")
+    assert padded.i2t.negative_ids[0, -1] == -1
+    assert padded.manifest["directions"]["i2t"]["guarantee"] == "exact"
 
 
 def test_whatever_stands_in_padding_the_table_is_the_same(table, tmp_path):

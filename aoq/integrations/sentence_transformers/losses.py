@@ -159,8 +159,6 @@ class _ColumnLoss(CachedLossMixin, nn.Module):
 
 
 class _Hinges(_ColumnLoss):
-    """A triplet or quintuplet loss."""
-
     def __init__(
         self, model: nn.Module, *, margin_online: float = 0.2, margin_offline: float = 0.0, **options: Any
     ) -> None:

@@ -63,8 +63,6 @@ class EncodedImages(ABC):
 
 @dataclass(frozen=True)
 class Selection(EncodedImages):
-    """Some rows of other images."""
-
     whole: EncodedImages
     rows: Int[np.ndarray, " some"]
 
@@ -104,8 +102,6 @@ class ImageFiles(EncodedImages):
 
 @dataclass(frozen=True)
 class TarMembers(EncodedImages):
-    """Images in uncompressed tar archives."""
-
     files: Sequence[str]
     members: Sequence[tuple[int, int, int, str]]
     """Number of the archive, first byte and size of each image, and its name there."""

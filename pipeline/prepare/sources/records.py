@@ -26,6 +26,7 @@ from jaxtyping import Int
 from aoq.pipeline.columns import transpose
 from aoq.pipeline.config.dataset import Source
 from aoq.pipeline.prepare.sources.images import EncodedImages, ImageFiles
+from aoq.pipeline.search.positives import group_offsets
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +68,6 @@ class Listing:
 
     @property
     def texts_sha256(self) -> str:
-        """Hash ids, captions and splits."""
         total = sha256()
         for texts in [self.ids, self.captions.flatten(), *([] if self.splits is None else [self.splits])]:
             for start in range(0, len(texts), HASHED_TEXTS):
@@ -173,8 +173,8 @@ def record_columns(records: Sequence[Mapping[str, Any]], source: Source) -> dict
 
 def _caption_lists(texts: pa.Array, owners: Int[np.ndarray, " texts"], count: int) -> pa.ListArray:
     """Collect the texts of each of `count` owners, in order."""
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=count))]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), texts.take(pa.array(np.argsort(owners, kind="stable"))))
+    offsets = pa.array(group_offsets(np.bincount(owners, minlength=count)), pa.int32())
+    return pa.ListArray.from_arrays(offsets, texts.take(pa.array(np.argsort(owners, kind="stable"))))
 
 
 def _ids(columns: Columns, name: str | None, first: Int[np.ndarray, " images"]) -> pa.Array:
@@ -228,7 +228,6 @@ def _as_text(value: Any, name: str, row: int) -> str | None:
 
 
 def _texts(value: Any, name: str, row: int) -> Iterator[str | None]:
-    """Yield the captions in a value."""
     if isinstance(value, dict):
         field = next((field for field in TEXT_FIELDS if field in value), None)
         if field is None:

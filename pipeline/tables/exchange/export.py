@@ -131,11 +131,9 @@ def _require_content(
         ),
         "this table holds one set, described by --image-ids, --image-texts and --image-root; leave out options about "
         "captions.": is_one_set and captions != Content(),
-        "an image is exported as its picture or as a text; give --image-root or --image-texts, not both.": (
-            image_pictures and images.texts is not None
-        ),
-        "a caption is exported as its picture or as a text; give --caption-root or --texts, not both.": (
-            caption_pictures and captions.texts is not None
+        "a row is exported as its picture or as a text; leave out --image-root or --image-texts "
+        "(--caption-root or --texts).": any(
+            content.pictures is not None and content.texts is not None for content in (images, captions)
         ),
         f"{name} needs the captions' texts; give --texts FILE or --data FOLDER.": (
             form.has_texts and not is_one_set and captions.texts is None and not caption_pictures

@@ -96,7 +96,6 @@ class ExportRows:
 
 
 def is_listed(entries: np.ndarray) -> Bool[np.ndarray, "*entries"]:
-    """Return whether an entry is a row, not padding."""
     return np.asarray(entries["row"] >= 0)
 
 

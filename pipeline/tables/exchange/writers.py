@@ -161,7 +161,6 @@ VALUES: dict[str, Value] = {
 
 
 def _make_table(columns: str, rows: ExportRows, outgoing: Outgoing) -> pa.Table:
-    """Make the columns of some rows."""
     arrays: dict[str, pa.Array] = {}
     for name, _, source in (column.partition("=") for column in columns.split()):
         part, _, value = source.partition(".")

@@ -15,7 +15,7 @@ from aoq.pipeline.data.vocabulary import comparable_words, tokenise
 from aoq.pipeline.engine import in_parallel
 from aoq.pipeline.extras import compiled
 from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.search.positives import Positives, both_ways, with_itself
+from aoq.pipeline.search.positives import Positives, both_ways, group_offsets, with_itself
 from aoq.pipeline.search.problem import Direction, blocks
 from aoq.pipeline.search.scores import exact_scores
 from aoq.pipeline.tables.contents import TableContents
@@ -104,7 +104,7 @@ class Texts:
             tokens = {words.setdefault(token, len(words)) for token in tokenise(text)}
             sets.append(np.array(sorted(tokens), dtype=np.int32))
         self._words = np.concatenate(sets)
-        self._offsets = np.concatenate([[0], np.cumsum([len(one) for one in sets])]).astype(np.int64)
+        self._offsets = group_offsets(np.array([len(one) for one in sets], np.int64))
         images = np.repeat(np.arange(len(own.offsets) - 1), np.diff(own.offsets))
         self._own_texts = np.unique(images * len(whole) + self._text[own.ids])
         self._count = len(whole)
@@ -148,8 +148,6 @@ def _write_jaccard(
 
 @dataclass(frozen=True)
 class Context:
-    """Inputs of rules besides the entries."""
-
     table: TableContents
     known: Knowledge
     screen: ScreenSection
