@@ -124,7 +124,6 @@ class Artifact:
             yield str(error)
 
     def _changed_files(self) -> Iterator[str]:
-        """Describe each file that differs from the manifest."""
         files = self.manifest()["files"]
         for name, entry in files.items():
             file = self.path / name

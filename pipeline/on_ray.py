@@ -240,7 +240,6 @@ def run_on_ray(
 
 
 def do_unit(unit: Unit[Opened], job: Job[Opened], cpus: int) -> None:
-    """Run one unit on a worker."""
     import torch
 
     torch.set_num_threads(cpus)

@@ -62,7 +62,6 @@ def _name_others(chains: Sequence[Chain], root: str) -> None:
 
 
 def _is_for_all() -> bool:
-    """Return whether the current command is for all experiments."""
     return click.get_current_context().params["experiment"] is None
 
 

@@ -136,7 +136,6 @@ def measured_recall(job: Rescoring, direction: Direction, store: Store) -> float
 
 
 def _block_lists(job: Rescoring, direction: Direction, store: Store, block: _Block) -> NegativeLists:
-    """Return the reranked lists of a block of anchors."""
     shortlist = job.shortlist
     images, captions = ([block] if one == direction else shortlist.blocks(one) for one in DIRECTIONS)
     scored = [store.read(_scored_name(one, other)) for one in images for other in captions]
