@@ -155,9 +155,8 @@ def seen_by_transformers(name: str, config: dict[str, Any]) -> Preprocessing:
             raise ValueError(f"{name} crops to {crop}; known are height and width, or shortest_edge.")
     else:
         height, width = _both(crop or resize)
-    is_normalised = config.get("do_normalize", True)
     mean, std = (
-        tuple(config[key]) if is_normalised and config.get(key) else default
+        tuple(config[key]) if config.get("do_normalize", True) and config.get(key) else default
         for key, default in (("image_mean", (0.0,) * 3), ("image_std", (1.0,) * 3))
     )
     return Preprocessing(height, width, resize, mean, std, RESAMPLE[resample])
