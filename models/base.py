@@ -49,7 +49,6 @@ class Images:
         return len(self.features)
 
     def real_here(self) -> Bool[Tensor, "images regions"] | None:
-        """Return the mask on the CPU."""
         return self.mask.cpu() if self.mask_here is None and self.mask is not None else self.mask_here
 
     def __getitem__(self, rows: slice | Tensor) -> Images:
@@ -226,7 +225,6 @@ class MatchingModel(nn.Module, ABC):
 
     @property
     def towers(self) -> dict[SideName, Tower]:
-        """Pretrained encoders, by side."""
         return named_towers(getattr(self, "image", None), getattr(self, "text", None))
 
     def load_pretrained(self) -> None:
@@ -253,7 +251,6 @@ class MatchingModel(nn.Module, ABC):
 
     @property
     def observes(self) -> bool:
-        """True if `observe` does something."""
         return type(self).observe is not MatchingModel.observe
 
     def observe(self, images: Code, captions: Code, similarity: Float[Tensor, "pairs pairs"]) -> None:

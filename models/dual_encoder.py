@@ -57,8 +57,7 @@ class DualEncoder(EmbeddingModel):
         self.text = PooledEncoder(
             "text", text_tower, text, text_pooling, embedding_size if project and text_tower else None
         )
-        natives = (image_pooling, text_pooling) == ("native", "native")
-        if not project and natives and image_tower != text_tower:
+        if not project and image_pooling == text_pooling == "native" and image_tower != text_tower:
             raise ValueError(
                 f"image_tower = {image_tower!r} and text_tower = {text_tower!r} share no space; leave `project` at "
                 "true, or take both from one pair."

@@ -75,10 +75,9 @@ class FragmentModel(MatchingModel):
         self.image = None if image_tower is None else open_image_tower(image_tower)
         feature_size = feature_size if self.image is None else self.image.size
         self.normalise_images, self.normalise_captions = normalise_images, normalise_captions
-        project = Projection(feature_size, embedding_size)
-        if weight_norm:
-            parametrizations.weight_norm(project, dim=None)  # type: ignore[arg-type]  # None: one norm for all of W
-        self.project = project
+        self.project = Projection(feature_size, embedding_size)
+        if weight_norm:  # dim=None: one norm for all of W
+            parametrizations.weight_norm(self.project, dim=None)  # type: ignore[arg-type]
         sizes: dict[str, Any] = {"vocabulary_size": vocabulary_size, "embedding_size": embedding_size}
         self.text: TextEncoder | TextTower
         if text_tower is None:
@@ -123,7 +122,6 @@ class FragmentModel(MatchingModel):
         return sum(others, first)
 
     def compare_in(self, block: Block, direction: AttentionDirection) -> Float[Tensor, "C I"]:
-        """Compute the similarity of one direction."""
         weights = self.attend(block, direction)
         return self.aggregate(block.attended_cosine(weights, direction), block, direction)
 

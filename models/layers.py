@@ -73,6 +73,10 @@ def compact(images: Images) -> tuple[Images, Int[Tensor, " images"] | None]:
     return Images(zero_masked(features, mask), mask, groups=images.groups, mask_here=here), lengths
 
 
+def has_batch_norm(model: nn.Module) -> bool:
+    return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules())
+
+
 class TextEncoder(nn.Module):
     """Word embeddings, then a GRU over each caption's own length; two directions are averaged.
 

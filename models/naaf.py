@@ -102,8 +102,7 @@ class NAAF(FragmentModel):
 
     def _best_regions(self, images: Code, captions: Code) -> Float[Tensor, " words"]:
         """Compute max_r s of every real word of aligned pairs."""
-        block = self.pair_block(images, captions)
-        return block.real_products(3).amax((2, 3))[real_fragments(captions)]
+        return self.pair_block(images, captions).real_products(3).amax((2, 3))[real_fragments(captions)]
 
 
 class Mismatch(NamedTuple):

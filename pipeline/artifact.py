@@ -88,12 +88,9 @@ class Artifact:
         return read_artifact_manifest(self.path)
 
     def opened(self) -> Path:
-        """Return the folder for reading, after checking every file against the manifest.
+        """Return the folder for reading; refuse files that differ from the published ones.
 
         Files are hashed once per process, and again if they changed since. A build in progress records them as inputs.
-
-        Raises:
-            ValueError: if a file differs from the published one.
         """
         take_in(f"{self.stage}/{self.key}", self._intact_content)
         return self.path
@@ -124,7 +121,6 @@ class Artifact:
             yield str(error)
 
     def _changed_files(self) -> Iterator[str]:
-        """Describe each file that differs from the manifest."""
         files = self.manifest()["files"]
         for name, entry in files.items():
             file = self.path / name

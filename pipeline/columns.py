@@ -32,7 +32,6 @@ class Parquet:
 
     @property
     def types(self) -> dict[str, pa.DataType]:
-        """Return the type of each column as it is read."""
         return {field.name: plain_type(field.type) for field in self.file.schema_arrow}
 
     def read(self) -> pa.Table:
@@ -76,7 +75,6 @@ def open_parquet(
 
 
 def read_parquet(path: Path, columns: pa.Schema, *, nullable: Collection[str] = (), remedy: str = "") -> pa.Table:
-    """Read columns of a Parquet file as these types (`fitted`)."""
     with open_parquet(path, columns, nullable=nullable, remedy=remedy) as file:
         return file.read()
 
@@ -96,7 +94,6 @@ def _csv_options(path: Path) -> csv.ParseOptions:
 
 
 def csv_columns(path: Path) -> list[str]:
-    """Read the names in the first line of a CSV file."""
     with csv.open_csv(path, parse_options=_csv_options(path)) as file:
         return list(file.schema.names)
 

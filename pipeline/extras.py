@@ -51,12 +51,7 @@ def is_hub_name(name: str) -> bool:
 
 @cache
 def load_splits(address: str) -> dict[str, Any]:
-    """Load all splits of hf:OWNER/NAME, or the one after @; `datasets` downloads and caches them.
-
-    Raises:
-        ValueError: if it cannot be loaded, or has no such split.
-        ImportError: if `datasets` is not installed; names the extra.
-    """
+    """Load all splits of hf:OWNER/NAME, or the one after @; `datasets` downloads and caches them."""
     library = import_extra("datasets", "datasets", "reading a Hugging Face data set")
     name, _, split = address.removeprefix(HUB).partition("@")
     owner, *rest = name.split("/", 2)

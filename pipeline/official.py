@@ -46,7 +46,6 @@ def read_official_checkpoint(path: Path, name: str | None = None) -> tuple[Offic
 
 
 def model_section(model: OfficialModel) -> ModelSection:
-    """Make the [model] section of an experiment with this model."""
     options = {key: value for key, value in model.options.items() if key not in FROM_DATA}
     try:
         return TypeAdapter(Model).validate_python({"name": model.name, **options})
@@ -65,7 +64,6 @@ def _complete(model: OfficialModel) -> OfficialModel:
 
 
 def _networks(content: Mapping[str, Any], kind: str) -> list[list[Mapping[Any, Tensor]]]:
-    """Return the state dicts of each network."""
     for names in (("model",), ("model_A", "model_B")):  # NCR has two networks
         networks = [content.get(name) for name in names]
         if all(isinstance(parts, list | tuple) and all(map(_is_state_dict, parts)) for parts in networks):

@@ -99,16 +99,17 @@ def connected(address: str) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    if address not in ("", "auto"):
-        _require_listener(address)
     options = {"address": address} if address else {**HERE, "num_cpus": len(os.sched_getaffinity(0))}
     try:
+        if address not in ("", "auto"):  # Ray itself would retry for half a minute
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host, int(port)), timeout=5).close()
         ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError, AssertionError) as error:
+    except (OSError, RuntimeError, ValueError, AssertionError) as error:
         raise ConnectionError(
-            f"there is no usable Ray cluster at {address or 'this machine'!r} ({' '.join(str(error).split())}); start "
-            "one with `ray start`, run on one of its nodes, and set RAY_AUTH_MODE=token if it asks for a token; or "
-            'leave the address empty ("") to use only this machine.'
+            f"there is no usable Ray cluster at {address or 'this machine'!r} ({' '.join(str(error).split())}); give "
+            'HOST:PORT, "auto" for the one this machine belongs to, or "" to use only this machine. `ray start --head` '
+            "starts one (port 6379); run on one of its nodes, and set RAY_AUTH_MODE=token if it asks for a token."
         ) from None
     try:
         yield ray
@@ -116,28 +117,8 @@ def connected(address: str) -> Iterator[Any]:
         ray.shutdown()
 
 
-def _require_listener(address: str) -> None:
-    """Fail at once if nothing listens; Ray itself would retry for half a minute."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or "/" in host:
-        raise ValueError(
-            f'{address!r} is not the address of a Ray cluster; give HOST:PORT, "auto", or "" for this machine.'
-        )
-    try:
-        socket.create_connection((host, int(port)), timeout=5).close()
-    except OSError as error:
-        raise ConnectionError(
-            f"nothing answers at {address} ({error.strerror or error}); is the cluster up (`ray start --head` "
-            'listens on port 6379)? Leave the address empty ("") to use only this machine.'
-        ) from None
-
-
 def required_resources(ray: Any, device: str, cpus: int, memory: int = 0, count: int = 1) -> dict[str, int]:
-    """Return the resources that each of `count` processes takes; with `auto`, a GPU if any node has one.
-
-    Raises:
-        ValueError: if the cluster is too small.
-    """
+    """Return what each of `count` processes takes, with `auto` a GPU if any node has one; refuse a small cluster."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     gpu = any(node.get("GPU") for node in nodes) if device == "auto" else device.startswith("cuda")
     takes = {name: amount for name, amount in (("CPU", cpus), ("GPU", int(gpu)), ("memory", memory)) if amount}
@@ -240,7 +221,6 @@ def run_on_ray(
 
 
 def do_unit(unit: Unit[Opened], job: Job[Opened], cpus: int) -> None:
-    """Run one unit on a worker."""
     import torch
 
     torch.set_num_threads(cpus)

@@ -44,7 +44,6 @@ engine: type[luigi.Config] = type("engine", (luigi.Config,), _engine_parameters)
 
 
 def section_settings(section: type[luigi.Config]) -> dict[str, Any]:
-    """Return the settings of a section of luigi.cfg."""
     try:
         return dict(section().param_kwargs)
     except ValueError as error:

@@ -45,7 +45,6 @@ class Described(luigi.Parameter):
 
 
 def _store_unlisted(**options: Any) -> argparse.Action:
-    """Store a value; the help does not list the option."""
     return argparse._StoreAction(**{**options, "help": argparse.SUPPRESS})
 
 
@@ -85,7 +84,6 @@ class MakingTask(luigi.Task):
 
     @property
     def subject(self) -> str:
-        """Name of the stage's owner in the log."""
         return self.alias
 
     @property

@@ -57,7 +57,6 @@ class ArtifactTask(MakingTask):
         return self.chain.owner(self.stage)
 
     def requires(self) -> Iterator[luigi.Task]:
-        """Yield the task of every artefact that the stage reads."""
         for experiment, stage in self.chain.needed(self.stage):
             yield self.with_stage(TASKS[stage], experiment)
 

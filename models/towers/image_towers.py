@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from aoq.models.base import Images
-from aoq.models.layers import group_by_group
+from aoq.models.layers import group_by_group, has_batch_norm
 from aoq.models.towers.libraries import (
     OpenClipSource,
     TransformersSource,
@@ -39,11 +39,9 @@ class ImageTower(Tower):
         """Return every state of the last layer, with the prefix."""
 
     def vectors(self, pixels: Normalised) -> Float[Tensor, "images native_size"]:
-        """Return the encoder's own vectors."""
         return self.network(pixels)
 
     def states(self, items: Images) -> tuple[Float[Tensor, "images patches size"], None]:
-        """Return the state of every patch."""
         return self._each_group(self.tokens, items)[:, self.prefix :], None
 
     def first(self, items: Images) -> Float[Tensor, "images size"]:
@@ -53,12 +51,10 @@ class ImageTower(Tower):
         return self._each_group(self.vectors, items)
 
     def regions(self, images: Images) -> Images:
-        """Return the patches as region features."""
         return Images(self.states(images)[0], groups=images.groups)
 
     @torch.no_grad()
     def count_patches(self) -> int:
-        """Return the number of patches of an image."""
         was_training = self.training
         self.eval()
         patches = self.states(Images(self.preprocessing.blank()))[0].shape[1]
@@ -71,8 +67,7 @@ class ImageTower(Tower):
                 f"{type(self).__name__} reads photographs and was given region features; leave `image_tower` out, or "
                 "give it 8-bit pixels (images, height, width, 3)."
             )
-        has_statistics = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.network.modules())
-        groups = images.groups if has_statistics and self.network.training else 1
+        groups = images.groups if self.network.training and has_batch_norm(self.network) else 1
         return group_by_group(lambda pixels: encode(self.preprocessing.normalised(pixels)), groups, images.features)
 
 

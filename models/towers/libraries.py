@@ -55,7 +55,6 @@ def load_timm(name: str, *, pretrained: bool) -> tuple[Any, Preprocessing]:
 
 
 def load_transformers(name: str) -> Any:
-    """Load a whole model of transformers with its weights."""
     with _library("transformers", name) as (library, model):
         library.utils.logging.disable_progress_bar()
         return library.AutoModel.from_pretrained(model, dtype=torch.float32)
@@ -245,7 +244,6 @@ class StaticVectors:
             return cls(name, files[0])
 
     def shape(self) -> tuple[int, int]:
-        """Return the number of tokens and the length of a vector."""
         with loading(self.name, str(self.file)):
             vectors, others = self._read()
             if vectors.ndim != 2 or 0 in vectors.shape:
@@ -253,7 +251,6 @@ class StaticVectors:
             return len(others.get("mapping", vectors)), vectors.shape[1]
 
     def load_into(self, network: nn.Embedding) -> None:
-        """Copy the vector of every token."""
         with loading(self.name, str(self.file)):
             vectors, others = self._read()
             vectors = vectors.float()

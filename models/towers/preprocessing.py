@@ -56,7 +56,6 @@ class Preprocessing:
         return self.resize * width // shorter, self.resize * height // shorter
 
     def pixels(self, image: Image) -> RGB:
-        """Return the encoder's view of an RGB image."""
         from PIL.Image import Resampling
 
         wide, high = (max(1, side) for side in self.resized(*image.size, min(image.size)))
@@ -85,7 +84,6 @@ class Preprocessing:
         return np.stack([0.5 - x / 2, 0.5 - y / 2, 0.5 + x / 2, 0.5 + y / 2], axis=1)
 
     def blank(self) -> UInt8[Tensor, "1 height width 3"]:
-        """Return a black image."""
         return torch.zeros(1, self.height, self.width, 3, dtype=torch.uint8)
 
     @property
@@ -157,16 +155,14 @@ def seen_by_transformers(name: str, config: dict[str, Any]) -> Preprocessing:
             raise ValueError(f"{name} crops to {crop}; known are height and width, or shortest_edge.")
     else:
         height, width = _both(crop or resize)
-    is_normalised = config.get("do_normalize", True)
     mean, std = (
-        tuple(config[key]) if is_normalised and config.get(key) else default
+        tuple(config[key]) if config.get("do_normalize", True) and config.get(key) else default
         for key, default in (("image_mean", (0.0,) * 3), ("image_std", (1.0,) * 3))
     )
     return Preprocessing(height, width, resize, mean, std, RESAMPLE[resample])
 
 
 def seen_by_timm(name: str, config: dict[str, Any]) -> Preprocessing:
-    """Read the preprocessing from a data configuration of timm."""
     _, height, width = config["input_size"]
     mode, scaled = config["crop_mode"], tuple(math.floor(side / config["crop_pct"]) for side in (height, width))
     if mode == "border" or (mode == "center" and height != width):
@@ -176,7 +172,6 @@ def seen_by_timm(name: str, config: dict[str, Any]) -> Preprocessing:
 
 
 def seen_by_open_clip(name: str, config: dict[str, Any]) -> Preprocessing:
-    """Read the preprocessing from a configuration of open_clip."""
     height, width = _both(config["size"])
     mode = config["resize_mode"]
     if mode == "longest" or (mode == "shortest" and height != width):

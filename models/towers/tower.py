@@ -49,7 +49,6 @@ class Tower(nn.Module, ABC):
         return self
 
     def freeze(self) -> None:
-        """Freeze the pretrained weights and statistics."""
         self.network.requires_grad_(False).eval()
         self.is_frozen = True
 

@@ -1,12 +1,4 @@
-"""Batches as files: `epoch-000.parquet` and so on, `manifest.json`, and webdataset's shards.
-
-An epoch has one row per pair, in the order of training:
-
-    batch       int32    from 0; the last may be short
-    image_id    int32    row of the images
-    caption_id  int32    row of the captions
-    image       string   ids of these rows, if the table has ids
-    caption     string
+"""Batches as files: `epoch-000.parquet` and so on (docs/formats/table.md), `manifest.json`, and webdataset's shards.
 
 The manifest says how they were made, from which lists (`table_sha256`), and how hard the batches are.
 

@@ -62,7 +62,6 @@ def _name_others(chains: Sequence[Chain], root: str) -> None:
 
 
 def _is_for_all() -> bool:
-    """Return whether the current command is for all experiments."""
     return click.get_current_context().params["experiment"] is None
 
 
@@ -181,8 +180,7 @@ def verify_command(chains: Sequence[Chain], as_json: bool) -> None:
     if problems:
         count = counted(len(problems), "problem")
         raise ValueError(f"{count}; delete the artefacts named and run again to remake them.")
-    whole = sum(one["state"] == "whole" for one in stages)
-    echo(counted(whole, "artefact is whole.", "artefacts are whole."))
+    echo(counted(sum(one["state"] == "whole" for one in stages), "artefact is whole.", "artefacts are whole."))
 
 
 def _integrity(name: str, artifact: Artifact) -> dict[str, Any]:

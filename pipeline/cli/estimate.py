@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Integer
 
 from aoq.pipeline.cli.options import EXPERIMENT, as_json, override, roots, with_override
-from aoq.pipeline.cli.output import echo_json, is_typed, say, show_rows, to_make
+from aoq.pipeline.cli.output import decimal, echo_json, is_typed, say, show_rows, to_make
 from aoq.pipeline.cli.vector_options import (
     has_unit_norms,
     mining_options,
@@ -193,12 +193,6 @@ def _mining_rows(one: Estimate) -> list[tuple[str, str]]:
         ("search", f"{one.search}: {one.why}"),
         *((f"  {name}", duration(seconds)) for name, seconds in one.seconds.items()),
         ("time, about", total),
-        ("memory", f"at most {_byte_count(one.memory_bytes)}, and {_byte_count(one.vector_bytes)} of mapped vectors"),
-        ("disk", f"{_byte_count(one.work_bytes)} while it runs, {_byte_count(one.table_bytes)} for the table"),
+        ("memory", f"at most {decimal(one.memory_bytes)}, and {decimal(one.vector_bytes)} of mapped vectors"),
+        ("disk", f"{decimal(one.work_bytes)} while it runs, {decimal(one.table_bytes)} for the table"),
     ]
-
-
-def _byte_count(count: int) -> str:
-    if count >= 1e9:
-        return f"{count / 1e9:.1f} GB"
-    return f"{count / 1e6:.0f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"

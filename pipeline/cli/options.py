@@ -55,7 +55,6 @@ threads = with_default("--threads", default=0, type=click.IntRange(min=0), help=
 
 
 def together(*options: Decorator) -> Decorator:
-    """Combine options into one decorator."""
     return lambda command: reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 

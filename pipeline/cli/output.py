@@ -26,7 +26,6 @@ _console = partial(rich.console.Console, highlight=False, markup=False, emoji=Fa
 
 
 def echo(text: object, *, err: bool = False) -> None:
-    """Print a plain line."""
     click.echo(visible(str(text)), err=err)
 
 

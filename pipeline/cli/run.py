@@ -107,8 +107,7 @@ def _run(task: MakingTask, workers: int, **engine: Any) -> None:
     """Run the task and those that it needs; exit with Luigi's code if one failed."""
     set_engine(**{name: value for name, value in engine.items() if value is not None})
     luigi.configuration.get_config().set("core", "workers", str(workers))  # where tasks read it
-    ended = luigi.build([task], detailed_summary=True)
-    if code := _exit_code(ended.status.name):
+    if code := _exit_code(luigi.build([task], detailed_summary=True).status.name):
         sys.exit(code)
     task.link()
     echo(task.artifact.path)

@@ -117,10 +117,8 @@ class NamedTable:
     def split(self) -> Split | None:
         """The split with captions and image ids: that of --data, or else the experiment's.
 
-        An experiment's own split has its noise and is limited to its `train_images`.
-
-        Raises:
-            ValueError: if a table of two sides was mined from other data.
+        An experiment's own split has its noise and is limited to its `train_images`. Other data than those that a table
+        of two sides was mined from are refused.
         """
         data, chain = self.files.data, self.chain
         fingerprint = None if data is None else split_fingerprint(data, self.files.split)

@@ -129,7 +129,6 @@ def read_ids_of_sides(options: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def has_unit_norms(options: Mapping[str, Any]) -> bool:
-    """Return whether vectors are divided by their norms."""
     return options["metric"] == "cosine" or options["normalise"]
 
 

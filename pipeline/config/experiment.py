@@ -104,7 +104,6 @@ class Experiment(Runs):
 
     @property
     def trainings(self) -> dict[str, Training | CoTeaching]:
-        """The sections that train, by name."""
         named = {name: getattr(self, name) for name in ("first_round", "second_round", "co_teaching")}
         return {name: section for name, section in named.items() if section is not None}
 

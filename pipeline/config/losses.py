@@ -54,7 +54,6 @@ class LossSection(NamedSection):
 
     @property
     def draws(self) -> Offline:
-        """What a step draws from a table."""
         from aoq.pipeline.losses import LOSSES
 
         if self.makes_triples:
@@ -73,7 +72,6 @@ class LossSection(NamedSection):
 
     @property
     def makes_triples(self) -> bool:
-        """Return whether companions are anchors."""
         return getattr(self, "companions", None) is not None
 
     def problems(self) -> Iterator[str]:

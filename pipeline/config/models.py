@@ -34,7 +34,6 @@ class ModelSection(NamedSection):
 
     @property
     def dimensions(self) -> int:
-        """Dimension of the embeddings."""
         if (size := getattr(self, "embedding_size", None)) is None:
             raise ValueError(f"[model] {self.name} has no option `embedding_size`, the dimension of its embeddings.")
         return int(size)

@@ -115,12 +115,10 @@ class ScreenSection(Section):
 
     @property
     def files(self) -> dict[str, str]:
-        """Named files, by option."""
         return {file: getattr(self, file) for file in self.set_among(("positives", "pair_probabilities", "judgements"))}
 
     @property
     def needs_vectors(self) -> bool:
-        """Return whether a rule needs the teacher's embeddings."""
         return bool(self.set_among(VECTOR_RULES))
 
 

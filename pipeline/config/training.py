@@ -38,7 +38,6 @@ class Constraints(Section):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the constraints that are set."""
         return tuple(self.set_among(("ccr", "ccs")))
 
 

@@ -184,7 +184,6 @@ def _offline(pairs: Similarities) -> OfflineSimilarities:
 
 
 def adaptive_weights(pairs: Similarities, *, alpha: float, beta: float) -> list[Float[Tensor, " batch"]]:
-    """Weigh the online negatives of both directions."""
     directions = zip(_offline(pairs).drawn, pairs.online, strict=True)
     return [adaptive_weight(offline, online, alpha=alpha, beta=beta) for offline, online in directions]
 

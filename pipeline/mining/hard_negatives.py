@@ -102,7 +102,6 @@ def _vectors(values: Any, name: str, metric: str) -> Vectors:
 
 
 def _depths(h: Any, *, both: bool) -> tuple[int, int]:
-    """Return the length of the lists of each side."""
     lengths = host_array(h, "h")
     two = lengths if lengths.ndim else np.array([h, h if both else 0])
     if two.shape != (2,) or two.dtype.kind not in "iu" or two.min() < 0 or not two.any():

@@ -111,8 +111,7 @@ def rerank(
         logger.info(sentence, direction, 100 * recall, h, anchors)
         about = {"h": h, "search": "rerank", "guarantee": "reranked"}
         about |= {"recall": round(recall, 6), "recall_anchors": anchors}
-        read = partial(_block_lists, job, direction, store)
-        tables[direction] = about, map(read, job.shortlist.blocks(direction))
+        tables[direction] = about, map(partial(_block_lists, job, direction, store), job.shortlist.blocks(direction))
     shutil.rmtree(output, ignore_errors=True)  # left by an interrupted run
     write_table(output, provenance, tables, job.shortlist.positives)
 
@@ -136,7 +135,6 @@ def measured_recall(job: Rescoring, direction: Direction, store: Store) -> float
 
 
 def _block_lists(job: Rescoring, direction: Direction, store: Store, block: _Block) -> NegativeLists:
-    """Return the reranked lists of a block of anchors."""
     shortlist = job.shortlist
     images, captions = ([block] if one == direction else shortlist.blocks(one) for one in DIRECTIONS)
     scored = [store.read(_scored_name(one, other)) for one in images for other in captions]

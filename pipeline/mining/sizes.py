@@ -21,9 +21,6 @@ def fit_depths(
 ) -> tuple[dict[Direction, int], str]:
     """Shorten lists to the candidates that every anchor has beside its positives; say which were shortened.
 
-    Raises:
-        ValueError: if an anchor has no negative.
-
     >>> fit_depths(np.repeat(np.arange(40), 5), 40, 200, h_captions=300, h_images=20)
     ({'i2t': 195, 't2i': 20}, 'lists hold 195 captions instead of 300: the data has no more negatives')
     """

@@ -33,7 +33,6 @@ MOST_PROBLEMS = 5
 
 
 def plan_data(chain: Chain) -> None:
-    """Plan the stages that make the data."""
     data = chain.experiment.dataset
     if data.demo is not None:
         first = data.demo.model_dump(include={"images", "dev_images", "seed"})

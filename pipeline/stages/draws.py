@@ -92,8 +92,7 @@ def make_teachers(
             names.insert(len(stores) - 1, files.images)
         except ValueError as error:
             raise ValueError(f"[{stage}.distillation] teacher {number + 1} of files: {error}") from None
-    rng = np.random.default_rng(0)
-    probed = rng.integers(0, (split.image_count, split.caption_count), (PROBED, 2))
+    probed = np.random.default_rng(0).integers(0, (split.image_count, split.caption_count), (PROBED, 2))
     tried = [score_all(store, probed) for store in stores]
     for model, pairs in models:
         images, captions = read_items(pairs, probed)

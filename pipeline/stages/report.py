@@ -76,7 +76,6 @@ def find_control(member: Member, *, data_root: Path, artifact_root: Path) -> Mem
 
 
 def make_report(planned: PlannedReport, build: Build, engine: Engine) -> None:
-    """Write `report.html`."""
     build.clear()
     engine.torch_device()
     (build.directory / "report.html").write_text(render_report(planned), encoding="utf-8")

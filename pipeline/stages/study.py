@@ -75,7 +75,6 @@ def _cells(study: Study, data_root: Path, artifact_root: Path) -> Iterator[Cell]
 
 
 def _base(study: Study, model: str, member: str) -> Experiment:
-    """Load the experiment that the arms change."""
     name, override = split_member(member)
     where = f"study {study.name!r}: [models] {model}"
     try:

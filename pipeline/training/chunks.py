@@ -20,10 +20,11 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from aoq.models.base import Captions, Code, Images, MatchingModel, concatenate
+from aoq.models.layers import has_batch_norm
 from aoq.pipeline.config.training import Precision
 from aoq.pipeline.losses.pace import SYNCHRONOUS
 from aoq.pipeline.losses.similarities import LossValue
-from aoq.pipeline.training.processes import ALONE, Processes, has_batch_norm, shared_statistics
+from aoq.pipeline.training.processes import ALONE, Processes, shared_statistics
 
 Score = Callable[[Code, Code], Tensor]
 AlignedLoss = Callable[[MatchingModel, Code, Code, slice], LossValue]
@@ -31,7 +32,6 @@ AlignedLoss = Callable[[MatchingModel, Code, Code, slice], LossValue]
 
 
 def check_precision(precision: Precision, device: torch.device) -> None:
-    """Refuse a device without this precision."""
     is_cuda = device.type == "cuda"
     is_ampere = is_cuda and torch.cuda.get_device_capability(device) >= (8, 0)
     if not is_ampere and (precision == "tf32" or (precision == "bfloat16" and is_cuda)):
@@ -134,7 +134,6 @@ class BatchScores:
         return list(self._processes.gather_for_loss(torch.stack(lists, dim=1), self._size).unbind(1))
 
     def auxiliary(self) -> Float[Tensor, ""] | None:
-        """Compute the model's auxiliary loss on the anchors."""
         chunks = zip(self._images[0], self._words, strict=True)
         compute = self._in_precision(self._model.auxiliary_loss)
         losses = [self._run(compute, images, words) for images, words in chunks]
@@ -157,7 +156,6 @@ class BatchScores:
         return LossValue(self._processes.total(torch.stack([value.total for value in values]).sum()), figures)
 
     def observe(self, matrix: Float[Tensor, "batch batch"]) -> None:
-        """Show the model the anchors and their scores."""
         if self._model.observes:
             with torch.no_grad():
                 images = self._processes.gather_code(_join_chunks(self._images[0]), self._size)

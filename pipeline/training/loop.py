@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from aoq.models.base import MatchingModel
 from aoq.pipeline.build import UNITS
-from aoq.pipeline.config.losses import LogitLoss, Loss
+from aoq.pipeline.config.losses import LogitLoss
 from aoq.pipeline.config.training import Training
 from aoq.pipeline.data.batches import PairData, steps_per_epoch
 from aoq.pipeline.engine import products_in
@@ -82,13 +82,6 @@ class State:
     """Numbers that the loss learns, after each epoch."""
 
 
-def learnt_numbers(loss: Loss, device: torch.device) -> LearntTemperature | None:
-    """Return the initial values of the numbers that a loss learns; None if it learns none."""
-    if not isinstance(loss, LogitLoss) or not loss.learn_temperature:
-        return None
-    return LearntTemperature(**loss.learnt).to(device)
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
 class Loop(ABC):
     """Trains models, in place, through the epochs of a schedule; a subclass defines an epoch.
@@ -111,7 +104,9 @@ class Loop(ABC):
         schedule, device = self.schedule, self.run.device
         check_precision(schedule.precision, device)
         self.cut = Cut(schedule.chunk, self.run.processes, in_bfloat16=schedule.precision == "bfloat16")
-        self.learnt = learnt_numbers(schedule.loss, device)
+        self.learnt: LearntTemperature | None = None
+        if isinstance(schedule.loss, LogitLoss) and schedule.loss.learn_temperature:
+            self.learnt = LearntTemperature(**schedule.loss.learnt).to(device)
         for model in self.models:
             self.cut.check(model, gradient_checkpointing=bool(schedule.gradient_checkpointing))
             set_up_towers(model.to(device), schedule)

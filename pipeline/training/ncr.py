@@ -150,5 +150,4 @@ class Network:
         """Make the loss for a label per pair, or per entry of the matrix."""
         margins = soft_margin.soft_margins(labels, margin=self.section.margin, kind=self.section.soft_margin)
         by_anchor = soft_margin.own_margins if labels.ndim == 1 else soft_margin.row_margins
-        loss = partial(soft_margin.soft_triplet, margins=by_anchor(margins))
-        return Objective(loss, self.section.mask_positives)
+        return Objective(partial(soft_margin.soft_triplet, margins=by_anchor(margins)), self.section.mask_positives)

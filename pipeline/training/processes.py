@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -94,23 +93,20 @@ class Processes:
         return self.add_up(own) + (own - own.detach()) if self.are_several else own
 
     def add_up_gradients(self, parameters: Iterable[nn.Parameter], *, counts: bool) -> None:
-        """Sum gradients over the processes whose gradients count, in one message per dtype; None where none has one."""
+        """Sum gradients over the processes whose gradients count, in one message; None where none has one."""
         if not self.are_several:
             return
-        trained = sorted((one for one in parameters if one.requires_grad), key=lambda one: str(one.dtype))
-        for _, group in groupby(trained, key=lambda one: one.dtype):
-            some = list(group)
-            own = [one.grad if counts else None for one in some]
-            gradients = [torch.zeros_like(one) if grad is None else grad for one, grad in zip(some, own, strict=True)]
-            is_there = torch.tensor([grad is not None for grad in own]).to(gradients[0])
-            *sums, owners = self.add_up(torch.cat([*(one.flatten() for one in gradients), is_there])).split(
-                [*(one.numel() for one in gradients), len(some)]
-            )
-            for parameter, total, count in zip(some, sums, owners.tolist(), strict=True):
-                parameter.grad = total.view_as(parameter) if count else None
+        trained = [one for one in parameters if one.requires_grad]
+        own = [one.grad if counts else None for one in trained]
+        gradients = [torch.zeros_like(one) if grad is None else grad for one, grad in zip(trained, own, strict=True)]
+        is_there = torch.tensor([grad is not None for grad in own]).to(gradients[0])
+        # In the widest dtype, in which the sums of narrower ones are as exact.
+        sent = torch.cat([*(one.flatten() for one in gradients), is_there])
+        *sums, owners = self.add_up(sent).split([*(one.numel() for one in gradients), len(trained)])
+        for parameter, total, count in zip(trained, sums, owners.tolist(), strict=True):
+            parameter.grad = total.view_as(parameter).to(parameter.dtype) if count else None
 
     def from_leader(self, content: bytes) -> bytes:
-        """Return the leader's content in each of several processes."""
         contents = [content]
         dist.broadcast_object_list(contents, 0, device=self.device)
         return contents[0]
@@ -141,10 +137,6 @@ class Processes:
 
 
 ALONE = Processes()
-
-
-def has_batch_norm(model: nn.Module) -> bool:
-    return any(isinstance(layer, _BatchNorm) for layer in model.modules())
 
 
 @contextmanager

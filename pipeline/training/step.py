@@ -104,8 +104,7 @@ def forward(
     listed = 0 if batch.listed_scores is None else batch.listed_scores.shape[2] - 1
     drawn = batch.images.groups - listed
     compare = _offline_similarities if batch.excluded is None else _offline_columns
-    offline = compare(scores, batch, drawn) if drawn > 1 else None
-    pairs = Similarities(matrix, is_positive, offline)
+    pairs = Similarities(matrix, is_positive, compare(scores, batch, drawn) if drawn > 1 else None)
     value = objective.loss(pairs if objective.pace is None else objective.pace(pairs))
     figures = {**value.figures, "positive_gap": (matrix.diagonal().mean() - matrix.mean()).detach()}
     auxiliary = scores.auxiliary()

@@ -71,8 +71,7 @@ class Trainer(Loop):
         objective = replace(objective, distillation=training.distillation)
         self._captions(state.epoch, state.step)  # orders them before threads ask for it together
         make = partial(self._make, state.epoch, loss.draws)
-        steps = self.windows(0, self.steps, make, partial(self._step, objective))
-        with closing(steps) as windows:
+        with closing(self.windows(0, self.steps, make, partial(self._step, objective))) as windows:
             for window in windows:
                 means = window.means()
                 can_pace = loss.takes_pace and self.pace is None

@@ -22,7 +22,7 @@ def test_it_says_what_mining_vectors_takes_and_leaves_nothing(run, files):
     result = run(*VECTORS)
     shown = " ".join(result.stdout.split())
     sizes = "15 images, 30 captions, 7 dimensions"
-    for words in (sizes, "search onepass: ", "time, about", "at most 1.5 GB, and 1 kB"):
+    for words in (sizes, "search onepass: ", "time, about", "at most 1.5 GB, and 1.3 kB"):
         assert words in shown
     assert "searching with" not in shown
     assert sorted(files.iterdir()) == before

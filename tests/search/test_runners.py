@@ -15,9 +15,9 @@ from aoq.pipeline.search.units import Folder, MemoryStore, Unit, run_in_order
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ("127.0.0.1:1", r"nothing answers at 127\.0\.0\.1:1 \(.*refused\); is the cluster up"),
-        ("ray://head:10001", r"'ray://head:10001' is not the address of a Ray cluster; give HOST:PORT"),
-        ("somewhere", r"'somewhere' is not the address of a Ray cluster"),
+        ("127.0.0.1:1", r"no usable Ray cluster at '127\.0\.0\.1:1' \(.*refused\); give HOST:PORT"),
+        ("ray://head:10001", r"no usable Ray cluster at 'ray://head:10001' \(.*\); give HOST:PORT"),
+        ("somewhere", r"no usable Ray cluster at 'somewhere' \(.*\); give HOST:PORT"),
     ],
 )
 def test_a_cluster_that_cannot_be_reached_is_named(address, message):

@@ -137,7 +137,7 @@ def test_too_little_room_is_refused(ganged, tmp_path, monkeypatch):
     room = "room for 2 of 3 processes of 1 CPUs, 0 GPUs and 0 MB each; its 2 nodes have 1 CPUs, 0 GPUs"
     with pytest.raises(ValueError, match=f"^the cluster has {room}"):
         run_ranks(replace(ganged, processes=3), tmp_path, add_up)
-    with pytest.raises(ValueError, match=r"room for 0 of 2 processes of 1 CPUs, 1 GPUs and .* or set device = cpu"):
+    with pytest.raises(ValueError, match=r"room for 0 of 2 processes of 1 CPUs, 1 GPUs and .* or choose device cpu"):
         run_ranks(replace(ganged, device="cuda"), tmp_path, add_up)
     monkeypatch.setattr(starting, "PLACING", 1)
     other = ray.remote(num_cpus=1)(busy).remote()

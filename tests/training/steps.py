@@ -9,13 +9,14 @@ import torch
 from torch import distributed as dist
 
 from aoq.models import MODELS, build_model, naaf
+from aoq.models.layers import has_batch_norm
 from aoq.pipeline.config.losses import AdaptiveLoss, LossSection, OnlineLoss
 from aoq.pipeline.config.training import Constraints, Distillation
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.losses.info_nce import LearntTemperature
 from aoq.pipeline.training.batches import matched, read_batch, score_all
 from aoq.pipeline.training.chunks import UNCUT, Cut
-from aoq.pipeline.training.processes import Processes, has_batch_norm
+from aoq.pipeline.training.processes import Processes
 from aoq.pipeline.training.step import constrain, make_objective, take_step
 from tests.training.conftest import CPU, SMALL, sampler_of
 

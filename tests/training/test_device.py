@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from aoq.models import MODELS, naaf
-from aoq.pipeline.config.losses import LossSection
+from aoq.pipeline.config.losses import LogitLoss, LossSection
 from aoq.pipeline.config.training import CoTeaching
 from aoq.pipeline.losses import LOSSES as LOSS_KINDS
 from aoq.pipeline.losses import collapsed_cost
+from aoq.pipeline.losses.info_nce import LearntTemperature
 from aoq.pipeline.losses.pace import Pace
 from aoq.pipeline.training import loop
 from aoq.pipeline.training.batches import matched
@@ -53,7 +54,8 @@ def test_a_step_stays_on_its_device_and_waits_for_nothing(pairs, sampler, name, 
 def test_no_loss_waits(pairs, sampler, name):
     loss = LossSection.kind(name)(name=name)
     with Simulated():
-        model, learnt = fresh("vsepp").to(DEVICE), loop.learnt_numbers(loss, DEVICE)
+        model = fresh("vsepp").to(DEVICE)
+        learnt = LearntTemperature(**loss.learnt).to(DEVICE) if isinstance(loss, LogitLoss) else None
         objective = make_objective(loss, Pace(loss.online_margin) if loss.takes_pace else None, learnt or dict)
         drawing = sampler.draw_for(loss.draws, ROWS, np.random.default_rng(0), 0)
         batch = read(pairs, drawing).to(DEVICE)

@@ -13,8 +13,8 @@ from aoq.models.base import Captions
 from aoq.models.towers.tower import Tower
 from aoq.models.vsepp import VSEpp
 from aoq.pipeline.config.training import LoRA
+from aoq.pipeline.losses.info_nce import LearntTemperature
 from aoq.pipeline.training.checkpoint import load_model
-from aoq.pipeline.training.loop import learnt_numbers
 from aoq.pipeline.training.optimizer import adapt, learning_rate, make_optimizer, merged_weights, set_up_towers
 from tests.training.conftest import OPTIONS, SMALL, TRAINING, changed, kill_and_resume, of_loss
 
@@ -163,7 +163,7 @@ def test_the_average_is_evaluated_and_kept(run_training, tmp_path, monkeypatch):
 
 def test_learnt_numbers_do_not_decay():
     training = of_loss("sigmoid").model_copy(update={"weight_decay": 0.1})
-    learnt, model = learnt_numbers(training.loss, torch.device("cpu")), build_model("vsepp", **SMALL)
+    learnt, model = LearntTemperature(**training.loss.learnt), build_model("vsepp", **SMALL)
     weights, numbers = make_optimizer(model, training, learnt.parameters()).param_groups
     assert (weights["weight_decay"], numbers["weight_decay"]) == (0.1, 0.0)
     assert numbers["params"] == list(learnt.parameters())
