@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from importlib.util import find_spec
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from torch.distributions import Categorical, kl_divergence
 from torch.nn.functional import cosine_similarity
 
 import aoq
@@ -39,19 +39,15 @@ def demo(tmp_path_factory):
 
 
 def distillation(images, captions, pairs, teachers, temperature=0.05):
-    """Loop over KL(p || q) of every image and every caption of a batch, divided by the number of pairs."""
-    rows, total = range(len(pairs)), 0.0
-    ours, theirs = {}, {}
-    for i in rows:
-        for c in rows:
-            ours[i, c] = float(cosine_similarity(images[i], captions[c], dim=0))
-            known = [(one[pairs[i][0]], other[pairs[c][1]]) for one, other in teachers]
-            theirs[i, c] = sum(float(cosine_similarity(*both, dim=0)) for both in known) / len(teachers)
-    for anchors in ([[(i, c) for c in rows] for i in rows], [[(i, c) for i in rows] for c in rows]):
-        for candidates in anchors:
-            p, q = ([math.exp(scores[pair] / temperature) for pair in candidates] for scores in (theirs, ours))
-            total += sum(a / sum(p) * math.log(a / sum(p) / (b / sum(q))) for a, b in zip(p, q, strict=True))
-    return total / len(pairs)
+    """KL(p || q) of every image and every caption of a batch, divided by the number of pairs."""
+    rows, columns = (list(side) for side in zip(*pairs, strict=True))
+    vectors = [(images[: len(rows)], captions[: len(rows)])]
+    vectors += [(one[rows], other[columns]) for one, other in teachers]
+    ours, *theirs = (cosine_similarity(one[:, None], other[None], dim=2) / temperature for one, other in vectors)
+    p = sum(theirs) / len(theirs)
+    both = ((p, ours), (p.T, ours.T))
+    total = sum(kl_divergence(*(Categorical(logits=one) for one in each)).sum() for each in both)
+    return float(total / len(pairs))
 
 
 @pytest.fixture

@@ -1,10 +1,11 @@
-"""Distillation losses against loops in float64: values and gradients."""
+"""Distillation losses against torch's divergence and loops in float64: values and gradients."""
 
 import math
 
 import pytest
 import torch
 from jaxtyping import TypeCheckError
+from torch.distributions import Categorical, kl_divergence
 
 from aoq.pipeline.losses.distillation import batch_distillation, list_distillation
 
@@ -16,26 +17,18 @@ def scores(seed, *shape):
     return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def softmax(numbers, temperature):
-    powers = [torch.exp(number / temperature) for number in numbers]
-    return [power / sum(powers) for power in powers]
-
-
-def divergence(targets, logits, temperature):
-    ours = softmax(logits, temperature)
-    return sum(p * (torch.log(p) - torch.log(q)) for p, q in zip(targets, ours, strict=True) if p > 0)
+def divergence(given, logits):
+    return kl_divergence(Categorical(**given), Categorical(logits=logits)).sum()
 
 
 def batch_definition(matrix, teachers, temperature, own, average):
     total = 0
-    for ours, theirs in ((matrix, teachers), (matrix.T, [teacher.T for teacher in teachers])):
-        for anchor in range(SIZE):
-            rows = [teacher[anchor] for teacher in theirs]
-            if average == "scores":
-                targets = softmax([sum(each) / len(rows) for each in zip(*rows, strict=True)], temperature)
-            else:
-                targets = [sum(each) / len(rows) for each in zip(*(softmax(r, temperature) for r in rows), strict=True)]
-            total = total + divergence(targets, ours[anchor], own)
+    for ours, theirs in ((matrix, teachers), (matrix.T, teachers.mT)):
+        if average == "scores":
+            targets = {"logits": theirs.mean(0) / temperature}
+        else:
+            targets = {"probs": (theirs / temperature).softmax(-1).mean(0)}
+        total = total + divergence(targets, ours / own)
     return total
 
 
@@ -69,8 +62,8 @@ def list_definition(ours, theirs, kind, temperature, own):
                 below = sum(torch.exp(similarities[m] / own) for m in listed if teacher[m] <= teacher[n])
                 total = total - torch.log(torch.exp(similarities[n] / own) / below) / len(listed)
         else:
-            targets = softmax([teacher[n] for n in (0, *listed)], temperature)
-            total = total + divergence(targets, [similarities[n] for n in (0, *listed)], own)
+            both = [0, *listed]
+            total = total + divergence({"logits": teacher[both] / temperature}, similarities[both] / own)
     return total
 
 
