@@ -173,31 +173,22 @@ def test_what_is_no_manifest_ends_in_a_sentence(table, content):
         table.manifest()
 
 
-def hostile(*place, to):
-    def change(manifest):
-        *way, last = place
-        for name in way:
-            manifest = manifest[name]
-        manifest[last] = to
-
-    return change
-
-
 @pytest.mark.parametrize(
     "change",
     [
-        hostile("finished", to="\x1b[31m"),
-        hostile("files", "lists", "bytes", to=10**30),
-        hostile("files", to=[]),
-        hostile("files", "../../passwd", to={"bytes": 1, "sha256": ""}),
-        hostile("recipe", "ingredients", to={"other": 1}),
-        hostile("key", to="another"),
-        hostile("metrics", to={"rsum": "high"}),
+        {"finished": "\x1b[31m"},
+        {"files": {"lists": {"bytes": 10**30, "sha256": ""}}},
+        {"files": []},
+        {"files": {"../../passwd": {"bytes": 1, "sha256": ""}}},
+        {"recipe": {"ingredients": {"other": 1}}},
+        {"key": "another"},
+        {"metrics": {"rsum": "high"}},
     ],
 )
 def test_hostile_values_end_in_a_sentence_though_they_are_sealed(table, change):
     manifest = table.manifest()
-    change(manifest)
+    for name, value in change.items():
+        manifest[name] = {**manifest.get(name, {}), **value} if isinstance(value, dict) else value
     table.manifest_path.write_text(json.dumps({**manifest, "seal": seal(manifest)}))
     with pytest.raises(ValueError, match=rf"{table.manifest_path} is damaged or not"):
         table.manifest()
