@@ -108,4 +108,4 @@ def _become(command: list[str], folder: str, shown: list[str], variables: dict[s
     os.chdir(folder)
     forks._forget_settings()  # the server has read the luigi.cfg of another folder
     streams = [os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for name in shown]
-    forks._become(command, Path(folder), streams, variables, forks.MEMORY)
+    forks._become(command, Path(folder), streams, variables)

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,8 +51,6 @@ def preload() -> None:
 def start(
     command: Sequence[object],
     folder: Path,
-    environment: Mapping[str, str] | None = None,
-    memory: int = MEMORY,
     kill_before: int | None = None,
     privileged: bool = True,
 ) -> Running:
@@ -68,7 +67,7 @@ def start(
             _count_operations(counter, kill_before)
         if not privileged:
             _drop_capabilities()
-        _become([str(part) for part in command], folder, [file.fileno() for file in streams], environment or {}, memory)
+        _become([str(part) for part in command], folder, [file.fileno() for file in streams])
     return Running(process, streams, counter, time.monotonic())
 
 
@@ -97,12 +96,10 @@ class Running:
     def __init__(self, process: int, streams: list, counter: mmap.mmap, started: float) -> None:
         self.process, self._streams, self._counter, self._started = process, streams, counter, started
 
-    def kill(self, how: int = signal.SIGKILL) -> None:
+    def kill(self) -> None:
         for kill in (os.killpg, os.kill):  # it may not have made its group yet
-            try:
-                kill(self.process, how)
-            except ProcessLookupError:
-                continue
+            with suppress(ProcessLookupError):
+                kill(self.process, signal.SIGKILL)
 
     @property
     def output(self) -> str:
@@ -140,7 +137,7 @@ class Running:
         return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode("utf-8", "backslashreplace")
 
 
-def _become(command: list[str], folder: Path, streams: list[int], environment: Mapping[str, str], memory: int) -> None:
+def _become(command: list[str], folder: Path, streams: list[int], environment: Mapping[str, str] | None = None) -> None:
     """The child: it never returns."""
     code = 70
     try:
@@ -148,10 +145,10 @@ def _become(command: list[str], folder: Path, streams: list[int], environment: M
         for number, stream in enumerate(streams, start=1):
             os.dup2(stream, number)
         os.chdir(folder)
-        os.environ.update(environment)
+        os.environ.update(environment or {})
         if Path("luigi.cfg").exists():
             _forget_settings()
-        resource.setrlimit(resource.RLIMIT_DATA, (_data() + memory,) * 2)
+        resource.setrlimit(resource.RLIMIT_DATA, (_data() + MEMORY,) * 2)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         code = _main(command)
     except BaseException:

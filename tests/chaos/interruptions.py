@@ -19,7 +19,7 @@ from tests.chaos.reference import (
     Reference,
     artefacts,
     content,
-    leftovers,
+    left_behind,
     luigi,
     write_experiments,
 )
@@ -88,11 +88,6 @@ def published_otherwise(wanted: dict[str, str], folder: Path) -> str | None:
     """Name artefacts with other bytes than an undisturbed run's; some may be missing."""
     other = [file for file, sha256 in artefacts(folder).items() if wanted.get(file) != sha256]
     return f"{', '.join(other)}: published with other bytes" if other else None
-
-
-def left_behind(folder: Path) -> str | None:
-    left = leftovers(folder)
-    return f"{left} stay behind" if left else None
 
 
 def differences(wanted: dict[str, str], found: dict[str, str]) -> str | None:

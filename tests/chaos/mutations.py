@@ -118,11 +118,15 @@ DAMAGES = (flip, flip, flip, cut, blank, grow, swap)
 
 
 def any_bytes(file: Path, rng: random.Random) -> None:
-    content = bytearray(file.read_bytes())
+    file.write_bytes(_other_bytes(file.read_bytes(), rng))
+
+
+def _other_bytes(given: bytes, rng: random.Random) -> bytes:
+    content = bytearray(given)
     for _ in range(rng.choice((1, 1, 2, 8))):
         how = rng.choice((*DAMAGES, insert, lose, replace_all)) if content else replace_all
         how(content, rng)
-    file.write_bytes(content)
+    return bytes(content)
 
 
 def npy_header(file: Path, rng: random.Random) -> None:
@@ -219,11 +223,8 @@ def safetensors_header(file: Path, rng: random.Random) -> None:
 def weights_description(file: Path, rng: random.Random) -> None:
     """Change the description of the model in a file of weights: values of other types and sizes, more or fewer."""
     header, body = _safetensors(file)
-    described = file.with_suffix(".json")
-    described.write_text(header["__metadata__"]["aoq"])
-    json_values(described, rng)
-    header["__metadata__"]["aoq"] = described.read_bytes().decode(errors="replace")
-    described.unlink()
+    described = header["__metadata__"]["aoq"].encode()
+    header["__metadata__"]["aoq"] = _other_json(described, rng).decode(errors="replace")
     made = json.dumps(header).encode()
     file.write_bytes(struct.pack("<Q", len(made)) + made + body)
 
@@ -258,10 +259,14 @@ def parquet_columns(file: Path, rng: random.Random) -> None:
 
 def json_values(file: Path, rng: random.Random) -> None:
     """One value, at any depth, of another kind or far out of range; or a text that is no JSON."""
+    file.write_bytes(_other_json(file.read_bytes(), rng))
+
+
+def _other_json(given: bytes, rng: random.Random) -> bytes:
     try:
-        content = json.loads(file.read_text())
+        content = json.loads(given)
     except ValueError:  # a file of lines
-        return any_bytes(file, rng)
+        return _other_bytes(given, rng)
     how, holders, text = rng.randrange(10), list(_holders(content)), json.dumps(content).encode()
     if how == 0:
         text = rng.choice(("null", "[]", "7", '"x"', "true", "1e999", "", "{}", "NaN", *LONG_JSON)).encode()
@@ -276,18 +281,14 @@ def json_values(file: Path, rng: random.Random) -> None:
         else:
             holder[key] = rng.choice(HOSTILE_TEXT if how == 5 else NUMBERS)
         text = json.dumps(content).replace("Infinity", "1e999").encode()
-    file.write_bytes(text)
-    return None
+    return text
 
 
 def json_line(file: Path, rng: random.Random) -> None:
     """One line of a file of JSON lines, as `json_values` changes a file."""
     found = file.read_bytes().splitlines()
-    row, one = rng.randrange(len(found)), file.with_suffix(".line")
-    one.write_bytes(found[row])
-    json_values(one, rng)
-    found[row] = one.read_bytes()
-    one.unlink()
+    row = rng.randrange(len(found))
+    found[row] = _other_json(found[row], rng)
     file.write_bytes(b"\n".join([*found, b""]))
 
 

@@ -209,10 +209,10 @@ def taken(path: Path) -> int:
     return sum(PAGE if file.is_dir() else -(-file.lstat().st_size // PAGE) * PAGE for file in files)
 
 
-def leftovers(place: Path) -> list[str]:
-    """Unfinished work, scratch folders and temporary files below a folder."""
-    names = (path for path in place.rglob("*") if path.name.endswith((".work", ".tmp")) or ".tmp" in path.name)
-    return sorted(str(path.relative_to(place)) for path in names)
+def left_behind(place: Path) -> str | None:
+    """Name unfinished work, scratch folders and temporary files below a folder."""
+    left = [str(path.relative_to(place)) for path in place.rglob("*") if path.suffix == ".work" or ".tmp" in path.name]
+    return f"{sorted(left)} stay behind" if left else None
 
 
 def _sha256(file: Path) -> str:
