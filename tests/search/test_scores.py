@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numba.core.caching import CompileResultCacheImpl
 
 from aoq.pipeline.extras import compiled
-from aoq.pipeline.search.scores import exact_scores
+from aoq.pipeline.search.scores import exact_scores, sum_exactly
 
 
 def rounded(fraction: Fraction) -> np.float32:
@@ -58,6 +58,7 @@ def test_halfway_between_two_numbers_it_is_added_up_exactly():
     anchors = np.float32([[1, 2**-24, 2**-60], [1, 2**-24, -(2**-60)], [1, 2**-24, 0]])
     found = all_pairs(anchors, np.ones((1, 3), dtype=np.float32))[:, 0]
     assert found.tolist() == [1 + 2**-23, 1, 1]
+    assert [sum_exactly(anchor, np.float32([1, 1, 1])) for anchor in anchors] == [1 + 2**-23, 1, 1]
     assert not np.signbit(all_pairs(np.float32([[0.0, -0.0]]), np.float32([[-1, 1], [1, 1]]))).any()
 
 
