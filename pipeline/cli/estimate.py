@@ -66,7 +66,7 @@ def estimate_command(
 
     With --experiment, the shape comes from the data and the model, and the options from [mining] and luigi.cfg. This
     also shows the training's steps, and how much harder the student's offline negatives are than in-batch ones. For a
-    table made from other experiments, it shows only the steps and the hardness; for co-taught networks, only the steps.
+    table made from other experiments, it shows only the steps and the hardness; without a table, only the steps.
     """
     if (images is None) != (experiment is not None):
         raise click.UsageError("give IMAGES and CAPTIONS, or --experiment NAME")
@@ -139,7 +139,9 @@ def _estimate_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int],
     depths, note = fit_depths(positives, images, captions, **table_depths(chain))
     drawing = [note] if note else []
     mining = None
-    if source.table is None:
+    if not chain.trains_on_table:
+        drawing.append("the student draws nothing from a table, so none is made for it")
+    elif source.table is None:
         mining = _estimate_mining(source, depths, images, captions, positives)
     else:
         drawing.append(f"the table is made from {_makers(source)}, not counted here; estimate these too")

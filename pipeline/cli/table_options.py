@@ -22,7 +22,7 @@ from aoq.pipeline.cli.options import (
     with_override,
 )
 from aoq.pipeline.cli.output import to_make
-from aoq.pipeline.cli.vector_options import ID_OPTIONS, read_id_file
+from aoq.pipeline.cli.vector_options import ID_OPTIONS
 from aoq.pipeline.config.load import names_in
 from aoq.pipeline.console import did_you_mean
 from aoq.pipeline.data.files import read_lines
@@ -35,6 +35,7 @@ from aoq.pipeline.tables.contents import require_origin
 from aoq.pipeline.tables.files import read_manifest, table_sides
 from aoq.pipeline.tables.screens.view import View, read_view
 from aoq.pipeline.tables.table import NegativeTable, read_table
+from aoq.pipeline.vector_files import read_id_file
 
 if TYPE_CHECKING:
     from aoq.pipeline.embedding import EmbeddingStore

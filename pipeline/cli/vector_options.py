@@ -13,12 +13,11 @@ from jaxtyping import Float32, Int32, Integer
 from aoq.pipeline.cli.options import PATH, POSITIVE, threads, together, with_default
 from aoq.pipeline.cli.output import echo, is_typed
 from aoq.pipeline.data.files import read_lines
-from aoq.pipeline.extras import is_hub_name
 from aoq.pipeline.reading import open_array
 from aoq.pipeline.search.positives import pairs_by_number, unique_pairs
 from aoq.pipeline.search.problem import Problem, longest_lists
 from aoq.pipeline.tables.pairs import TWO_SIDES, Known, read_pair_file, rows_by_id
-from aoq.pipeline.vector_files import COLUMNED, VectorFile
+from aoq.pipeline.vector_files import read_id_file
 from aoq.pipeline.vectors import Vectors, open_vectors
 
 MOST_PAIRS = 1 << 28
@@ -109,14 +108,6 @@ def require_true_pairs(options: Mapping[str, Any], **others: object) -> None:
         raise click.UsageError(f"give the true pairs: {', '.join(first)} or {last}")
     if pairs is None and options["min_grade"] is not None:
         raise click.UsageError("--min-grade needs --pairs FILE with grades; give it, or leave --min-grade out")
-
-
-def read_id_file(named: str) -> list[str]:
-    """Read ids from the lines of a text file, or from `FILE::COLUMN` of Parquet, Arrow or a data set."""
-    name, _, column = named.partition("::")
-    if column or is_hub_name(name) or Path(name).suffix in COLUMNED or Path(name).is_dir():
-        return VectorFile.of(named).ids()
-    return read_lines(Path(named))
 
 
 def read_ids_of_sides(options: Mapping[str, Any]) -> dict[str, list[str]]:

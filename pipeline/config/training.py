@@ -100,6 +100,10 @@ class Distillation(Section):
         return [teacher for teacher in self.teachers if not isinstance(teacher, str)]
 
     @property
+    def teacher_names(self) -> list[str]:
+        return [teacher if isinstance(teacher, str) else teacher.images for teacher in self.teachers]
+
+    @property
     def listed(self) -> int:
         """Number of negatives drawn for `lists`."""
         return 0 if self.kind == "batch" else self.negatives

@@ -90,6 +90,9 @@ class Similarities:
             kind = f"{is_positive.dtype} of shape {tuple(is_positive.shape)}, but must be bool of the matrix's shape"
             raise ValueError(f"is_positive is {kind}; make it with `aoq.positive_pairs` from the batch's image rows.")
         object.__setattr__(self, "is_positive", is_positive)
+        if self.offline is not None and len(self.offline.image_to_caption) != len(self.matrix):
+            drawn = f"{len(self.offline.image_to_caption)} offline similarities for a batch of {len(self.matrix)} pairs"
+            raise ValueError(f"{drawn}; call `aoq.offline_similarities` with the options of the `BatchSampler`.")
 
     @property
     def positive(self) -> Float[Tensor, " batch"]:
@@ -208,8 +211,10 @@ def offline_similarities(
     if len(images) % len(names) or len(images) != len(captions):
         raise ValueError(
             f"{len(images)} images and {len(captions)} captions are not {len(names)} groups of pairs: "
-            f"{', '.join(names)}."
+            f"{', '.join(names)}; with several negatives an anchor, give `BatchSampler.excluded`."
         )
+    if image_rows is not None and len(image_rows) != len(images):
+        raise ValueError(f"{len(image_rows)} image rows for {len(images)} images; give the rows of the whole batch.")
     size = len(images) // len(names)
     anchor_images, *other_images = images.split(size)
     anchor_captions, *other_captions = captions.split(size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from jaxtyping import Float32, Float64, Int64, Integer
 from aoq.pipeline.engine import in_parallel
 from aoq.pipeline.search.positives import Positives, both_ways, unique_pairs, with_itself
 
+logger = logging.getLogger(__name__)
 Direction = Literal["i2t", "t2i"]
 DIRECTIONS: tuple[Direction, ...] = ("i2t", "t2i")
 OPPOSITE: Mapping[Direction, Direction] = {"i2t": "t2i", "t2i": "i2t"}
@@ -140,6 +142,8 @@ class Problem:
                 "one_set takes one array of vectors and one h; give the array as both sides, and h_images=0."
             )
         pairs = unique_pairs(self.positives, len(self.images), len(self.captions))
+        if self.one_set and (alone := int((pairs[:, 0] == pairs[:, 1]).sum())):
+            logger.info("left out %d of the pairs, of a row with itself", alone)
         object.__setattr__(self, "positives", both_ways(pairs) if self.one_set else pairs)
         if min(self.h_captions, self.h_images) < 0 or not self.directions:
             raise ValueError(

@@ -14,7 +14,6 @@ from aoq.pipeline.batches.order import COMMUNITY, MinedBatches
 from aoq.pipeline.build import UNITS, planned_file
 from aoq.pipeline.config.screen import ScreenSection
 from aoq.pipeline.config.training import TeacherVectors, Training
-from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.engine import Verify
@@ -32,6 +31,7 @@ from aoq.pipeline.training.checkpoint import load_model
 from aoq.pipeline.training.drawable import DrawnRanks, drawable, drawn_ranks
 from aoq.pipeline.training.loop import Run
 from aoq.pipeline.training.sampler import WHOLE_LISTS, Sampler
+from aoq.pipeline.vector_files import read_id_file
 from aoq.pipeline.vectors import open_vectors
 
 logger = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ def _open_teacher_files(files: TeacherVectors, root: Path, split: Split, copies:
     )
     if files.image_ids is not None:
         rows_by_id(split.ids)  # refuses an id of two images
-        rows = rows_by_id(read_lines(root / files.image_ids))
+        rows = rows_by_id(read_id_file(str(root / files.image_ids)))
         if absent := [name for name in split.ids if name not in rows]:
             lacks = f"{files.image_ids} lacks {len(absent)} of the split's images"
             raise ValueError(f"{lacks}, the first is {absent[0]!r}.")

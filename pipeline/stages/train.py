@@ -100,7 +100,8 @@ def _check_batches(experiment: Experiment, captions: int) -> None:
         sizes.append((makes, experiment.trained_by("control").batch_size, "batch_size"))
     for what, size, option in sizes:
         if size > captions:
-            raise ValueError(f"{what} {size}, and the training split has {captions} captions; lower {option}.")
+            split = f"the training split has {captions} captions"
+            raise ValueError(f"{what} {size} in {experiment.name}, and {split}; lower {option}.")
 
 
 def _make_trainer(chain: Chain, stage: str, section: Training | CoTeaching, verify: Verify, **common: Any) -> Loop:

@@ -205,9 +205,10 @@ class Sampler:
         """Draw `count` negatives of each anchor, each from a part of its list, and mark columns that are none."""
         start, stop = self._windows[min(epoch, len(self._windows) - 1)]
         pairs = self._draw_anchors(rows, rng)
-        places = np.stack([(part + self._strategy(rng, len(rows))) / count for part in range(count)])
-        nowhere = np.zeros(len(rows))
-        groups = [self.at(pairs, start + one * (stop - start), nowhere, companions=False) for one in places]
+        # The same place in each part, so that lists as long as the count repeat none.
+        place, nowhere = self._strategy(rng, len(rows)), np.zeros(len(rows))
+        ranks = [start + (part + place) / count * (stop - start) for part in range(count)]
+        groups = [self.at(pairs, each, nowhere, companions=False) for each in ranks]
         drawn = np.stack([groups[0][0], *(group[1] for group in groups)])
         return Draw(drawn, excluded=self.excluded(drawn))
 

@@ -6,7 +6,7 @@ import torch
 from aoq.pipeline.losses import LOSSES
 from aoq.pipeline.losses.aoq import adap_off_quin, adaptive_weight, off_quin, off_tri, online_triplet, sum_triplet
 from aoq.pipeline.losses.hinge import hinge
-from aoq.pipeline.losses.similarities import OfflineSimilarities, Similarities, positive_pairs
+from aoq.pipeline.losses.similarities import OfflineSimilarities, Similarities, offline_similarities, positive_pairs
 from tests.losses.definitions import check_value, margin_loss, numbers_of, random_world
 
 CASES = ["alpha_small", "inactive", "margins", "mixed", "negweight", "random"]
@@ -61,6 +61,12 @@ def test_official_sum_variant_weighs_the_wrong_axis(golden):
     loss.backward()
     for key in INPUTS:
         case.check(f"out/grad/{key}", inputs[key].grad)
+
+
+def test_what_is_not_one_batch_is_refused():
+    offline = offline_similarities(torch.eye(6), torch.eye(6))
+    with pytest.raises(ValueError, match="2 offline similarities for a batch of 3 pairs"):
+        Similarities(torch.eye(3), torch.eye(3, dtype=torch.bool), offline)
 
 
 def test_a_batch_without_table_says_so():

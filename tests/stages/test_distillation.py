@@ -4,6 +4,8 @@ import json
 from html import unescape
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -85,8 +87,8 @@ def test_vectors_of_files_teach_in_the_order_of_their_ids(make, data_root):
     order = np.random.default_rng(0).permutation(split.image_count)
     np.save(data_root / "images.npy", 3 * store.images[order])
     np.save(data_root / "captions.npy", store.captions)
-    (data_root / "ids.txt").write_text("".join(f"{split.ids[row]}\n" for row in order))
-    files = '{images = "images.npy", captions = "captions.npy", image_ids = "ids.txt"}'
+    pq.write_table(pa.table({"id": [split.ids[row] for row in order]}), data_root / "ids.parquet")
+    files = '{images = "images.npy", captions = "captions.npy", image_ids = "ids.parquet::id"}'
     taught = TAUGHT.format(f"teachers = [{files}]")
     student = make("student", "second_round", loss="online", second_round=taught)
     own = make("by_own", "second_round", loss="online", second_round=TAUGHT.format(""))
@@ -131,7 +133,9 @@ def test_a_teacher_that_attends_scores_each_batch(make, taught_by, file_of, plac
     assert chain.start_of("second_round") is None  # the student starts from fresh weights
     shown = aoq("estimate", "--experiment", file_of("student"), *places, "--json").stdout
     steps = dict.fromkeys(["round one", "round two", "teacher own", "teacher fragments"], 13)
-    assert json.loads(shown)["steps"] == steps
+    shown = json.loads(shown)
+    assert (shown["steps"], "search" in shown) == (steps, False)
+    assert shown["drawing"] == ["the student draws nothing from a table, so none is made for it"]
     model = load_model(teacher["second_round"].path / "model.safetensors")
     pairs, rng = open_pairs(teacher, "train"), np.random.default_rng(0)
     rows = np.stack([rng.permutation(40)[:5], rng.permutation(200)[:5]], axis=1)
@@ -156,6 +160,7 @@ def test_results_tell_the_table_and_the_teacher_apart(make, data_root, tmp_path,
         make_stage(member.chain, "evaluation")
     page = unescape(render_report(report))
     assert all(page.count(f"{part} − control: ") == 1 for part in plan_parts(chain))
+    assert "offtri + distillation<small>batch</small>" in page
 
 
 def test_a_part_that_other_options_need_or_that_is_the_control_is_left_out(make):
