@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
-from aoq.pipeline.reading import parse_json, read_file, reading
+from aoq.pipeline.reading import parse_json, read_utf8, reading
 
 SEPARATORS = ",\t|;"
 
@@ -23,55 +23,46 @@ class Parquet:
     """An open Parquet file; each page that has a checksum is checked when it is read."""
 
     file: pq.ParquetFile
-    _names: list[str] | None
+    _columns: pa.Schema
+    _nullable: Collection[str]
     _reading: Callable[[], AbstractContextManager[None]]
-    _fitted: Callable[[pa.Table], pa.Table]
 
     def __len__(self) -> int:
         return int(self.file.metadata.num_rows)
 
-    @property
-    def types(self) -> dict[str, pa.DataType]:
-        return {field.name: plain_type(field.type) for field in self.file.schema_arrow}
-
     def read(self) -> pa.Table:
         with self._reading():
-            return self._fitted(self.file.read(self._names))
+            return fitted(self.file.read(self._columns.names), self._columns, self._nullable)
 
-    def batches(self, rows: int, names: Collection[str] | None = None) -> Iterator[pa.Table]:
+    def batches(self, rows: int) -> Iterator[pa.Table]:
         """Iterate over blocks of up to `rows` rows."""
         with self._reading():
-            for batch in self.file.iter_batches(rows, columns=names or self._names):
-                yield self._fitted(pa.Table.from_batches([batch]))
+            for batch in self.file.iter_batches(rows, columns=self._columns.names):
+                yield fitted(pa.Table.from_batches([batch]), self._columns, self._nullable)
 
 
 @contextmanager
 def open_parquet(
     path: Path,
-    columns: pa.Schema | None = None,
+    columns: pa.Schema,
     *,
     optional: Collection[str] = (),
     nullable: Collection[str] = (),
     remedy: str = "",
 ) -> Iterator[Parquet]:
-    """Open a Parquet file that has columns of these types (`fitted`), by default any, except for `optional` ones.
+    """Open a Parquet file that has columns of these types (`fitted`), except for `optional` ones.
 
     Raises:
         ValueError: on opening if columns are missing or have other types; on reading for invalid values.
     """
-
-    def fit(table: pa.Table) -> pa.Table:
-        return table if columns is None else fitted(table, pa.schema(map(columns.field, table.column_names)), nullable)
-
-    with_columns = f" with the columns {', '.join(columns.names)}" if columns else ""
-    reading_it = partial(reading, path, f"a Parquet file{with_columns}", remedy)
+    reading_it = partial(reading, path, f"a Parquet file with the columns {', '.join(columns.names)}", remedy)
     with reading_it():
         file = pq.ParquetFile(path, page_checksum_verification=True)
-        if columns is not None:
-            columns = _without_missing(optional, columns, file.schema_arrow)
-            fitting_kinds(file.schema_arrow, columns)
+        there = file.schema_arrow.names
+        columns = pa.schema([field for field in columns if field.name in there or field.name not in optional])
+        fitting_kinds(file.schema_arrow, columns)
     with file:
-        yield Parquet(file, None if columns is None else columns.names, reading_it, fit)
+        yield Parquet(file, columns, nullable, reading_it)
 
 
 def read_parquet(path: Path, columns: pa.Schema, *, nullable: Collection[str] = (), remedy: str = "") -> pa.Table:
@@ -89,32 +80,38 @@ def find_separator(header: str) -> str:
 
 
 def _csv_options(path: Path) -> csv.ParseOptions:
-    with path.open(encoding="utf-8", errors="replace") as file:
-        return csv.ParseOptions(delimiter=find_separator(file.readline(1 << 16)), newlines_in_values=True)
+    header = read_utf8(path)[: 1 << 16].partition("\n")[0]
+    return csv.ParseOptions(delimiter=find_separator(header), newlines_in_values=True)
 
 
-def csv_columns(path: Path) -> list[str]:
-    with csv.open_csv(path, parse_options=_csv_options(path)) as file:
-        return list(file.schema.names)
-
-
-def parse_csv(
-    path: Path, columns: pa.Schema, *, optional: Collection[str] = (), nullable: Collection[str] = ()
-) -> pa.Table:
-    """Read columns of a CSV file as these types (`fitted`), except for `optional` ones; text stays unchanged."""
+def parse_csv(path: Path, columns: pa.Schema, nullable: Collection[str] = ()) -> pa.Table:
+    """Read columns of a CSV file as these types (`fitted`); text stays unchanged."""
     texts = {field.name: field.type for field in columns if pa.types.is_string(field.type)}
     options = _csv_options(path)
     table = csv.read_csv(path, parse_options=options, convert_options=csv.ConvertOptions(column_types=texts))
-    columns = _without_missing(optional, columns, table.schema)
     if len(table):
         return fitted(table, columns, nullable)
     return table.select(columns.names).cast(columns)  # a CSV file without rows has no column types
 
 
+def open_columns(path: Path) -> tuple[Mapping[str, pa.DataType], Callable[[pa.Schema, Collection[str]], pa.Table]]:
+    """Return the types of a file's columns, and a reader of chosen columns, some of which may have empty values."""
+    if path.suffix in (".csv", ".tsv"):
+        with csv.open_csv(path, parse_options=_csv_options(path)) as opened:
+            types = dict.fromkeys(opened.schema.names, pa.string())  # text until read: an id 007 is no number
+        return types, partial(parse_csv, path)
+    if path.suffix == ".jsonl":
+        table = pa.table(transpose(parse_json_lines(path)))
+        return dict(zip(table.schema.names, table.schema.types, strict=True)), partial(fitted, table)
+    file = pq.ParquetFile(path, page_checksum_verification=True)
+    types = {field.name: plain_type(field.type) for field in file.schema_arrow}
+    return types, lambda columns, nullable: fitted(file.read(columns.names), columns, nullable)
+
+
 def parse_json_lines(path: Path) -> list[dict[str, Any]]:
     """Read the objects of a JSON lines file. Arrow's own reader can crash on damaged lines."""
     rows = []
-    for number, line in enumerate(read_file(path).split(b"\n"), start=1):
+    for number, line in enumerate(read_utf8(path).split("\n"), start=1):
         try:
             rows += [parse_json(line, dict[str, Any])] if line.strip() else []
         except ValueError as error:
@@ -130,10 +127,6 @@ def transpose(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
-
-
-def _without_missing(optional: Collection[str], columns: pa.Schema, present: pa.Schema) -> pa.Schema:
-    return pa.schema([field for field in columns if field.name in present.names or field.name not in optional])
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
@@ -156,7 +149,7 @@ def plain(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
 
 
 def fitted(table: pa.Table, columns: pa.Schema, nullable: Collection[str] = ()) -> pa.Table:
-    """Cast columns of a table to these types; integers may have any width, floats may not be narrowed.
+    """Cast columns of a table to these types; integers may have any width, or be whole floats; floats are not narrowed.
 
     Raises:
         ValueError: for missing columns or other types, numbers out of range, and empty values except in `nullable`
@@ -189,6 +182,8 @@ def _fitting_kind(kind: pa.DataType, needed: pa.DataType) -> pa.DataType | None:
     if pa.types.is_list(needed):
         is_like = pa.types.is_fixed_size_list(kind) and _fitting_kind(kind.value_type, needed.value_type)
         return pa.list_(needed.value_type, kind.list_size) if is_like else None
-    is_whole = pa.types.is_integer(kind) and (pa.types.is_integer(needed) or pa.types.is_floating(needed))
-    are_floats = pa.types.is_floating(kind) and pa.types.is_floating(needed) and kind.bit_width <= needed.bit_width
-    return needed if is_whole or are_floats or kind == needed else None
+    is_number = pa.types.is_integer(needed) or pa.types.is_floating(needed)
+    # Floats become integers only if they are whole: pandas makes floats of a column with gaps.
+    are_floats = pa.types.is_floating(kind) and (pa.types.is_integer(needed) or kind.bit_width <= needed.bit_width)
+    fits = is_number and (pa.types.is_integer(kind) or are_floats)
+    return needed if fits or kind == needed else None

@@ -77,8 +77,9 @@ def scratch_beside(
     if os.fsencode(output).decode(errors="replace") != str(output):
         raise ValueError(f"{output} has a name that is not UTF-8, which Arrow cannot write; choose another.")
     with writing_in(folder.parent):
-        if not folder.parent.is_dir():
-            raise ValueError(f"{folder.parent} is no folder to write to.")
+        if not (parent := folder.parent).is_dir():
+            reason = "is no folder to write to" if parent.exists() else f"does not exist; make it: mkdir -p '{parent}'"
+            raise ValueError(f"{parent} {reason}.")
     try:
         held = _take(folder, wait)
     except Timeout:

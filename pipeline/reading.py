@@ -14,8 +14,9 @@ import pickletools
 import stat
 import sys
 import zipfile
+from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -39,6 +40,10 @@ MOST_FILE_BYTES = 4_000_000_000
 MOST_VALUES = 10_000
 _HASHED = ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "FROZENSET", "DUP", "MEMOIZE")
 """Pickle opcodes that repeat a value, or build one whose parts hashing visits."""
+_OTHER_ENCODINGS = {
+    b"\x1f\x8b": "the file is compressed by gzip; unpack it",
+    **dict.fromkeys((b"\xff\xfe", b"\xfe\xff"), "the file is UTF-16 by its byte order mark; save it as UTF-8"),
+}
 PLAIN_ARRAY = "copy it again, or write it with numpy.save as a plain array"
 
 
@@ -61,6 +66,8 @@ def reading(path: Path, what: str, remedy: str = "") -> Iterator[None]:
     except PermissionError as error:
         raise PermissionError(f"{error.filename or path} may not be read (permission denied).") from None
     except Exception as error:  # parsers raise errors of any kind on hostile files
+        if type(error) is UnicodeError:  # `read_utf8` has named the file
+            raise
         number = errno.ENOMEM if isinstance(error, MemoryError) else getattr(error, "errno", None)
         if number not in (None, errno.EINVAL):  # pyarrow's have none; zipfile seeks to where a header points
             raise OSError(number, os.strerror(number), str(path)) from None
@@ -84,6 +91,23 @@ def read_file(path: Path | str, most: int = MOST_FILE_BYTES, *, start: int = 0, 
         return file.read(size)
 
 
+def read_utf8(path: Path) -> str:
+    """Read a text file in UTF-8, with or without a byte order mark."""
+    try:
+        return read_file(path).removeprefix(BOM_UTF8).decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise UnicodeError(f"{path}:{line}: {not_utf8(error)}.") from None
+
+
+def not_utf8(error: UnicodeDecodeError) -> str:
+    """Say which byte of its line (from 1) is not UTF-8, or what the file is instead."""
+    content, at = error.object, error.start
+    place = at - content.rfind(b"\n", 0, at)
+    byte = f"byte {place} (0x{content[at]:02x}) is not UTF-8; save the file as UTF-8"
+    return next((kind for mark, kind in _OTHER_ENCODINGS.items() if content.startswith(mark)), byte)
+
+
 def open_array(path: Path, mode: Literal["r", "c"] = "r") -> np.ndarray:
     """Open the array of a `.npy` file as a memory map, read-only or copy-on-write; nothing is unpickled.
 
@@ -99,17 +123,19 @@ def open_array(path: Path, mode: Literal["r", "c"] = "r") -> np.ndarray:
         return np.memmap(path, dtype, mode, start, shape, "F" if is_fortran else "C")
 
 
-def read_arrays(path: Path, names: Sequence[str], *, remedy: str = "") -> list[np.ndarray]:
-    """Read arrays of an `.npz` file, as numpy.savez writes them, into memory."""
-    arrays: list[np.ndarray] = []
-    with reading(path, f"an .npz file of {' and '.join(names)}", remedy), zipfile.ZipFile(path) as archive:
-        for name in names:
-            size = archive.getinfo(f"{name}.npy").file_size
-            if size > path.stat().st_size:
-                raise ValueError(f"{name} claims {size:,} bytes, more than the file has")
-            member = io.BytesIO(archive.read(f"{name}.npy"))
-            shape, is_fortran, dtype = _read_header(member, size)
-            arrays.append(np.frombuffer(member.read(), dtype).reshape(shape, order="F" if is_fortran else "C"))
+def read_arrays(path: Path, *names: str, remedy: str = "") -> dict[str, np.ndarray]:
+    """Read arrays of an `.npz` file, by default all, into memory, which takes as much as a member really unpacks to."""
+    arrays: dict[str, np.ndarray] = {}
+    what = f"an .npz file{' of ' * bool(names)}{' and '.join(names)}"
+    with reading(path, what, remedy), zipfile.ZipFile(path) as archive:
+        most = max(MOST_FILE_BYTES, path.stat().st_size)
+        for name in names or [Path(member).stem for member in archive.namelist()]:
+            if (size := archive.getinfo(f"{name}.npy").file_size) > most:
+                raise ValueError(f"{name} unpacks to {size:,} bytes, and {most:,} are read at most")
+            content = archive.read(f"{name}.npy")
+            shape, is_fortran, dtype = _read_header(member := io.BytesIO(content), len(content))
+            values = np.frombuffer(content, dtype, offset=member.tell())
+            arrays[name] = values.reshape(shape, order="F" if is_fortran else "C")
     return arrays
 
 
@@ -225,7 +251,7 @@ def _pickled_sizes(pickled: bytes | BinaryIO) -> Iterator[int]:
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file."""
     with reading(path, "a TOML file"):
-        return parse_toml(read_file(path).decode("utf-8-sig"))
+        return parse_toml(read_utf8(path))
 
 
 def parse_toml(text: str) -> dict[str, Any]:

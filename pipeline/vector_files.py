@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,11 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from jaxtyping import Shaped
 from safetensors import safe_open
 from typing_extensions import TypedDict
 
-from aoq.pipeline.columns import open_parquet, plain, plain_type
+from aoq.pipeline.columns import plain, plain_type
 from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.extras import is_hub_name, load_splits
 from aoq.pipeline.files import file_sha256
@@ -160,9 +160,7 @@ def _npy_parts(path: Path) -> dict[str, FilePart]:
 
 
 def _npz_parts(path: Path) -> dict[str, FilePart]:
-    with reading(path, "an .npz file"), zipfile.ZipFile(path) as archive:
-        names = [Path(name).stem for name in archive.namelist()]
-    return dict(zip(names, map(_array_part, read_arrays(path, names)), strict=True))
+    return {name: _array_part(array) for name, array in read_arrays(path).items()}
 
 
 def _safetensors_parts(path: Path) -> dict[str, FilePart]:
@@ -186,12 +184,12 @@ def _columns(source: object, schema: pa.Schema, rows: int, read: Callable[[str],
 
 def _parquet_parts(path: Path) -> dict[str, FilePart]:
     def read(name: str) -> Iterator[Any]:
-        with open_parquet(path) as file:
-            for batch in file.batches(READ_ROWS, [name]):
-                yield plain(batch.column(0).combine_chunks())
+        with reading(path, "a Parquet file"), pq.ParquetFile(path, page_checksum_verification=True) as file:
+            for batch in file.iter_batches(READ_ROWS, columns=[name]):
+                yield plain(batch.column(0))
 
-    with open_parquet(path) as file:
-        return _columns(path, file.file.schema_arrow, len(file), read)
+    with reading(path, "a Parquet file"), pq.ParquetFile(path) as file:
+        return _columns(path, file.schema_arrow, file.metadata.num_rows, read)
 
 
 def _arrow_parts(path: Path) -> dict[str, FilePart]:

@@ -47,7 +47,7 @@ def test_an_archive_that_leads_before_its_start_is_damaged(tmp_path):
     content[-3] = 255  # where the directory starts
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"file\.npz is damaged or not"):
-        read_arrays(path, ["rows"])
+        read_arrays(path, "rows")
 
 
 @pytest.mark.parametrize("text", ['{"a": 1, "b": 2, "a": 1}', '[{"b": {"a": 1, "a": 2}}]'])
@@ -79,7 +79,7 @@ def read(path):
 
 
 def test_kinds_that_fit_are_cast(tmp_path):
-    pq.write_table(table(), tmp_path / "t.parquet")
+    pq.write_table(table(row=pa.array([0.0, 1.0])), tmp_path / "t.parquet")  # pandas makes floats of a column with gaps
     found = read(tmp_path / "t.parquet")
     assert found.schema.types == [pa.int32(), pa.list_(pa.int32(), 2), pa.list_(pa.float32(), 2)]
     assert found["ids"].to_pylist() == [[1, 2], [3, 4]]
@@ -91,7 +91,8 @@ def test_kinds_that_fit_are_cast(tmp_path):
     ("columns", "message"),
     [
         ({"row": pa.array([2**32, 1])}, r"not in range"),
-        ({"row": pa.array([0.0, 1.0])}, r"column 'row' has type double, and int32 is needed"),
+        ({"row": pa.array([0.5, 1.0])}, r"Float value 0\.50* was truncated converting to int32"),
+        ({"row": pa.array([True, False])}, r"column 'row' has type bool, and int32 is needed"),
         ({"row": pa.array([0, None])}, r"1 values of column 'row' are empty"),
         ({"ids": lists([1, None, 3, 4], pa.int64())}, r"1 values of column 'ids' are empty"),
         ({"ids": pa.array([[1], [2, 3]])}, r"column 'ids' has type list<.*>, and list<.*> is needed"),

@@ -57,12 +57,10 @@ def batches_command(table: NamedTable, output: Path, view: Path | None, as_json:
     from aoq.pipeline.batches.lists import measure_meetings
 
     read = table.read()
-    if read.positives is None:
-        raise ValueError(f"{table.folder} does not say which pairs are true; mine it with --pairs or --per-image.")
     epochs, write_shards = options.pop("epochs"), options.pop("write_shards")
     _ = table.files.data and table.split  # refuses data that are not the table's
     screen = table.read_view(view)
-    lists = meeting_lists(read, read.positives, view=screen, ranks=options["ranks"])
+    lists = meeting_lists(read, read.true_pairs, view=screen, ranks=options["ranks"])
     source = read if screen is None else ScreenedTable(read, screen)
     draw, draw_randomly = (_batches(kind, source, lists, options) for kind in (options["kind"], "random"))
     with made_whole(output) as folder:

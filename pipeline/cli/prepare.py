@@ -16,6 +16,7 @@ from aoq.pipeline.console import show_progress
 from aoq.pipeline.data.folder import PREPARED, changed_files, open_split
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.files import replace_output, scratch_beside, writing_in
+from aoq.pipeline.tables.writing import made_whole
 
 _BLOCKS = "blocks"
 _test_split = with_default("--split", default="testall", help="The split with COCO's test images.")
@@ -114,13 +115,10 @@ def embed_command(folder: Path, output: Path, name: str, split: str, **options: 
     engine, opened = Engine(**options), open_split(folder, split)
     encoding = Encoding(name, folder, split, opened.image_count, opened.image_count, opened.captions)
     engine.torch_device()
-    with scratch_beside(output, keep=lambda one: any(one.glob(f"{_BLOCKS}/*.unit")) and not output.exists()) as scratch:
-        if output.exists():
-            raise ValueError(f"{output} exists already; choose another name.")
-        (embedded := scratch / output.name).mkdir(exist_ok=True)
+    with made_whole(output, keep=lambda one: any(one.glob(f"{_BLOCKS}/*.unit")) and not output.exists()) as embedded:
+        embedded.mkdir(exist_ok=True)
         with show_progress("embedding") as report:
-            write_encoded(encoding, embedded, scratch / _BLOCKS, engine, report)
-        replace_output(embedded, output)
+            write_encoded(encoding, embedded, embedded.parent / _BLOCKS, engine, report)
     sizes = f"{opened.image_count:,} images and {opened.caption_count:,} captions"
     echo(f"{output}: {sizes}, {encoding.encoder.images.dims} numbers each, by {name}")
     vectors = (str(output / f"{side}.npy") for side in ("images", "captions"))

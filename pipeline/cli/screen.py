@@ -65,13 +65,7 @@ def screen_command(
         store = table.embeddings() if any(rules[rule] for rule in VECTOR_RULES) else None
         own = {} if store is None else {"images": store.images, "captions": store.captions}
         (texts, *_), vectors = table.names, own | open_sides(images, captions, folder.parent)
-        view = table.read().screen(texts=texts, **vectors, **rules).view
-        counts = view.manifest["directions"].values()
-        if not allow_empty and any(one["listed"] for one in counts) and not any(one["left"] for one in counts):
-            raise ValueError(
-                f"the rules take all {sum(one['listed'] for one in counts):,} negatives, so every list would be empty; "
-                "loosen them, or give --allow-empty."
-            )
+        view = table.read().screen(texts=texts, allow_empty=allow_empty, **vectors, **rules).view
         write_view(view, folder)
     if as_json:
         echo_json({"view": str(output), **view.manifest["directions"]})

@@ -85,8 +85,10 @@ def inspect_command(
 
 
 def _find_row(noun: str, named: str, ids: Sequence[str], count: int) -> int:
-    if named in ids:
-        return ids.index(named)
+    if rows := [row for row, one in enumerate(ids) if one == named]:
+        if rows[1:]:
+            echo(f"{noun}s {', '.join(map(str, rows))} have the id {named!r}; this is the first", err=True)
+        return rows[0]
     if not named.isdecimal() or int(named) >= count:
         like = f"ids look like {ids[0]!r}" if ids else f"{noun}s have no ids; give them as --{noun}-ids"
         raise ValueError(f"{noun} {named!r} is neither an id nor a row; rows are 0 to {count - 1}, {like}.")

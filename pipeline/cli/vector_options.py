@@ -16,7 +16,7 @@ from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.reading import open_array
 from aoq.pipeline.search.positives import pairs_by_number, unique_pairs
 from aoq.pipeline.search.problem import Problem, longest_lists
-from aoq.pipeline.tables.pairs import TWO_SIDES, Known, read_pair_file, rows_by_id
+from aoq.pipeline.tables.pairs import TWO_SIDES, Known, read_pair_file, require_one_each, rows_by_id
 from aoq.pipeline.vector_files import read_id_file
 from aoq.pipeline.vectors import Vectors, open_vectors
 
@@ -130,8 +130,7 @@ def pair_vectors(sides: Mapping[str, Vectors], options: Mapping[str, Any], ids: 
     counts = {"images": len(images.rows), "captions": len(captions.rows)}
     known = [Known(side[:-1], count, ids.get(side)) for side, count in counts.items()]
     for side in known:
-        if side.ids is not None and len(side.ids) != side.count:
-            raise ValueError(f"{len(side.ids)} {side.noun} ids are given for {side.count} vectors; give one each.")
+        require_one_each(side.ids, f"{side.noun} ids", side.count or 0)
     pairs: Integer[np.ndarray, "*shape"]
     if options["labels"]:
         pairs = _pairs_of_one_label(options["labels"], counts)
@@ -174,11 +173,8 @@ def _read_labels(file: Path, side: str, count: int) -> np.ndarray:
 def _list_length(name: str, options: Mapping[str, Any], longest: int) -> int:
     """Return the length of lists; a default is lowered to the available negatives."""
     h, option = options[name], f"--{name.replace('_', '-')}"
-    if h <= longest:
+    if h <= longest or not longest or is_typed(name):  # `Problem` refuses lengths that are too large
         return int(h)
-    if longest == 0 or is_typed(name):
-        remedy = f"lower it to at most {longest}" if longest else "correct the pairs"
-        raise ValueError(f"{option} is {h}, and a list has at most {longest} negatives; {remedy}.")
     echo(f"{option} is {longest} instead of {h}: the data has no more negatives", err=True)
     return longest
 

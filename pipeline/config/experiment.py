@@ -146,9 +146,15 @@ class Experiment(Runs):
             if not towers & (needed := TOWER_OPTIONS[option]):
                 missing = " or ".join(f"`{side}_tower`" for side in sorted(needed))
                 yield f"[{name}] {option} is for pretrained towers, and [model] {model} has none; set {missing}"
-        if getattr(getattr(section, "loss", None), "temperature", None) == "pair" and not self._is_pair:
+        names = ("image_tower", "text_tower", "image_pooling", "text_pooling", "project")
+        image, text, *how = (getattr(self.model, name, None) for name in names)
+        is_pair = image is not None and image == text and how == ["native", "native", False]
+        if getattr(getattr(section, "loss", None), "temperature", None) == "pair" and not is_pair:
             pair = 'one pair as both towers, both poolings "native" and `project` false'
             yield f'[{name}] loss.temperature = "pair" needs a pretrained pair: {pair}; or give a number'
+        if self.model.has_batch_norm and getattr(section, "chunk", None) is not None:
+            statistics = f"[model] {model} has BatchNorm, whose statistics need the whole batch"
+            yield f"[{name}] chunk: {statistics}; leave it out, or train by several processes"
         if not self.model.attends and getattr(section, "constraints", None) is not None:
             yield f"[{name}.constraints] needs attention, and [model] {model} has none; choose one that has, as scan"
         if towers <= frozen and (training := section.set_among(("lora", "train_layers"))):
@@ -157,13 +163,6 @@ class Experiment(Runs):
         if absent := sorted(frozen - towers):
             missing = f"[model] {model} has no `{absent[0]}_tower`"
             yield f"[{name}] freeze names {absent[0]!r}, and {missing}; take it out, or set one"
-
-    @property
-    def _is_pair(self) -> bool:
-        """True if the model starts as a pretrained pair of towers."""
-        names = ("image_tower", "text_tower", "image_pooling", "text_pooling", "project")
-        image, text, *how = (getattr(self.model, name, None) for name in names)
-        return image is not None and image == text and how == ["native", "native", False]
 
     def _check_table(self) -> Iterator[str]:
         if len(sources := self.set_among(TABLE_SOURCES)) != 1:

@@ -35,7 +35,7 @@ class ScreenSection(Section):
     """Leave out negatives with a higher score."""
     positives: str | None = None
     """A file of pairs that people judged to match: Parquet or CSV with the columns caption_id and image_id (rows of the
-    data), or json, {caption: [image, ...]}."""
+    data from 0, not ids), or json, {caption: [image, ...]}."""
     same_text: bool = False
     """Flag captions with the same words as one of the image's own; case, full stops and typography are ignored."""
     near_text: Annotated[float, Field(gt=0.0, le=1.0)] | None = None

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float64, Int64, Shaped
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from aoq.pipeline.columns import open_parquet, parse_csv
+from aoq.pipeline.columns import open_columns
 from aoq.pipeline.data.demo import is_true, labels_path, read_scenes
 from aoq.pipeline.data.demo_scenes import COUNT, OBJECT, OBJECTS, UNLABELLED
 from aoq.pipeline.data.files import is_binary, misfit
@@ -127,13 +127,10 @@ def _read_judgements(path: Path, split: Split) -> ScoredPairs:
 
 def _read_rows(path: Path, split: Split, kind: str) -> dict[str, Shaped[np.ndarray, " rows"]]:
     """Read a .parquet or .csv file's columns, `direction` only if it is there; ids are rows of the split."""
-    columns, optional = ANNOTATION_COLUMNS[kind], ["direction"]
-    if path.suffix == ".parquet":
-        with open_parquet(path, columns, optional=optional) as file:
-            table = file.read()
-    else:
-        with reading(path, f"a table with the columns {', '.join(columns.names)}"):
-            table = parse_csv(path, columns, optional=optional)
+    columns = ANNOTATION_COLUMNS[kind]
+    with reading(path, f"a table with the columns {', '.join(columns.names)}"):
+        types, read = open_columns(path)
+        table = read(pa.schema([one for one in columns if one.name in types or one.name != "direction"]), ())
     arrays = {name: table[name].to_numpy() for name in table.column_names}
     for name, size in (("caption_id", split.caption_count), ("image_id", split.image_count)):
         rows = arrays[name]

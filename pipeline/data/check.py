@@ -94,12 +94,10 @@ class _Examination:
         if None not in (self.feature_size, train.feature_size) and self.feature_size != train.feature_size:
             sizes = f"has regions of {self.feature_size} features, and train's have {train.feature_size}"
             self._note("ims.npy", f"{sizes}; extract both with the same extractor")
-        rows = {digest: row for row, digest in enumerate(train.digests) if digest}
         if not train._is_constant and not self._is_constant:
-            same = ((row, row, rows[digest]) for row, digest in enumerate(self.digests) if digest in rows)
+            same = ((row, row, other) for row, other in leaks(self.digests, train.digests))
             self._note("ims.npy", "image {} has the features of image {} of train: a leak", "warning", same)
-        lines = {image: line for line, image in enumerate(train.ids, start=1)}
-        named = ((line, image, lines[image]) for line, image in enumerate(self.ids, start=1) if image in lines)
+        named = ((row + 1, self.ids[row], other + 1) for row, other in leaks(self.ids, train.ids))
         self._note("ids.txt", "image {!r} is in train too (line {}): a leak", "warning", named)
 
     def _path(self, suffix: str) -> Path:
@@ -237,6 +235,12 @@ class _Examination:
             split = open_split(self.folder, self.split)
             for path in paths.values():
                 self._attempt(path.name.removeprefix(f"{self.split}_"), lambda path: read_annotation(path, split))
+
+
+def leaks(images: Sequence[_Value], train: Sequence[_Value]) -> list[tuple[int, int]]:
+    """Return each row whose image is in train too, and the row there, by ids or digests; that of no image is empty."""
+    rows = {image: row for row, image in enumerate(train) if image}
+    return [(row, rows[image]) for row, image in enumerate(images) if image in rows]
 
 
 def _has_bad_box(boxes: Float[np.ndarray, "rows regions coordinates"]) -> Bool[np.ndarray, " rows"]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Float, Int32
 
-from aoq.pipeline.reading import open_array, read_file, reading
+from aoq.pipeline.reading import not_utf8, open_array, read_file, reading
 
 Features = Float[np.ndarray, "rows regions features"]
 Pairing = Int32[np.ndarray, " captions"]
@@ -87,10 +87,10 @@ def read_identity(path: Path, images: int) -> Int32[np.ndarray, " images"]:
     return numbers.reshape(-1).astype(np.int32)
 
 
-def read_lines(path: Path) -> list[str]:
-    """Read every line unchanged, without its line end; refuse undecodable bytes and empty lines."""
+def read_lines(path: Path, *, may_be_empty: bool = False) -> list[str]:
+    """Read every line unchanged, without its line end; refuse undecodable bytes and, by default, empty lines."""
     content = read_text(path)
-    for number, problem in line_problems(content):
+    for number, problem in line_problems(content, may_be_empty=may_be_empty):
         raise ValueError(f"{path}:{number}: {problem}")
     return [line.decode("utf-8") for line in split_lines(content)]
 
@@ -101,18 +101,17 @@ def read_text(path: Path) -> bytes:
         return read_file(path)
 
 
-def line_problems(content: bytes) -> Iterator[tuple[int, str]]:
+def line_problems(content: bytes, *, may_be_empty: bool = False) -> Iterator[tuple[int, str]]:
     """Yield the line number (from 1) and the problem of every bad line."""
-    if not content.strip():
+    if not (content.strip() or may_be_empty):
         yield 1, "the file is empty; write one line per caption (or id)"
         return
     for number, line in enumerate(split_lines(content), start=1):
         try:
-            if not line.decode("utf-8").strip():
+            if not (line.decode("utf-8").strip() or may_be_empty):
                 yield number, "the line is empty; write its caption (or id), or remove the line"
         except UnicodeDecodeError as error:
-            byte = f"byte {error.start + 1} (0x{line[error.start]:02x})"
-            yield number, f"{byte} is not UTF-8; save the file as UTF-8"
+            yield number, not_utf8(error)
 
 
 def split_lines(content: bytes) -> list[bytes]:

@@ -88,7 +88,7 @@ class TokenisedCaptions:
 
     @classmethod
     def load(cls, path: Path) -> TokenisedCaptions:
-        words, offsets = read_arrays(path, ("words", "offsets"), remedy=TOKENISE_AGAIN)
+        words, offsets = read_arrays(path, "words", "offsets", remedy=TOKENISE_AGAIN).values()
         with reading(path, "a file of tokenised captions", TOKENISE_AGAIN):
             if (words.dtype, offsets.dtype) != (np.dtype(np.int32), np.dtype(np.int64)):
                 raise ValueError(f"words are {words.dtype} and offsets {offsets.dtype}")

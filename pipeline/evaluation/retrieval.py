@@ -58,8 +58,9 @@ def retrieval_ranks(similarity: Similarity, image_of: ImageOf, identity: Identit
     rows_of, columns_of = matching_pairs(image_of, identity).T
     true = similarity[rows_of, columns_of]
     best, own = (np.full(count, -np.inf, dtype=similarity.dtype) for count in (images, captions))
-    np.maximum.at(best, rows_of, true)
-    np.maximum.at(own, columns_of, true)
+    with np.errstate(invalid="ignore"):  # NaN is refused below
+        np.maximum.at(best, rows_of, true)
+        np.maximum.at(own, columns_of, true)
     i2t, t2i = np.empty(images, dtype=np.int64), np.zeros(captions, dtype=np.int64)
     rows = max(1, _BLOCK_BYTES // (similarity.itemsize * captions))
     for start in range(0, images, rows):

@@ -40,7 +40,7 @@ def batch_distillation(
     0.0
     """
     student_temperature = temperature if student_temperature is None else student_temperature
-    _check_options(temperature, student_temperature, average=average)
+    _check(similarities, teacher_scores, temperature, student_temperature, average=average)
     teachers = teacher_scores.unsqueeze(0) if teacher_scores.ndim == 2 else teacher_scores
     if average == "scores":
         teachers = teachers.mean(0, keepdim=True)
@@ -76,7 +76,7 @@ def list_distillation(
     0.0
     """
     student_temperature = temperature if student_temperature is None else student_temperature
-    _check_options(temperature, student_temperature, kind=kind)
+    _check(similarities, teacher_scores, temperature, student_temperature, kind=kind)
     is_listed = teacher_scores > -torch.inf
     negatives = is_listed[:, 1:].sum(1).clamp(min=1)
     if kind == "margin_mse":
@@ -93,7 +93,10 @@ def list_distillation(
     return torch.nn.functional.kl_div(logits.log_softmax(1), targets, reduction="none").where(is_listed, 0).sum()
 
 
-def _check_options(*temperatures: float, **chosen: str) -> None:
+def _check(similarities: object, teacher_scores: object, *temperatures: float, **chosen: str) -> None:
+    for name, scores in (("similarities", similarities), ("teacher_scores", teacher_scores)):
+        if not isinstance(scores, Tensor):
+            raise TypeError(f"{name} is a {type(scores).__name__}; give a tensor, such as torch.as_tensor({name}).")
     for option, value in chosen.items():
         if value not in (known := get_args(Average if option == "average" else ListLoss)):
             raise ValueError(f"{option} is {value!r}; it is {', '.join(map(repr, known[:-1]))} or {known[-1]!r}.")

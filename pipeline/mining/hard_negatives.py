@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from aoq.pipeline.reading import host_array
 from aoq.pipeline.search.backends import search_problem
 from aoq.pipeline.search.lists import NegativeLists
-from aoq.pipeline.search.problem import DIRECTIONS, Problem, longest_lists
+from aoq.pipeline.search.problem import DIRECTIONS, Problem
 from aoq.pipeline.tables.table import NegativeTable
 from aoq.pipeline.vectors import Vectors, in_float32
 
@@ -78,12 +78,6 @@ def hard_negatives(
         sides = ["queries"] if documents is None else ["queries", "documents"]
     alone = len(sides) == 1
     depths = _depths(h, both=not alone)
-    longest = longest_lists(pairs, len(one.rows), len(other.rows), one_set=alone).values()
-    if any(depth > most for depth, most in zip(depths, longest, strict=True)):
-        most = ", ".join(f"{most} for {side}" for most, side in zip(longest, sides, strict=False))
-        raise ValueError(f"h is {h}, and anchors have fewer negatives: at most {most}; lower h.")
-    if (ours := one.rows.shape[1]) != (theirs := other.rows.shape[1]):
-        raise ValueError(f"{sides[0]} have {ours} dimensions and {sides[1]} {theirs}; both must come from one model.")
     problem = Problem(one.rows, other.rows, pairs, *depths, one_set=alone, known_norms=(one.norms, other.norms))
     result = search_problem(problem, search=search)
     lists = {d: result.lists.get(d) or _empty_lists(problem.size(d).anchors) for d in DIRECTIONS}

@@ -33,7 +33,7 @@ def fit_depths(
         if most < 1:
             raise ValueError(
                 f"{anchor} {positives_each.argmax()} matches all {count} {candidates}, so it has no negative; add "
-                "data, or correct the pairs."
+                "images with other captions."
             )
         if depths[direction] > most:
             shorter.append(f"{most} {candidates} instead of {depths[direction]}")

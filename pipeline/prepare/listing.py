@@ -23,7 +23,7 @@ from aoq.pipeline.data.folder import sample
 from aoq.pipeline.extras import is_hub_name, load_splits
 from aoq.pipeline.prepare.sources import tables
 from aoq.pipeline.prepare.sources.images import EncodedImages, ImageFiles
-from aoq.pipeline.prepare.sources.records import Listing, Records, read_records
+from aoq.pipeline.prepare.sources.records import OUR_SPLITS, Listing, Records, read_records
 from aoq.pipeline.prepare.sources.shards import list_shards
 
 logger = logging.getLogger(__name__)
@@ -38,8 +38,6 @@ SOURCES = {
     "a folder of images with a .txt beside each": tables.list_sidecars,
 }
 """Kinds of sources in the order in which they are tried; each gives None for a source of another kind."""
-OURS = {"val": "dev", "valid": "dev", "validation": "dev", "development": "dev", "training": "train", "testing": "test"}
-"""Other names of our splits."""
 SPLIT_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
 HASHED_AT_ONCE = 1024
 
@@ -107,13 +105,13 @@ def read_sizes(text: str) -> dict[str, int]:
 def named_splits(listing: Listing, restval: Literal["train", "drop"]) -> Listing:
     """Rename the source's splits; Karpathy's `restval` belongs to train, or is left out."""
     names = listing.splits.to_pylist() if listing.splits is not None else []
-    if None in names:
-        place = names.index(None)
-        raise ValueError(f"image {listing.ids[place].as_py()} has no split; give every image one, or --split-sizes.")
+    if missing := [place for place, name in enumerate(names) if not name]:
+        image = listing.ids[missing[0]].as_py()
+        raise ValueError(f"image {image} has no split; give every image one, or draw them: --split-sizes.")
     if restval == "drop":
         listing = listing.take(np.array([place for place, name in enumerate(names) if name != "restval"], np.int64))
         names = [name for name in names if name != "restval"]
-    ours = {name: "train" if name == "restval" else OURS.get(name.lower(), name) for name in dict.fromkeys(names)}
+    ours = {name: "train" if name == "restval" else OUR_SPLITS.get(name.lower(), name) for name in dict.fromkeys(names)}
     if wrong := [name for name in ours if not SPLIT_WORD.fullmatch(name)]:
         raise ValueError(f"a split is called {wrong[0]!r}; names have letters, digits, dots and hyphens.")
     if changed := [f"{old} to {new}" for old, new in ours.items() if old != new]:
@@ -131,8 +129,8 @@ def draw_splits(
     if not sizes:
         sizes = dict.fromkeys(("dev", "test"), min(1000, max(2, len(listing) // 10)))
         if len(listing) < 10:
-            few = f"{len(listing)} images are too few to draw dev and test from"
-            raise ValueError(f"{few}; say how many: --split-sizes dev=2.")
+            remedy = "say how many: --split-sizes dev=2" if len(listing) > 3 else "add some: each split needs two"
+            raise ValueError(f"{len(listing)} images are too few to draw dev and test from; {remedy}.")
     if sum(sizes.values()) >= len(listing):
         raise ValueError(
             f"--split-sizes asks for {sum(sizes.values()):,} of {len(listing):,} images, and leaves none for train."

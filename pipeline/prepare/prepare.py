@@ -15,6 +15,7 @@ from jaxtyping import Int32, Shaped
 
 from aoq.pipeline.config.dataset import Source
 from aoq.pipeline.console import Reporter, visible
+from aoq.pipeline.data.check import leaks
 from aoq.pipeline.data.folder import PREPARED
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.extras import import_extra
@@ -62,10 +63,16 @@ def prepare_folder(
     if listing.splits is not None and not source.split_sizes:
         listing = named_splits(listing, source.restval)
     else:
-        listing = draw_splits(listing, source.split_sizes, source.seed, _hashes(listing, work, report))
+        if not (file := work / "hashes.bin").is_file():
+            write_atomically(file, b"".join(hash_images(listing.images, len(listing), report)))
+        listing = draw_splits(listing, source.split_sizes, source.seed, np.frombuffer(file.read_bytes(), "S32"))
     extractor.to(device)
     job = Extracting(extractor, device, min(batch, extractor.preprocessing.most_at_once), _workers(engine))
-    extractions = [Extraction(folder, work, name, part, extractor, thumbs) for name, part in _divide(listing).items()]
+    assert listing.splits is not None  # they were named or drawn
+    split_of = listing.splits.to_numpy(zero_copy_only=False)
+    names = sorted({*split_of.tolist()}, key=lambda name: (name != "train", name))
+    parts = {name: listing.take(np.flatnonzero(split_of == name)) for name in names}
+    extractions = [Extraction(folder, work, name, part, extractor, thumbs) for name, part in parts.items()]
 
     def tell() -> None:
         report(sum(each.progress["done"] for each in extractions), len(listing), "images")
@@ -83,6 +90,11 @@ def prepare_folder(
         extract_blocks(extractions, job, store, choose_runner(engine, ship), tell)
     _heed_broken(source, extractions)
     counts = {each.split: _write_split(folder, each, pack=source.pack) for each in extractions}
+    hashes = {each.split: each.records["sha256"].tolist() for each in extractions}
+    for split, digests in hashes.items():
+        if split != "train" and (found := leaks(digests, hashes.get("train", ()))):
+            sentence = "%s: %d images are in train too, the first is image %d (%d of train): a leak"
+            logger.warning(sentence, split, len(found), *found[0])
     if outside := sum(thumbs is not None and not has_thumbnail(thumbs, name) for name in listing.ids.to_pylist()):
         logger.warning(
             "%d images have no thumbnail: their paths are absolute or contain ..; give paths below --images", outside
@@ -124,19 +136,6 @@ def _begin_job(
     elif any(work.glob("*.progress.json")):
         logger.info("continuing where the last run stopped")
     return key
-
-
-def _hashes(listing: Listing, work: Path, report: Reporter) -> Shaped[np.ndarray, " images"]:
-    if not (file := work / "hashes.bin").is_file():
-        write_atomically(file, b"".join(hash_images(listing.images, len(listing), report)))
-    return np.frombuffer(file.read_bytes(), "S32")
-
-
-def _divide(listing: Listing) -> dict[str, Listing]:
-    assert listing.splits is not None  # they were named or drawn
-    names = sorted(listing.splits.unique().to_pylist(), key=lambda name: (name != "train", name))
-    split_of = listing.splits.to_numpy(zero_copy_only=False)
-    return {name: listing.take(np.flatnonzero(split_of == name)) for name in names}
 
 
 def _workers(engine: Engine) -> int:

@@ -133,10 +133,8 @@ class Problem:
             if not len(vectors):
                 raise ValueError(f"there are no {name} to mine; give at least one vector.")
         if self.images.shape[1] != self.captions.shape[1]:
-            raise ValueError(
-                f"images have {self.images.shape[1]} dimensions and captions {self.captions.shape[1]}; "
-                "both must come from one model."
-            )
+            both = f"{self.images.shape[1]} and {self.captions.shape[1]} dimensions"
+            raise ValueError(f"the vectors of the two sides have {both}; both must come from one model.")
         if self.one_set and (self.captions is not self.images or self.h_images):
             raise ValueError(
                 "one_set takes one array of vectors and one h; give the array as both sides, and h_images=0."
@@ -152,10 +150,11 @@ class Problem:
             )
         for direction in self.directions:
             _, candidates, own, h = self._sides[direction]
-            option = "h_captions" if direction == "i2t" else "h_images"
+            whose = "images (h_captions)" if direction == "i2t" else "captions (h_images)"
             longest = len(candidates) - int(np.diff(own.offsets).min())
             if h > longest:
-                raise ValueError(f"{option} is {h}, and no anchor has more than {longest} negatives; lower {option}.")
+                remedy = f"lower it to at most {longest}" if longest else "add items that are not all paired"
+                raise ValueError(f"h = {h} for the {whose}, which have at most {longest} negatives; {remedy}.")
 
     def __getitem__(self, direction: Direction) -> Side:
         anchors, candidates, own, h = self._sides[direction]

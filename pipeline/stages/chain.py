@@ -6,18 +6,20 @@ import re
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.config.dataset import TRAINING_DATA
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.load import override_text, split_member
-from aoq.pipeline.config.tables import Fusion, Lengths, Refresh, Rerank, Sampling
+from aoq.pipeline.config.section import Section
+from aoq.pipeline.config.tables import Fusion, Refresh, Rerank
 from aoq.pipeline.console import did_you_mean
 from aoq.pipeline.files import digest, file_sha256, known_sha256
 
 Depths = Mapping[str, int]
 """Lengths of lists by option: `h_captions` of each image's list, `h_images` of each caption's."""
+_Lengths = TypeVar("_Lengths", bound=Section)
 MARKS = r"""[A-Za-z0-9_.=,\-\s"'{}\[\]@:]+"""
 """Characters of an override that a folder's name keeps, or drops without loss."""
 LONGEST_NAME = 200
@@ -183,12 +185,13 @@ def table_depths(chain: Chain) -> Depths:
     return {"h_captions": recipe.h_captions, "h_images": recipe.h_images}
 
 
-def check_depths(depths: Lengths | Sampling, there: Depths, where: str, keeps: str, remedy: str = "") -> None:
-    """Refuse lists longer than those that are `there`, as kept by `keeps`."""
-    for option, most in there.items():
-        if (depth := getattr(depths, option)) is not None and depth > most:
-            remedy = remedy or f"lower it, or raise {option} where it is made"
-            raise ValueError(f"{where} {option} = {depth}, and {keeps} {most}; {remedy}.")
+def fit_lengths(lengths: _Lengths, there: Depths, where: str, keeps: str) -> _Lengths:
+    """Lower default lengths to those that are `there`, as kept by `keeps`; refuse longer ones that were chosen."""
+    longer = {option: most for option, most in there.items() if (getattr(lengths, option) or 0) > most}
+    for option in longer.keys() & lengths.model_fields_set:
+        both = f"{option} = {getattr(lengths, option)}, and {keeps} {longer[option]}"
+        raise ValueError(f"{where} {both}; lower it, or raise {option} where it is made.")
+    return lengths.model_copy(update=longer)
 
 
 def table_owner(chain: Chain) -> Chain | None:

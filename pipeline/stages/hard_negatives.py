@@ -14,7 +14,6 @@ from aoq.pipeline.config.screen import ScreenSection
 from aoq.pipeline.config.tables import Fusion, Lengths, Mining, Refresh, Rerank
 from aoq.pipeline.console import show_progress
 from aoq.pipeline.data.folder import Split
-from aoq.pipeline.data.noise import read_clean_pairs
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.files import known_sha256
 from aoq.pipeline.mining.sizes import fit_depths
@@ -179,8 +178,7 @@ def make_screen(chain: Chain, build: Build, engine: Engine) -> None:
     """Write the table as the experiment's screen sees it."""
     from aoq.pipeline.embedding import EmbeddingStore
     from aoq.pipeline.tables.screens.judge import judge
-    from aoq.pipeline.tables.screens.judgements import read_judgements, read_matches
-    from aoq.pipeline.tables.screens.knowledge import Knowledge
+    from aoq.pipeline.tables.screens.knowledge import read_known
     from aoq.pipeline.tables.screens.view import write_view
     from aoq.pipeline.tables.table import read_table
 
@@ -190,18 +188,10 @@ def make_screen(chain: Chain, build: Build, engine: Engine) -> None:
     assert screen is not None  # else the chain lacks this stage
     split, planned = open_train_split(chain, engine.verify), chain["screen"].ingredients
     files = {option: planned_file(chain.data_root, name, planned[option]) for option, name in screen.files.items()}
-    counts, known = (split.image_count, split.caption_count), dict[str, Any]()
-    if "positives" in files:
-        known["matches"] = read_matches(files["positives"], *counts)
-    if "pair_probabilities" in files:
-        known["pair_probabilities"] = read_clean_pairs(files["pair_probabilities"], counts[1])
-    if "judgements" in files:
-        known["judgements"] = read_judgements(files["judgements"], *counts, grades=screen.judged_grades)
-    if screen.needs_vectors:
-        store = EmbeddingStore.open(chain["embeddings"].opened())
-        known |= {"images": store.images, "captions": store.captions}
-    knowledge = Knowledge(split.captions, **known)
-    view = judge(read_table(chain["hard_negatives"].opened() / "table", dataset=fingerprint(chain)), screen, knowledge)
+    store = EmbeddingStore.open(chain["embeddings"].opened()) if screen.needs_vectors else None
+    vectors = {} if store is None else {"images": store.images, "captions": store.captions}
+    table = read_table(chain["hard_negatives"].opened() / "table", dataset=fingerprint(chain))
+    view = judge(table, screen, read_known(table, screen, files, texts=split.captions, **vectors))
     write_view(view, build.directory / "view")
     build.notes["directions"] = view.manifest["directions"]
     for direction, about in view.manifest["directions"].items():

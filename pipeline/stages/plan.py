@@ -22,7 +22,7 @@ from aoq.pipeline.config.training import Training
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.mining.sizes import TILES
 from aoq.pipeline.stages import data, evaluation, hard_negatives, training
-from aoq.pipeline.stages.chain import Chain, Member, check_depths, check_same_data, table_depths
+from aoq.pipeline.stages.chain import Chain, Member, check_same_data, fit_lengths, table_depths
 
 MAKERS: dict[str, Callable[[Chain, Build, Engine], None]] = {
     "world": data.make_world,
@@ -174,7 +174,7 @@ class _Planner:
             raise ValueError(f"{section} {name!r}: {nothing}; name an experiment with [second_round] or `weights`.")
         check_same_data(name, teacher.chain, shortlist.chain)
         there = table_depths(shortlist.chain)
-        check_depths(rerank, there, f"{section} {name!r}:", f"the table of {rerank.shortlist!r} keeps")
+        rerank = fit_lengths(rerank, there, f"{section} {name!r}:", f"the table of {rerank.shortlist!r} keeps")
         recipe = rerank.model_dump(exclude={"shortlist", "teacher"})
         recipe |= {"depth_captions": there["h_captions"], "depth_images": there["h_images"]}  # all are scored
         recipe |= {"tiles": TILES}
@@ -192,7 +192,7 @@ class _Planner:
                 raise ValueError(f"fusion {name!r}: {both} have the same table; give it a larger weight instead.")
         depths = [table_depths(member.chain) for member in members]
         together = {option: sum(each[option] for each in depths) for option in depths[0]}
-        check_depths(fusion, together, f"fusion {name!r}:", "all members together keep", "lower it")
+        fusion = fit_lengths(fusion, together, f"fusion {name!r}:", "all members together keep")
         recipe = fusion.model_dump(mode="json", exclude={"members"})
         return self.combined(name, {"fusion": recipe}, first, members, fusion)
 

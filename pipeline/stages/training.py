@@ -6,11 +6,10 @@ from typing import Any
 
 from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.build import Build
-from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.screen import VECTOR_RULES
 from aoq.pipeline.config.training import CoTeaching, Schedule, Training
 from aoq.pipeline.engine import Engine
-from aoq.pipeline.stages.chain import Chain, check_depths, check_same_data, pretrained, table_depths
+from aoq.pipeline.stages.chain import Chain, check_same_data, fit_lengths, pretrained, table_depths
 
 WEIGHTS = {"first_round": "teacher_weights", "second_round": "weights"}
 """Options of imported weights that replace a training, by its use."""
@@ -19,7 +18,7 @@ WEIGHTS = {"first_round": "teacher_weights", "second_round": "weights"}
 def plan_training(chain: Chain, use: str) -> None:
     """Plan the training of a teacher, of a control or of a student; or imported weights in its place."""
     experiment, data, model = chain.experiment, chain["dataset"], _model(chain)
-    if (weights := _weights(experiment, use)) is not None:
+    if (weights := getattr(experiment, WEIGHTS.get(use, ""), None)) is not None:
         chain.add("first_round", {**model, "weights_sha256": chain.sha256(WEIGHTS[use], weights)}, data, use=use)
         return
     section, ingredients = experiment.trained_by(use), {**model, "seed": experiment.seed}
@@ -54,7 +53,7 @@ def check_table(chain: Chain) -> None:
     """Refuse a table of other data, one that is too short, or one without vectors where some are needed."""
     experiment, owner = chain.experiment, chain.owner("hard_negatives")
     check_same_data(experiment.name, chain, owner)
-    check_depths(experiment.sampling, table_depths(chain), "[sampling]", "the table keeps")
+    fit_lengths(experiment.sampling, table_depths(chain), "[sampling]", "the table keeps")
     distillation, is_by_rank = experiment.student.distillation, getattr(owner.table, "method", None) == "rank"
     if is_by_rank and distillation and distillation.listed and distillation.list_loss != "ranking":
         lacks = f"{distillation.list_loss!r} needs the scores of positives, which a table fused by ranks lacks"
@@ -95,11 +94,6 @@ def _start(chain: Chain) -> list[Artifact]:
     return [owner["first_round"]]
 
 
-def _weights(experiment: Experiment, use: str) -> str | None:
-    """Return the file of imported weights that replaces the training."""
-    return {"first_round": experiment.teacher_weights, "second_round": experiment.weights}.get(use)
-
-
 def _training_options(chain: Chain, use: str, training: Training) -> dict[str, Any]:
     """Return the options that determine a training; files of teachers count by their hashes."""
     exclude: dict[str, Any] = {**dict.fromkeys(_unused(training), True), "distillation": {"teachers"}}
@@ -136,7 +130,7 @@ def make_training(stage: str, chain: Chain, build: Build, engine: Engine) -> Non
     """Train the stage's model, or two that are co-taught; or import weights that fit the data."""
     from aoq.pipeline.stages.train import import_weights, train
 
-    if (weights := _weights(chain.experiment, stage)) is not None:
+    if (weights := getattr(chain.experiment, WEIGHTS.get(stage, ""), None)) is not None:
         import_weights(chain, stage, weights, build, engine)
     else:
         build.notes |= train(chain, stage, build, engine)

@@ -58,15 +58,20 @@ class TableContents:
         """Directions whose lists differ."""
         return files.table_directions(self.manifest)
 
+    @property
+    def true_pairs(self) -> Pairs:
+        """Return `positives`; refuse a table that does not know them."""
+        if self.positives is None:
+            raise ValueError("the table does not say which pairs are true; mine it with them, or give it `positives`.")
+        return self.positives
+
     def own(self, direction: Direction) -> Positives:
         """Group the true pairs by anchor."""
         return self._own[direction]
 
     @cached_property
     def _own(self) -> Mapping[Direction, Positives]:
-        if self.positives is None:
-            raise ValueError("the table does not say which pairs are true; give it `positives`.")
-        return {one: group_positives(one, self.positives, len(self[one])) for one in DIRECTIONS}
+        return {one: group_positives(one, self.true_pairs, len(self[one])) for one in DIRECTIONS}
 
     def mean_positive_scores(self) -> Float32[np.ndarray, " images"]:
         """Average the scores of each image's own captions; NaN for an image without any.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -12,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Bool, Float64, Int32, Int64, Integer
 
-from aoq.pipeline.columns import csv_columns, fitted, open_parquet, parse_csv, parse_json_lines, read_parquet, transpose
-from aoq.pipeline.reading import open_array, read_file, reading
+from aoq.pipeline.columns import open_columns
+from aoq.pipeline.reading import open_array, read_utf8, reading
 from aoq.pipeline.search.positives import Positives
 from aoq.pipeline.search.problem import Direction
 
@@ -74,7 +73,7 @@ def is_among(keys: Int64[np.ndarray, "*some"], ordered: Int64[np.ndarray, " all"
 
 def require_one_each(values: Sized | None, what: str, count: int) -> None:
     if values is not None and len(values) != count:
-        raise ValueError(f"{len(values)} {what} are given for a table of {count}; give one per row.")
+        raise ValueError(f"{len(values)} {what} are given for {count} rows; give one per row.")
 
 
 def rows_by_id(ids: Sequence[str], noun: str = "image") -> dict[str, int]:
@@ -145,14 +144,14 @@ def _has_no_header(path: Path) -> bool:
     """Return whether a .tsv begins like TREC's judgements: four fields, the last of which is a number."""
     if path.suffix != ".tsv":
         return False
-    with reading(path, "a text file"), path.open(encoding="utf-8") as file:
-        fields = file.readline().split()
+    with reading(path, "a text file"):
+        fields = read_utf8(path).partition("\n")[0].split()
     return len(fields) == 4 and is_number(fields[3])
 
 
 def _read_trec(path: Path, *_: bool) -> _Columns:
     with reading(path, "a text file"):
-        lines = [line.split() for line in read_file(path).decode().splitlines()]
+        lines = [line.split() for line in read_utf8(path).splitlines()]
     for number, fields in enumerate(lines, start=1):
         if len(fields) != 4:
             hint = " Ids, one per line, go to --image-ids and --caption-ids; --pairs takes pairs." * (len(fields) == 1)
@@ -181,7 +180,7 @@ def _read_columns(path: Path, *have_ids: bool) -> _Columns:
             raise ValueError(f"its columns are {list(types)}")
         grade = next((name for name in GRADES if name in types), None)
         sides: dict[str, pa.DataType] = {
-            name: pa.string() if has_ids and not pa.types.is_integer(types[name]) else pa.int64()
+            name: pa.string() if has_ids and types[name] == pa.string() else pa.int64()
             for name, has_ids in zip(matching[0], have_ids, strict=True)
         }
         table = read(pa.schema(sides | ({grade: pa.float64()} if grade else {})), ())
@@ -189,19 +188,6 @@ def _read_columns(path: Path, *have_ids: bool) -> _Columns:
         table[name].to_pylist() if kind == pa.string() else table[name].to_numpy() for name, kind in sides.items()
     )
     return left, right, table[grade].to_numpy() if grade else None
-
-
-def open_columns(path: Path) -> tuple[Mapping[str, pa.DataType], Callable[[pa.Schema, Collection[str]], pa.Table]]:
-    """Return the types of a file's columns, and a reader of chosen columns, some of which may have empty values."""
-    if path.suffix in (".csv", ".tsv"):
-        types = dict.fromkeys(csv_columns(path), pa.string())  # text until they are read: an id 007 is no number
-        return types, lambda columns, nullable: parse_csv(path, columns, nullable=nullable)
-    if path.suffix == ".jsonl":
-        table = pa.table(transpose(parse_json_lines(path)))
-        return dict(zip(table.schema.names, table.schema.types, strict=True)), partial(fitted, table)
-    with open_parquet(path) as file:
-        types = file.types
-    return types, lambda columns, nullable: read_parquet(path, columns, nullable=nullable)
 
 
 def _are_positive(path: Path, grades: Float64[np.ndarray, " pairs"], least: float | None) -> Bool[np.ndarray, " pairs"]:
@@ -219,7 +205,8 @@ def find_rows(path: Path | str, side: Known, column: _Column) -> Int64[np.ndarra
     """Turn ids or row numbers into rows; each must exist."""
     if side.ids is not None:
         row_of = rows_by_id(side.ids, side.noun)
-        rows = np.array([row_of.get(str(name), -1) for name in column], dtype=np.int64)
+        names = (name if name in row_of else name.removesuffix(".0") for name in map(str, column))  # of pandas
+        rows = np.array([row_of.get(name, -1) for name in names], dtype=np.int64)
         reason = f"which is not among the {len(row_of)} ids of {side.noun}s; pairs of rows go into a .npy file"
     else:
         if wrong := [name for name in column if isinstance(name, str) and not is_row_number(name)]:

@@ -17,7 +17,6 @@ from pydantic import ValidationError
 
 from aoq.pipeline.config.screen import ScreenSection, Suspected
 from aoq.pipeline.config.section import explain_refusal
-from aoq.pipeline.data.noise import read_clean_pairs
 from aoq.pipeline.reading import host_array
 from aoq.pipeline.search.lists import NegativeLists, to_arrow
 from aoq.pipeline.search.positives import both_ways, unique_pairs
@@ -69,25 +68,26 @@ class NegativeTable(TableContents):
         positives: Path | str | Pairs | None = None,
         pair_probabilities: Path | str | Float32[np.ndarray, " captions"] | None = None,
         judgements: Path | str | pa.Table | None = None,
+        allow_empty: bool = False,
         **rules: Any,
     ) -> ScreenedTable:
         """Judge the negatives by the rules of [screen] (`aoq.pipeline.config.screen`), given the inputs they need.
 
         `texts` are the captions' texts, `images` and `captions` the vectors of one model, `positives` further pairs
         known to match, and `pair_probabilities` the probability that each caption's own pair is right.
-        These may be files or arrays; `judgements` is a judge's file, or an Arrow table of its columns.
+        These may be files or arrays; `judgements` is a judge's file, or an Arrow table of its columns. Rules that flag
+        every negative are refused, unless `allow_empty` is true or `suspected` does not drop them.
         """
         from aoq.pipeline.tables.screens.judge import judge  # loads torch and numba
-        from aoq.pipeline.tables.screens.judgements import read_judgements, read_matches
-        from aoq.pipeline.tables.screens.knowledge import Knowledge
+        from aoq.pipeline.tables.screens.knowledge import read_known
 
         if unknown := [rule for rule in rules if rule not in ScreenSection.model_fields]:
             raise ValueError(f"there is no rule {unknown[0]!r}; the rules are {', '.join(ScreenSection.model_fields)}.")
         images, captions = _on_host(images, "images"), _on_host(captions, "captions")
-        positives = _on_host(positives, "positives")
-        pair_probabilities = _on_host(pair_probabilities, "pair_probabilities")
-        arrays = {"positives": positives, "pair_probabilities": pair_probabilities, "judgements": judgements}
-        options = {**rules, **{option: _name(value) for option, value in arrays.items()}}
+        given = {"positives": positives, "pair_probabilities": pair_probabilities}
+        given = {option: _on_host(value, option) for option, value in given.items()}
+        given["judgements"] = Path(judgements) if isinstance(judgements, str) else judgements
+        options = {**rules, **{option: _name(value) for option, value in given.items()}}
         try:
             screen = ScreenSection(**{option: value for option, value in options.items() if value is not None})
         except ValidationError as error:
@@ -96,18 +96,17 @@ class NegativeTable(TableContents):
         require_one_each(texts, "texts", sizes[1])
         require_one_each(images, "vectors of images", sizes[0])
         require_one_each(captions, "vectors of captions", sizes[1])
-        if isinstance(positives, (str, Path)):
-            positives = read_matches(Path(positives), *sizes)
-        elif positives is not None:
-            positives = _host_pairs(positives, *sizes)
-        if isinstance(pair_probabilities, (str, Path)):
-            pair_probabilities = read_clean_pairs(Path(pair_probabilities), sizes[1])
-        judged = None
-        if judgements is not None:
-            source = Path(judgements) if isinstance(judgements, str) else judgements
-            judged = read_judgements(source, *sizes, grades=screen.judged_grades, one_set=self.is_one_set)
-        known = Knowledge(texts, images, captions, positives, pair_probabilities, judged)
-        return ScreenedTable(self, judge(self, screen, known), screen.suspected)
+        if isinstance(given["positives"], np.ndarray):
+            given["positives"] = _host_pairs(given["positives"], *sizes)
+        view = judge(self, screen, read_known(self, screen, given, texts=texts, images=images, captions=captions))
+        counts = view.manifest["directions"].values()
+        is_empty = any(one["listed"] for one in counts) and not any(one["left"] for one in counts)
+        if is_empty and not allow_empty and screen.suspected == "drop":
+            raise ValueError(
+                f"the rules take all {sum(one['listed'] for one in counts):,} negatives, so every list would be empty; "
+                "loosen them, or give --allow-empty (in Python allow_empty=True)."
+            )
+        return ScreenedTable(self, view, screen.suspected)
 
     def save(self, folder: Path | str, *, overwrite: bool = False, **provenance: Any) -> None:
         """Write the table, whole or not at all, to the new folder `folder`; `read_table` reads it again.
@@ -116,9 +115,7 @@ class NegativeTable(TableContents):
         With `overwrite` an existing table is replaced. Lists are called exact only if their bounds, written
         beside them as certificates, prove it.
         """
-        if self.positives is None:
-            raise ValueError("a saved table says which pairs are true, and this one does not; give it `positives`.")
-        contents = {}
+        pairs, contents = self.true_pairs, {}
         for direction in self.directions:
             lists, known = self[direction], files.search_facts(self.manifest, direction)
             if not lists.h:
@@ -129,11 +126,11 @@ class NegativeTable(TableContents):
             if about["guarantee"] == "exact" and not is_proven:
                 about["guarantee"] = "unproven"
             contents[direction] = about, [lists]
-        unnamed = {"dataset": pairs_sha256(self.positives), "teacher": {"vectors": "in memory"}, "tool": "aoq"}
+        unnamed = {"dataset": pairs_sha256(pairs), "teacher": {"vectors": "in memory"}, "tool": "aoq"}
         facts = {**unnamed, **self.manifest, **provenance, "tool_version": version("aoq")}
         facts = {key: value for key, value in facts.items() if key not in ("format_version", "directions", "ids")}
         with made_whole(Path(folder), overwrite=overwrite) as output:
-            write_table(output, facts, contents, self.positives)
+            write_table(output, facts, contents, pairs)
             write_ids(output, self.ids)
 
 
@@ -221,8 +218,8 @@ def table_parts(table: NegativeTable | ScreenedTable) -> Parts:
 
 
 def _on_host(value: Any, name: str) -> Any:
-    """Convert to an array, unless it is None or the name of a file."""
-    return value if value is None or isinstance(value, (str, Path)) else host_array(value, name)
+    """Convert to an array, unless it is None, or to the path of a file."""
+    return Path(value) if isinstance(value, (str, Path)) else value if value is None else host_array(value, name)
 
 
 def _host_pairs(pairs: Any, images: int, captions: int) -> Pairs:

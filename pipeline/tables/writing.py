@@ -30,12 +30,12 @@ COLLAPSED, MOST_COLLAPSED = 1e-6, 0.5
 
 
 @contextmanager
-def made_whole(output: Path, *, overwrite: bool = False) -> Iterator[Path]:
+def made_whole(output: Path, *, overwrite: bool = False, **options: Any) -> Iterator[Path]:
     """Yield a path in a scratch folder; the files written there become `output` when the block ends.
 
-    With `overwrite` an existing table or view is replaced.
+    With `overwrite` an existing table or view is replaced. Further options are those of `scratch_beside`.
     """
-    with scratch_beside(output) as scratch:
+    with scratch_beside(output, **options) as scratch:
         if output.exists() and not overwrite:
             raise ValueError(f"{output} already exists; remove it or choose another name.")
         if output.exists() and not (output / files.MANIFEST).is_file():

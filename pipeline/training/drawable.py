@@ -50,13 +50,16 @@ class Drawable:
         ids = self.ids[anchors]
         return ids >= 0 if self.weights is None else (ids >= 0) & (self.weights[anchors] > 0)
 
-    def require_negatives(self, direction: Direction, anchors: Int32[np.ndarray, " some"]) -> None:
-        """Refuse lists in which one of these anchors has nothing to draw."""
-        if len(empty := np.intersect1d(np.flatnonzero(~self.may_draw().any(axis=1)), anchors)):
+    def require_negatives(self, direction: Direction, anchors: Int32[np.ndarray, " some"], k: int = 1) -> None:
+        """Refuse lists in which one of these anchors has nothing to draw; warn of those with fewer than `k`."""
+        counts = self.may_draw().sum(axis=1)
+        if len(empty := np.intersect1d(np.flatnonzero(counts == 0), anchors)):
             raise ValueError(
                 f"{len(empty)} lists of {direction} hold nothing to draw, the first that of row {empty[0]}; remove "
                 "these rows and mine again, or loosen the screen or the weights."
             )
+        if shorter := int((counts[np.unique(anchors)] < k).sum()):
+            logger.warning("%d lists of %s are shorter than k = %d, and repeat their negatives", shorter, direction, k)
 
     def at(self, anchors: BatchRows, ranks: _Ranks) -> BatchRows:
         """Return the negative of each anchor at a rank in [0, 1)."""

@@ -59,12 +59,10 @@ class Rotation(Dataset[dict[str, Any]]):
         if k < 1:
             raise ValueError(f"k = {k} leaves no negatives; give at least 1.")
         bare = table_parts(table).table
-        if bare.positives is None:
-            raise ValueError("the table does not say which pairs are true; give it `positives`.")
-        self.pairs = bare.positives if way == "i2t" else bare.positives[:, ::-1]
+        self.pairs = bare.true_pairs if way == "i2t" else bare.true_pairs[:, ::-1]
         """The true pairs, rows (anchor, positive)."""
         self._lists = drawable_lists(table, way, h=h, option="h")
-        self._lists.require_negatives(way, self.pairs[:, 0])
+        self._lists.require_negatives(way, self.pairs[:, 0], k)
         self.k, self.direction, self._seed = k, way, seed
         counts = {"images": len(bare.i2t), "captions": len(bare.t2i)}
         for side, values in zip(SIDES[way], (anchors, candidates), strict=True):

@@ -133,7 +133,7 @@ def test_a_dataset_folder_says_all(world, folders, source, pages_of):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--texts", "TEXTS"], "2 texts are given for a table of 5"),
+        (["--texts", "TEXTS"], "2 texts are given for 5 rows"),
         (["--data", "nowhere", "--texts", "TEXTS"], "--data has captions and image ids; leave out --texts"),
         (["--image-root", "nowhere"], "nowhere is no folder; give --image-root"),
     ],

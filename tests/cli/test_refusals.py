@@ -34,7 +34,7 @@ ROWS = np.random.default_rng(0).normal(size=(IMAGES, 7)).astype(np.float32)
 VECTORS = {
     "row 4 of 0.npy is not finite": np.where(np.arange(IMAGES)[:, None] == 4, np.nan, ROWS),
     "row 4 of 1.npy is zero": np.where(np.arange(IMAGES)[:, None] == 4, 0, ROWS),
-    "images have 5 dimensions and captions 7": ROWS[:, :5],
+    "the two sides have 5 and 7 dimensions": ROWS[:, :5],
     "3.npy is empty: 0 vectors of 7 dimensions": ROWS[:0],
     "4.npy holds int64 of shape (2, 3); a row of floats": np.arange(6).reshape(2, 3),
 }
@@ -68,7 +68,7 @@ export set out --format triplet $ITEM_TEXTS --direction t2i :: both directions o
 export set out --format triplet $ITEM_TEXTS --captions item.txt :: this table holds one set, described by --image-
 export set out --format negclip $ITEM_TEXTS :: negclip joins images and captions, but this table holds one set
 export set out --format triplet --data . :: --data has images and captions, and the table has one set
-export set out --format trec --image-ids query_ids.txt :: 12 item ids are given for a table of 25
+export set out --format trec --image-ids query_ids.txt :: 12 item ids are given for 25 rows
 mine $D item.npy out --per-image 2 :: IMAGES alone are one set; --per-image and --caption-ids are for IMAGES
 mine item.npy out --unpaired --h-images 3 :: one set has lists of one kind; give their length as --h-c
 mine $D item.npy out $TWIN --sides a b :: --sides names two sides, and IMAGES alone are one set
@@ -136,7 +136,7 @@ inspect table --image 0 --only left :: --only needs a view
 mine images.npy hf:some/set::clip --per-image 2 :: OUTPUT is missing after hf:some/set::clip
 mine nowhere.npy captions.npy out --per-image 2 :: nowhere.npy does not exist
 mine images.npy captions.npy table --per-image 2 :: table exists already
-mine images.npy captions.npy nowhere/table --per-image 2 :: is no folder to write to
+mine images.npy captions.npy nowhere/table --per-image 2 :: nowhere does not exist; make it: mkdir -p
 mine $PAIRED out --search faiss:IVF4,Flat|nprobe=99999999999 :: parameters are NAME=N, with N from 0 to
 mine $D $E captions.npy images.npy out --per-image 2 :: are IMAGES and CAPTIONS swapped?
 mine $D $E images.npy captions.npy out --labels labels.txt :: give --labels for each side: once for one set, twice
@@ -145,7 +145,7 @@ mine $PAIRED out --labels labels.txt --labels labels.txt :: give the true pairs:
 mine $PAIRED out --identity short.npy :: short.npy holds float32 of shape
 mine 1e19.npy captions.npy out --metric dot --per-image 2 :: the largest norm of the images is
 mine 3e37.npy captions.npy out --metric dot --per-image 2 :: divide all images by a common factor
-publish table out --image-ids captions.txt :: 30 image ids are given for a table of 15
+publish table out --image-ids captions.txt :: 30 image ids are given for 15 rows
 publish table out --view table :: table/manifest.json is damaged or not a view's manifest
 publish other out --view view :: view is a view of another table
 publish table $LONG :: choose a name of at most 240 bytes, as temporary files need a longer one
@@ -159,11 +159,13 @@ run $TINY --workers 0 :: '--workers': 0 is not in the range
 screen table out :: error: no rule is given; give at least one of --range-min,
 screen unpaired out --match-prior 0.1 :: but the table has 0 and
 screen table out --near-text 0.5 :: the rule near_text needs the captions' texts (--texts)
-screen table out --near-text 0.5 --texts short.txt :: 2 texts are given for a table of 30
+screen table out --near-text 0.5 --texts short.txt :: 2 texts are given for 30 rows
 screen table out --caption-similarity 0.5 --captions short.npy :: 2 vectors of captions are given
 screen table out --range-min 6 :: the rules take all 210 negatives, so every list would be empty; loosen them, or
 screen table out --min-score nan :: min_score: Input should be a finite number
+mine images.npy captions.npy out --labels one.txt --labels two.txt :: add items that are not all paired
 screen table out --positives none.csv :: none.csv does not exist
+screen table out --positives named.csv :: it needs rows, whole numbers from 0 and not ids, in the columns caption_id
 screen table out --judgements far.csv :: far.csv: pair 0 names caption '300', but there are captions 0 to 29
 screen table out --alike-owners 0.5 :: the rule alike_owners needs the images' vectors (--image-vectors)
 screen table out $CLEAN none.parquet :: none.parquet does not exist; an
@@ -201,6 +203,9 @@ def world(tmp_path_factory):
         picture.rename(f"{picture}.part")
     Path("page.tar").write_text("<html>")
     Path("hostile.tar").write_bytes(b"cos\nmkdir\n(S'ran'\ntR.")
+    Path("named.csv").write_text("caption_id,image_id\nc1,i1\n")
+    for name, count in (("one", IMAGES), ("two", IMAGES * EACH)):
+        Path(f"{name}.txt").write_text("same\n" * count)
     Path("far.csv").write_text("caption_id,image_id,probability\n300,0,1\n")
     Path("fused.toml").write_text(
         f'fusion = {{members = ["{TINY}", "{TINY}@seed=1"], method = "rank", h_captions = 20, h_images = 8}}'

@@ -92,6 +92,11 @@ def test_inspect_shows_flags_and_chooses_by_them(aoq, folder, tmp_path):
 
 
 def test_lists_may_be_emptied_on_purpose(folder, tmp_path):
+    table = read_table(folder)
+    with pytest.raises(ValueError, match="so every list would be empty; loosen them, or give --allow-empty"):
+        table.screen(absolute_margin=3.0)
+    for options in ({"allow_empty": True}, {"suspected": "downweight"}):
+        assert (table.screen(absolute_margin=3.0, **options).flags("i2t") > 0).all()
     shown = run("screen", folder, tmp_path / "view", "--range-min", 20, "--allow-empty")
     assert "i2t: 60 lists left empty" in shown.stdout
 

@@ -110,6 +110,10 @@ def test_inspect_shows_texts_and_ids_that_are_given_or_kept(files):
     (named,) = json.loads(run("inspect", "table", "--image", "3.jpg", *given, "--json").stdout)
     assert named["negatives"][0]["text"] == f"caption {best}"
     assert named["negatives"][0]["image_id"] == f"{best // 2}.jpg"
+    (files / "shared.txt").write_text("".join(f"{'x' if row in (3, 5) else row}\n" for row in range(15)))
+    shared = run("inspect", "table", "--image", "x", "--image-ids", "shared.txt")
+    assert shared.stderr.startswith("images 3, 5 have the id 'x'; this is the first\n")
+    assert shared.stdout.startswith("image 3 (x), i2t")
     (files / "captions_ids.txt").write_text("".join(f"c{row}\n" for row in range(30)))
     kept = ("--per-image", 2, "--normalise", "--image-ids", "ids.txt", "--caption-ids", "captions_ids.txt")
     run("mine", "images.npy", "captions.npy", "kept", *kept, "--h-captions", 6, "--h-images", 4)

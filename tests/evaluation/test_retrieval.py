@@ -96,9 +96,10 @@ def test_any_pairing_with_ties_equals_the_definition(monkeypatch, has_copies):
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
 def test_broken_similarities_are_an_error(broken):
     similarity = np.zeros((3, 3))
-    similarity[1, 2] = broken
-    with pytest.raises(ValueError, match="image 1 and caption 2"):
-        retrieval_ranks(similarity, np.arange(3))
+    for image in (2, 1):
+        similarity[image, 2] = broken
+        with pytest.raises(ValueError, match=f"image {image} and caption 2"):
+            retrieval_ranks(similarity, np.arange(3))
 
 
 def test_folds_members_and_captions_must_fit(monkeypatch):

@@ -201,7 +201,7 @@ def test_what_a_screen_suspects_does_not_meet(colpali, world, pages):
 
 
 def test_other_data_and_options_are_refused(colpali, data, world, pages, tmp_path):
-    with pytest.raises(ValueError, match="14 images are given for a table of 15"):
+    with pytest.raises(ValueError, match="14 images are given for 15 rows"):
         colpali.TableDataset(world.table, world.captions, colpali.Corpus(pages[:-1]))
     with pytest.raises(ValueError, match="it is 'random', 'mined' or 'triples'"):
         colpali.TableSampler(data(), 3, batches="hard")

@@ -149,7 +149,7 @@ def test_teachers_score_pairs_by_the_rows_of_the_table(world, batch, teachers, g
 
 def test_teachers_that_do_not_fit_are_refused(world, batch, teachers):
     (images, captions), _ = teachers
-    for wrong, message in (([], "teachers is empty"), ([(images[1:], captions)], "14 images are given for a table")):
+    for wrong, message in (([], "teachers is empty"), ([(images[1:], captions)], "14 images are given for 15 rows")):
         with pytest.raises(ValueError, match=message):
             DistilledLoss(BatchLoss(), world.table, wrong)
     features, _, rows = batch(2)
@@ -288,7 +288,7 @@ def test_rows_are_found_by_id(world, data):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"images": range(14)}, "14 images are given for a table of 15"),
+        ({"images": range(14)}, "14 images are given for 15 rows"),
         ({"caption_ids": ["a"] * 30}, "the captions have ids, and the table keeps none"),
         ({"image_ids": ["a"]}, "1 image_ids name 15 images; give one each"),
         ({"image_ids": list("abcdefghijklmno")}, "15 of the table's images are not among the ids, .* 'photo_0'"),

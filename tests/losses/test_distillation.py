@@ -2,6 +2,8 @@
 
 import math
 
+import jaxtyping
+import numpy as np
 import pytest
 import torch
 from jaxtyping import TypeCheckError
@@ -86,6 +88,16 @@ def test_lists_equal_their_definition(kind, own):
 def test_temperatures_are_above_0(function, option):
     with pytest.raises(ValueError, match=r"must be above 0 and finite; got 0\.0"):
         function(torch.zeros(3, 3), torch.zeros(3, 3), **{option: 0.0})
+
+
+@pytest.mark.parametrize("function", [batch_distillation, list_distillation])
+def test_lists_and_arrays_are_refused(function, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as it is for users
+    for scores, kind in (([[0.0]], "list"), (np.zeros((1, 1)), "ndarray")):
+        with pytest.raises(TypeError, match=f"similarities is a {kind}; give a tensor, such as torch.as_tensor"):
+            function(scores, torch.zeros(1, 1))
+        with pytest.raises(TypeError, match=f"teacher_scores is a {kind}; give a tensor"):
+            function(torch.zeros(1, 1), scores)
 
 
 @pytest.mark.parametrize(("function", "option"), [(batch_distillation, "average"), (list_distillation, "kind")])

@@ -105,7 +105,14 @@ MASKED = np.ma.masked_equal(GOOD, 1)
         ({"images": GOOD, "captions": GOOD[:3]}, "3 captions and 4 images do not form pairs"),
         ({"images": GOOD, "captions": GOOD, "image_of": [0.5] * 4}, "image_of is float64"),
         ({"images": GOOD, "captions": GOOD, "image_of": [0, 1, 2, 4]}, "caption 3 is paired with image 4"),
-        ({"images": GOOD, "captions": GOOD, "h": 4}, "h is 4, and .*: at most 3 for images, 3 for captions; lower h"),
+        (
+            {"images": GOOD, "captions": GOOD, "h": 4},
+            r"h = 4 for the images \(h_captions\), which have at most 3 negatives; lower it",
+        ),
+        (
+            {"images": GOOD[:1], "captions": GOOD, "image_of": [0] * 4, "h": 1},
+            "0 negatives; add items that are not all",
+        ),
         ({"images": GOOD, "captions": GOOD, "h": 0}, "h is 0; give a positive number"),
         ({"images": GOOD, "captions": GOOD * 0}, "row 0 of captions is zero"),
         (

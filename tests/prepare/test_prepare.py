@@ -88,6 +88,10 @@ def test_copies_share_an_identity(photos, prepared, caplog):
     shutil.copy(photos.parent / "01.png", photos.parent / "03.png")
     assert np.load(prepared(photos) / "train_identity.npy").tolist() == [0, 1, 0, *range(3, 16)]
     assert "train: 1 images repeat earlier ones" in caplog.text
+    assert "a leak" not in caplog.text
+    shutil.copy(photos.parent / "01.png", photos.parent / "05.png")
+    prepared(photos, "leaking")
+    assert "dev: 1 images are in train too, the first is image 1 (2 of train): a leak" in caplog.text
 
 
 def test_splits_are_drawn_by_a_seed_and_keep_copies_together(tmp_path, prepared):
@@ -96,6 +100,9 @@ def test_splits_are_drawn_by_a_seed_and_keep_copies_together(tmp_path, prepared)
         (tmp_path / f"{n}.png").write_bytes(encoded(picture(n // 3)))  # three copies of each
         rows.append([f"{n}.png", f"caption {n}"])
     table = write_csv(tmp_path / "table.csv", ["path", "text"], rows)
+    for few, remedy in ((3, "add some: each split needs two"), (9, "say how many: --split-sizes dev=2")):
+        with pytest.raises(ValueError, match=f"{few} images are too few to draw dev and test from; {remedy}"):
+            prepared(write_csv(tmp_path / "few.csv", ["path", "text"], rows[:few]))
     with pytest.raises(ValueError, match="dev cannot have 7; try 6"):
         prepared(table, split_sizes={"dev": 7, "test": 6})
     drawn = {}

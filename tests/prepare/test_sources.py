@@ -1,6 +1,7 @@
 """Every layout in use gives the same images and captions."""
 
 import csv
+import gzip
 import io
 import json
 import os
@@ -98,15 +99,44 @@ def test_a_table_of_texts_with_a_row_per_caption(folder):
 )
 def test_flickrs_own_files_of_captions(folder, name, header, line):
     rows = [line.format(image, n, text) for image, texts, _ in ROWS for n, text in enumerate(texts)]
-    (folder / name).write_text(header + "".join(rows))
+    (folder / name).write_text(header + "".join(rows) + "\n")
     check(folder / name, splits=None)
 
 
-def test_images_with_texts_beside_them(folder):
+def test_images_with_texts_beside_them(folder, caplog):
     for name, texts, _ in ROWS:
-        (folder / name).with_suffix(".txt").write_text("".join(f"{text}\n" for text in texts))
-    (folder / "without.png").write_bytes(FILES["a.png"])
+        (folder / name).with_suffix(".txt").write_text("\n".join(f"{text}\n" for text in texts))
+    for name, text in (("without", None), ("empty", ""), ("blank", " \n\n")):
+        (folder / f"{name}.png").write_bytes(FILES["a.png"])
+        if text is not None:
+            (folder / f"{name}.txt").write_text(text)
     check(folder, splits=None)
+    assert "6 empty captions are left out" in caplog.text
+    assert "3 images have no caption and are left out" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.txt", "t.jsonl"])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("image\nétat".encode("latin-1"), r":2: byte 1 \(0xe9\) is not UTF-8; save the file as UTF-8"),
+        ("image\nétat".encode("utf-16"), ":1: the file is UTF-16 by its byte order mark; save it as UTF-8"),
+        (gzip.compress(b"image"), ":1: the file is compressed by gzip; unpack it"),
+    ],
+)
+def test_a_table_of_another_encoding_is_refused_by_line_and_byte(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=f"^{tmp_path / name}{message}"):
+        listed(tmp_path / name)
+
+
+def test_splits_have_the_usual_names_and_none_is_empty(folder):
+    rows = [[name, "a one", split] for name, split in zip(NAMES, ["Training", "validate", "eval"], strict=True)]
+    table = write_csv(folder / "t.csv", ["image", "caption", "split"], rows)
+    assert named_splits(listed(table), "train").splits.to_pylist() == ["train", "dev", "dev"]
+    write_csv(table, ["image", "caption", "split"], [*rows[:2], ["c.png", "c one", ""]])
+    with pytest.raises(ValueError, match=r"image c\.png has no split; give every image one, or draw them"):
+        named_splits(listed(table), "train")
 
 
 def test_columns_that_the_user_names(folder):
@@ -203,8 +233,8 @@ def test_files_of_ids_and_captions(folder, mapped):
     ids = dict(zip(NAMES, "123" if mapped else NAMES, strict=True))
     for split in ("train", "dev"):
         rows = sorted(row for row in by_caption() if row[2] == split)
-        (precomp / f"{split}_ids.txt").write_text("".join(f"{ids[row[0]]}\n" for row in rows))
-        (precomp / f"{split}_caps.txt").write_text("".join(f"{row[1]}\n" for row in rows))
+        (precomp / f"{split}_ids.txt").write_text("".join(f"{ids[row[0]]}\n" for row in [*rows, rows[0]]))
+        (precomp / f"{split}_caps.txt").write_text("".join(f"{row[1]}\n" for row in rows) + "\n")
     if mapped:
         (precomp / "id_mapping.json").write_text(json.dumps({number: name for name, number in ids.items()}))
     check(precomp, images=str(folder), order=(1, 0, 2))

@@ -94,7 +94,7 @@ def test_auto_takes_the_faster_of_a_large_job_and_says_what_it_measured(problem,
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"captions": np.ones((800, 13), np.float32)}, "images have 12 dimensions and captions 13"),
+        ({"captions": np.ones((800, 13), np.float32)}, "the two sides have 12 and 13 dimensions"),
         ({"images": np.ones((0, 12), np.float32)}, "there are no images"),
         ({"positives": np.zeros(7, np.int32)}, "7 captions are paired with images, but there are 800 captions"),
         (
@@ -102,7 +102,10 @@ def test_auto_takes_the_faster_of_a_large_job_and_says_what_it_measured(problem,
             "caption 0 is paired with image 400, but images are numbered 0 to 399",
         ),
         ({"captions": np.ones((0, 12), np.float32)}, "there are no captions"),
-        ({"h_images": 400}, "h_images is 400, and no anchor has more than 399 negatives; lower h_images"),
+        (
+            {"h_images": 400},
+            r"h = 400 for the captions \(h_images\), which have at most 399 negatives; lower it",
+        ),
         ({"positives": np.array([[0, 0], [400, 1]])}, "pair 1 names image 400, but images are numbered 0 to 399"),
         ({"positives": np.array([[0, -1]])}, "pair 0 names caption -1, but captions are numbered 0 to 799"),
         ({"positives": np.zeros((3, 3), np.int32)}, r"positives have shape \(3, 3\); give \(n, 2\) rows"),

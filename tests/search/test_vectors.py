@@ -56,7 +56,7 @@ def write_parts(path, vectors):
 WRITERS = {
     "parts": write_parts,
     "v.npy": np.save,
-    "v.npz": lambda path, vectors: np.savez(path, vector=vectors),
+    "v.npz": lambda path, vectors: np.savez_compressed(path, vector=vectors),
     "v.safetensors": lambda path, vectors: save_file({"vector": vectors}, path),
     "v.parquet": lambda path, table: pq.write_table(table, path, row_group_size=7),
     "v.feather": lambda path, table: feather.write_feather(table, path, chunksize=6),

@@ -135,6 +135,8 @@ def test_keys_hold_what_shapes_a_derived_table(planned, write):
     assert planned("student", student, lists % "ranking")
     with pytest.raises(ValueError, match="list_loss = 'kl' needs the scores of positives, which a table fused"):
         planned("student", student, lists % "kl")
+    unset = fused.replace("h_captions = 20\nh_images = 8\n", "")  # the members keep 40 and 16
+    assert key(unset) == key(fusion_of(TINY, f"{TINY}@seed=1", depth=(40, 16)))
     unread = f'rerank.shortlist="{TINY}@second_round.epochs=4"'  # its student has no part in it
     assert key(scored, unread) == key(scored)
 

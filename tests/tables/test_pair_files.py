@@ -2,6 +2,7 @@
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -57,12 +58,17 @@ def test_all_formats_say_the_same_pairs(rows, least, columns, grade, by_id, tmp_
 
 
 def test_other_ways_to_say_pairs(tmp_path):
-    """Judgements with tabs, ids that are whole numbers, of one side alone, and the image of each caption."""
+    """Judgements with tabs, ids that are whole numbers (also as floats), and the image of each caption."""
     (tmp_path / "qrels.train.tsv").write_text("3\t0\t4\t1\n3\t0\t5\t0\n")
     assert pairs_of(read_pair_file(tmp_path / "qrels.train.tsv", *ROWS)) == [(3, 4)]
-    pq.write_table(pa.table({"query_id": [900, 800], "document_id": [3, 4]}), tmp_path / "pairs.parquet")
     known = Known("image", 2, ["800", "900"]), ROWS[1]
-    assert pairs_of(read_pair_file(tmp_path / "pairs.parquet", *known)) == [(1, 3), (0, 4)]
+    for ids in ([900, 800], [900.0, 800.0]):
+        pairs = pa.table({"query_id": ids, "document_id": [3.0, 4.0]})
+        pq.write_table(pairs, tmp_path / "pairs.parquet")
+        csv.write_csv(pairs, tmp_path / "pairs.csv")
+        (tmp_path / "dotted.csv").write_text(f"query_id,document_id\n{ids[0]},3.0\n{ids[1]},4.0\n")
+        for name in ("pairs.parquet", "pairs.csv", "dotted.csv"):
+            assert pairs_of(read_pair_file(tmp_path / name, *known)) == [(1, 3), (0, 4)]
     np.save(tmp_path / "pairs.npy", np.array([0, -1, 3]))
     assert read_pair_file(tmp_path / "pairs.npy", *ROWS).tolist() == [0, -1, 3]
 
@@ -81,6 +87,8 @@ TWICE = Known("image", 2, ["x", "x"]), NAMED[1]
         ("a.csv", f"{GRADED}1,2,inf\n", ROWS, "the grade of pair 0 is not a number"),
         ("a.csv", "query,document\n1,2\n", ROWS, r"its columns are \['query', 'document'\]\); it needs two columns"),
         ("a.csv", HEAD, ROWS, "a.csv has no pair; give --unpaired"),
+        ("a.csv", f"{HEAD}0.5,1\n", ROWS, r"Float value 0\.50* was truncated converting to int64"),
+        ("a.csv", f"{HEAD}0,1\nü".encode("latin-1"), ROWS, r"^\S*a.csv:3: byte 1 \(0xfc\) is not UTF-8"),
         ("a.csv", f"{HEAD}x,00\n", TWICE, "images 0 and 1 both have"),
         ("a.jsonl", '{"query_id": 1', ROWS, "a.jsonl is damaged or not pairs"),
         ("a.jsonl", '{"left": 1, "right": 2}\n{"left": 1}\n', ROWS, "1 values of column 'right' are empty"),
@@ -90,7 +98,7 @@ TWICE = Known("image", 2, ["x", "x"]), NAMED[1]
     ],
 )
 def test_what_says_no_pairs_is_refused(tmp_path, name, content, known, message):
-    (tmp_path / name).write_text(content)
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ValueError, match=message):
         read_pair_file(tmp_path / name, *known)
 

@@ -86,7 +86,7 @@ def test_a_folder_is_replaced_only_when_asked_and_only_a_table(table, tmp_path):
     with pytest.raises(ValueError, match="is no table"):
         table.save(tmp_path / "thesis", overwrite=True)
     assert (tmp_path / "thesis" / "chapter").read_text() == "1"
-    with pytest.raises(ValueError, match="is no folder to write to"):
+    with pytest.raises(ValueError, match="none does not exist; make it"):
         table.save(tmp_path / "none" / "table")
     with pytest.raises(TypeError, match="not JSON serializable"):
         table.save(tmp_path / "table", overwrite=True, teacher=object())

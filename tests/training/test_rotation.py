@@ -97,13 +97,20 @@ def test_rows_of_a_data_set_get_columns(table):
         ({"direction": "both"}, r'it must be "i2t" \(of images\) or "t2i"'),
         ({"k": 0}, "leaves no negatives; give at least 1"),
         ({"h": 11}, "h = 11, but the table keeps 10 per anchor in i2t"),
-        ({"anchors": ["a"]}, "1 images are given for a table of 12"),
-        ({"candidates": ["a"]}, "1 captions are given for a table of 24"),
+        ({"anchors": ["a"]}, "1 images are given for 12 rows"),
+        ({"candidates": ["a"]}, "1 captions are given for 24 rows"),
     ],
 )
 def test_other_options_are_refused(table, options, message):
     with pytest.raises(ValueError, match=message):
         Rotation(table, **{"direction": "i2t", "k": 2} | options)
+
+
+def test_a_set_larger_than_a_list_is_told(table, caplog):
+    Rotation(table, "i2t", k=10)
+    assert not caplog.text
+    assert len({*Rotation(table, "i2t", k=11).negatives([0])[0].tolist()}) == 10
+    assert "12 lists of i2t are shorter than k = 11, and repeat their negatives" in caplog.text
 
 
 def test_other_tables_and_rows_are_refused(table):

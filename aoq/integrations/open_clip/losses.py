@@ -51,8 +51,7 @@ class _ClipTableLoss(nn.Module):
         self.negatives, self._sampler = negatives, None
         if isinstance(negatives, int):
             self._sampler = BatchSampler(table, batch_size=2, companions="omit", negatives=negatives)
-        if (pairs := self._table.positives) is None:
-            raise ValueError("the table does not say which pairs are true; mine it with --pairs or --per-image.")
+        pairs = self._table.true_pairs
         if (matches := table_parts(table).matches) is not None:
             pairs = np.concatenate([pairs, matches])
         keys = pair_keys(pairs[:, 0], pairs[:, 1], len(self._table.t2i))

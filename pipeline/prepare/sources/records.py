@@ -37,7 +37,10 @@ NUMBERED = re.compile(r"(caption|text|sentence)_?\d+$")
 ID_FIELDS = ("image_id", "img_id", "imgid", "cocoid", "filename", "file_name", "image_filename", "id", "__key__")
 SPLIT = "split"
 TEXT_FIELDS = ("raw", "caption", "text", "sentence")
-SPLIT_NAME = re.compile(r"(train|training|val|valid|validation|dev|test)(?=[^A-Za-z]|$)")
+OUR_SPLITS = dict.fromkeys(("dev", "development", "val", "valid", "validate", "validation", "eval"), "dev")
+OUR_SPLITS |= {"train": "train", "training": "train", "test": "test", "testing": "test"}
+"""Names of our splits, in lower case."""
+SPLIT_NAME = re.compile(rf"({'|'.join(OUR_SPLITS)})(?=[^A-Za-z]|$)")
 WHITE = r"[\s\x{0b}\x{1c}-\x{1f}\x{85}\x{2028}\x{2029}]+"
 """White space and all that some programs take for the end of a line: the captions file has one caption per line."""
 LIST_BEGINS = re.compile(r"\s*\[\s*(?:['\"\]]|(?:None|null|nan)\b)")
@@ -77,10 +80,9 @@ class Listing:
 
     def take(self, places: Int[np.ndarray, " some"]) -> Listing:
         """Select some images, in the order of their places."""
-        at = pa.array(places)
-        splits = None if self.splits is None else self.splits.take(at)
-        ids, captions = self.ids.take(at), self.captions.take(at)
-        return Listing(self.kind, self.images.take(places), ids, captions, splits)
+        columns = {name: getattr(self, name) for name in ("ids", "captions", "splits")}
+        taken = {name: None if column is None else column.take(pa.array(places)) for name, column in columns.items()}
+        return Listing(self.kind, self.images.take(places), **taken)
 
 
 def read_records(source: Source, kind: str, columns: Columns, images: EncodedImages | Path) -> Listing:

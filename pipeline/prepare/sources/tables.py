@@ -29,7 +29,7 @@ from aoq.pipeline.prepare.sources.records import (
     splits_of_files,
 )
 from aoq.pipeline.prepare.sources.shards import IMAGE_SUFFIXES
-from aoq.pipeline.reading import checked, read_file, read_json, reading
+from aoq.pipeline.reading import checked, read_json, read_utf8, reading
 
 TEXTS = {".csv": "CSV", ".tsv": "TSV", ".txt": "text"}
 SUFFIXES = {**TEXTS, ".jsonl": "JSON lines", ".ndjson": "JSON lines", ".parquet": "Parquet"}
@@ -51,11 +51,12 @@ def list_table(path: Path, source: Source) -> Records | None:
     kind, root = f"a {SUFFIXES[suffix]} table", image_root(source, table.parent)
     if suffix == ".parquet":
         return _list_parquet(kind, [table], source, root)
+    if suffix == ".txt":
+        lines = [line for line in read_lines(table, may_be_empty=True) if line.strip()]
+        captions = pc.extract_regex(pa.array(lines, pa.string()), FLICKR_LINE)
+        if not captions.null_count:
+            return "Flickr's captions", {name: (captions.field(name),) for name in ("image", "caption")}, root
     with reading(table, kind):
-        if suffix == ".txt":
-            captions = pc.extract_regex(pa.array(read_lines(table)), FLICKR_LINE)
-            if not captions.null_count:
-                return "Flickr's captions", {name: (captions.field(name),) for name in ("image", "caption")}, root
         return kind, _read_csv(table) if suffix in TEXTS else record_columns(parse_json_lines(table), source), root
 
 
@@ -96,7 +97,7 @@ def _require_own_names(columns: Sequence[str]) -> None:
 
 def _read_csv(path: Path) -> dict[str, list[str]]:
     """Read all columns as texts: an id 007 is not 7."""
-    text = read_file(path).decode("utf-8-sig")
+    text = read_utf8(path)
     first = re.split(r"[\r\n]", text, maxsplit=1)[0]
     header, *rows = _csv_rows(text, find_separator(first))
     header = [name.strip() for name in header]  # Flickr30K's results.csv has spaces after its bars
@@ -208,7 +209,8 @@ def list_sidecars(folder: Path, source: Source) -> Records | None:
     rows: dict[str, list[Any]] = {"image": [], "caption": []}
     for path in images:
         rows["image"].append(str(path.relative_to(folder)))
-        rows["caption"].append(read_lines(text) if (text := path.with_suffix(".txt")).is_file() else [])
+        text = path.with_suffix(".txt")
+        rows["caption"].append(read_lines(text, may_be_empty=True) if text.is_file() else [])
     return "a folder of images with texts beside them", rows, image_root(source, folder)
 
 
@@ -222,7 +224,7 @@ def list_id_files(folder: Path, source: Source) -> Records | None:
     rows: dict[str, list[str]] = {"image": [], "caption": [], SPLIT: []}
     for split in splits:
         path = folder / f"{split}_ids.txt"
-        ids, captions = read_lines(path), read_lines(folder / f"{split}_caps.txt")
+        ids, captions = read_lines(path), read_lines(folder / f"{split}_caps.txt", may_be_empty=True)
         times, rest = divmod(len(captions), len(ids))
         if rest or not times:
             raise ValueError(

@@ -14,12 +14,12 @@ import pyarrow.csv as csv
 import pyarrow.parquet as pq
 from jaxtyping import Float32, Int64
 
-from aoq.pipeline.columns import fitted
+from aoq.pipeline.columns import fitted, open_columns
 from aoq.pipeline.config.screen import CERTAIN, EXCLUSIONS
 from aoq.pipeline.reading import parse_json, read_file, reading
 from aoq.pipeline.tables.contents import TableContents
 from aoq.pipeline.tables.files import PAIRS
-from aoq.pipeline.tables.pairs import TABLE_SUFFIXES, Known, Pairs, find_rows, listed_keys, open_columns, pair_keys
+from aoq.pipeline.tables.pairs import TABLE_SUFFIXES, Known, Pairs, find_rows, listed_keys, pair_keys
 from aoq.pipeline.tables.screens.view import View, bit
 
 _ROWS = pa.schema([(name, pa.int64()) for name in PAIRS.names])
@@ -27,7 +27,7 @@ _PART_ROWS = 2**16
 """Rows whose texts are in memory at a time."""
 _FORMULA = r"^[=+@\t\r-]"
 """Start of a cell that spreadsheets compute; with an apostrophe before it, they show it as text."""
-_ROWS_REMEDY = f"it needs rows, whole numbers, in the columns {' and '.join(PAIRS.names)}"
+_ROWS_REMEDY = f"it needs rows, whole numbers from 0 and not ids, in the columns {' and '.join(PAIRS.names)}"
 
 
 @dataclass(frozen=True)

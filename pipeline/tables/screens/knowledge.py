@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, no_type_check
 
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int64
 
 from aoq.pipeline.config.screen import ScreenSection
+from aoq.pipeline.data.noise import read_clean_pairs
 from aoq.pipeline.data.vocabulary import comparable_words, tokenise
 from aoq.pipeline.engine import in_parallel
 from aoq.pipeline.extras import compiled
@@ -20,7 +22,7 @@ from aoq.pipeline.search.problem import Direction, blocks
 from aoq.pipeline.search.scores import exact_scores
 from aoq.pipeline.tables.contents import TableContents
 from aoq.pipeline.tables.pairs import Pairs, is_among, pair_keys
-from aoq.pipeline.tables.screens.judgements import Judgements
+from aoq.pipeline.tables.screens.judgements import Judgements, read_judgements, read_matches
 from aoq.pipeline.vectors import checked_norms
 
 BLOCK_ENTRIES = 2**20
@@ -78,6 +80,20 @@ class Knowledge:
     """Probability that a caption and its paired image belong together."""
     judgements: Judgements | None = None
     """Judgements; pairs of one set have the lower row first."""
+
+
+def read_known(table: TableContents, screen: ScreenSection, given: Mapping[str, Any], **others: Any) -> Knowledge:
+    """Collect the inputs of rules; `given` are positives, pair_probabilities and judgements, which may be files."""
+    positives, probabilities, judgements = map(given.get, ("positives", "pair_probabilities", "judgements"))
+    images, captions = len(table.i2t), len(table.t2i)
+    if isinstance(positives, Path):
+        positives = read_matches(positives, images, captions)
+    if isinstance(probabilities, Path):
+        probabilities = read_clean_pairs(probabilities, captions)
+    if judgements is not None:
+        grades, one_set = screen.judged_grades, table.is_one_set
+        judgements = read_judgements(judgements, images, captions, grades=grades, one_set=one_set)
+    return Knowledge(matches=positives, pair_probabilities=probabilities, judgements=judgements, **others)
 
 
 INPUT_OPTIONS = {
