@@ -152,9 +152,6 @@ class Experiment(Runs):
         if getattr(getattr(section, "loss", None), "temperature", None) == "pair" and not is_pair:
             pair = 'one pair as both towers, both poolings "native" and `project` false'
             yield f'[{name}] loss.temperature = "pair" needs a pretrained pair: {pair}; or give a number'
-        if self.model.has_batch_norm and getattr(section, "chunk", None) is not None:
-            statistics = f"[model] {model} has BatchNorm, whose statistics need the whole batch"
-            yield f"[{name}] chunk: {statistics}; leave it out, or train by several processes"
         if not self.model.attends and getattr(section, "constraints", None) is not None:
             yield f"[{name}.constraints] needs attention, and [model] {model} has none; choose one that has, as scan"
         if towers <= frozen and (training := section.set_among(("lora", "train_layers"))):

@@ -38,11 +38,6 @@ class ModelSection(NamedSection):
             raise ValueError(f"[model] {self.name} has no option `embedding_size`, the dimension of its embeddings.")
         return int(size)
 
-    @property
-    def has_batch_norm(self) -> bool:
-        """Return whether the model's own layers need statistics of the whole batch; those of a tower may, too."""
-        return any("nn.BatchNorm" in ast.unparse(part) for part in _module_names(MODELS.place(self.name)[0]).body)
-
     @classmethod
     def kind(cls, name: str) -> type[ModelSection]:
         check_registered("model", name, MODELS)

@@ -120,7 +120,6 @@ MISTAKES = [
     (f"{LOSS}='offtri'}}, sampling={{negatives=2, strategy='normal'}}", "leave out `negatives` or `strategy`"),
     (f"{LOSS}='offtri'}}, sampling={{negatives=2, guide_margin=0.1}}", 'set columns = "own"'),
     (f"{LOSS}='infonce'}}, sampling.negatives=4, {SOFT}", "softens the negative of one anchor"),
-    ("second_round.chunk=8, model.name='vsrn'", r"\[second_round\] chunk: \[model\] vsrn has BatchNorm"),
     ("second_round.constraints.ccr={weight=1.0, margin=0.1}", r"constraints\] needs attention, and \[model\] vs"),
     ("second_round.constraints={}", "second_round.constraints: no constraint is set; give"),
     ("co_teaching={warmup_epochs=1, epochs=2}", r"take out \['first_round', 'mining', 'second_round'\]"),
