@@ -80,7 +80,11 @@ def find_separator(header: str) -> str:
 
 
 def _csv_options(path: Path) -> csv.ParseOptions:
-    header = read_utf8(path)[: 1 << 16].partition("\n")[0]
+    try:
+        with path.open(encoding="utf-8") as file:
+            header = file.readline(1 << 16)
+    except UnicodeDecodeError:
+        header = read_utf8(path)  # says where
     return csv.ParseOptions(delimiter=find_separator(header), newlines_in_values=True)
 
 
@@ -88,7 +92,11 @@ def parse_csv(path: Path, columns: pa.Schema, nullable: Collection[str] = ()) ->
     """Read columns of a CSV file as these types (`fitted`); text stays unchanged."""
     texts = {field.name: field.type for field in columns if pa.types.is_string(field.type)}
     options = _csv_options(path)
-    table = csv.read_csv(path, parse_options=options, convert_options=csv.ConvertOptions(column_types=texts))
+    try:
+        table = csv.read_csv(path, parse_options=options, convert_options=csv.ConvertOptions(column_types=texts))
+    except pa.ArrowInvalid:
+        read_utf8(path)  # says where a file is not UTF-8
+        raise
     if len(table):
         return fitted(table, columns, nullable)
     return table.select(columns.names).cast(columns)  # a CSV file without rows has no column types

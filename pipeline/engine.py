@@ -177,9 +177,13 @@ def in_parallel(function: Callable[..., Any], count: int, *arguments: Any, parts
     edges = np.linspace(0, count, min(count, parts * threads) + 1, dtype=np.int64).tolist()
     submit = _threads(threads, os.getpid()).submit
     running = [submit(function, *rows, *arguments) for rows in pairwise(edges)]
-    wait(running)
-    for part in running:
-        part.result()  # raises its error, if any
+    try:
+        for part in running:
+            part.result()  # raises its error, if any
+    finally:
+        for part in running:
+            part.cancel()
+        wait(running)
 
 
 @lru_cache(maxsize=1)

@@ -20,7 +20,6 @@ from safetensors import safe_open
 from typing_extensions import TypedDict
 
 from aoq.pipeline.columns import plain, plain_type
-from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.extras import is_hub_name, load_splits
 from aoq.pipeline.files import file_sha256
 from aoq.pipeline.reading import open_array, read_arrays, read_json, reading
@@ -295,11 +294,3 @@ VECTOR_READERS: Mapping[str, Callable[[Path], dict[str, FilePart]]] = {
     **COLUMNED,
 }
 """Readers of vector files, by extension."""
-
-
-def read_id_file(named: str) -> list[str]:
-    """Read ids from the lines of a text file, or from `FILE::COLUMN` of Parquet, Arrow or a data set."""
-    name, _, column = named.partition("::")
-    if column or is_hub_name(name) or Path(name).suffix in COLUMNED or Path(name).is_dir():
-        return VectorFile.of(named).ids()
-    return read_lines(Path(named))

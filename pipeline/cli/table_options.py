@@ -33,9 +33,9 @@ from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.stages.splits import open_train_split
 from aoq.pipeline.tables.contents import require_origin
 from aoq.pipeline.tables.files import read_manifest, table_sides
+from aoq.pipeline.tables.pairs import read_id_file
 from aoq.pipeline.tables.screens.view import View, read_view
 from aoq.pipeline.tables.table import NegativeTable, read_table
-from aoq.pipeline.vector_files import read_id_file
 
 if TYPE_CHECKING:
     from aoq.pipeline.embedding import EmbeddingStore

@@ -16,8 +16,7 @@ from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.reading import open_array
 from aoq.pipeline.search.positives import pairs_by_number, unique_pairs
 from aoq.pipeline.search.problem import Problem, longest_lists
-from aoq.pipeline.tables.pairs import TWO_SIDES, Known, read_pair_file, require_one_each, rows_by_id
-from aoq.pipeline.vector_files import read_id_file
+from aoq.pipeline.tables.pairs import TWO_SIDES, Known, read_id_file, read_pair_file, require_one_each, rows_by_id
 from aoq.pipeline.vectors import Vectors, open_vectors
 
 MOST_PAIRS = 1 << 28

@@ -23,7 +23,7 @@ from aoq.pipeline.search.problem import DIRECTIONS, Direction
 from aoq.pipeline.stages.chain import Chain
 from aoq.pipeline.stages.data import check_pretrained
 from aoq.pipeline.stages.splits import fingerprint, open_pairs
-from aoq.pipeline.tables.pairs import rows_by_id
+from aoq.pipeline.tables.pairs import read_id_file, rows_by_id
 from aoq.pipeline.tables.screens.view import Judged, View, read_view
 from aoq.pipeline.tables.table import NegativeTable, Parts, read_table
 from aoq.pipeline.training.batches import read_items, score_all, score_batch
@@ -31,7 +31,6 @@ from aoq.pipeline.training.checkpoint import load_model
 from aoq.pipeline.training.drawable import DrawnRanks, drawable, drawn_ranks
 from aoq.pipeline.training.loop import Run
 from aoq.pipeline.training.sampler import WHOLE_LISTS, Sampler
-from aoq.pipeline.vector_files import read_id_file
 from aoq.pipeline.vectors import open_vectors
 
 logger = logging.getLogger(__name__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from hashlib import sha256
@@ -12,9 +13,12 @@ import pyarrow as pa
 from jaxtyping import Bool, Float64, Int32, Int64, Integer
 
 from aoq.pipeline.columns import open_columns
+from aoq.pipeline.data.files import read_lines
+from aoq.pipeline.extras import is_hub_name
 from aoq.pipeline.reading import open_array, read_utf8, reading
 from aoq.pipeline.search.positives import Positives
 from aoq.pipeline.search.problem import Direction
+from aoq.pipeline.vector_files import COLUMNED, VectorFile
 
 Pairs = Int32[np.ndarray, "pairs 2"]
 """Rows (image, caption)."""
@@ -74,6 +78,14 @@ def is_among(keys: Int64[np.ndarray, "*some"], ordered: Int64[np.ndarray, " all"
 def require_one_each(values: Sized | None, what: str, count: int) -> None:
     if values is not None and len(values) != count:
         raise ValueError(f"{len(values)} {what} are given for {count} rows; give one per row.")
+
+
+def read_id_file(named: str) -> list[str]:
+    """Read ids from the lines of a text file, or from `FILE::COLUMN` of Parquet, Arrow or a data set."""
+    name, _, column = named.partition("::")
+    if column or is_hub_name(name) or Path(name).suffix in COLUMNED or Path(name).is_dir():
+        return VectorFile.of(named).ids()
+    return read_lines(Path(named))
 
 
 def rows_by_id(ids: Sequence[str], noun: str = "image") -> dict[str, int]:
@@ -201,11 +213,16 @@ def _are_positive(path: Path, grades: Float64[np.ndarray, " pairs"], least: floa
     return are_positive
 
 
+def _of_pandas(name: str) -> str:
+    """Read 12.0 as 12: pandas makes floats of a column with gaps; longer numbers may have been rounded."""
+    return name[:-2] if re.fullmatch(r"[0-9]{1,15}\.0", name) else name
+
+
 def find_rows(path: Path | str, side: Known, column: _Column) -> Int64[np.ndarray, " pairs"]:
     """Turn ids or row numbers into rows; each must exist."""
     if side.ids is not None:
         row_of = rows_by_id(side.ids, side.noun)
-        names = (name if name in row_of else name.removesuffix(".0") for name in map(str, column))  # of pandas
+        names = [name if name in row_of else _of_pandas(name) for name in map(str, column)]
         rows = np.array([row_of.get(name, -1) for name in names], dtype=np.int64)
         reason = f"which is not among the {len(row_of)} ids of {side.noun}s; pairs of rows go into a .npy file"
     else:

@@ -13,8 +13,8 @@ import safetensors.torch
 import torch
 from safetensors.numpy import save_file
 
-from aoq.pipeline.cli.table_options import read_id_file
 from aoq.pipeline.extras import load_splits
+from aoq.pipeline.tables.pairs import read_id_file
 from aoq.pipeline.vector_files import VectorFile
 from aoq.pipeline.vectors import open_vectors
 
