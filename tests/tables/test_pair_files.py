@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aoq.pipeline.tables.pairs import COLUMN_PAIRS, TABLE_SUFFIXES, Known, read_pair_file
+from aoq.pipeline.tables.pairs import COLUMN_PAIRS, TABLE_SUFFIXES, Known, find_rows, read_pair_file
 from aoq.pipeline.tables.screens.judgements import write_pairs
 
 QUERIES, DOCUMENTS = 7, 12
@@ -109,3 +109,11 @@ def test_a_least_grade_needs_grades(tmp_path):
     for name in ("a.csv", "a.npy"):
         with pytest.raises(ValueError, match=f"{name} has no grades, .* leave out --min-grade"):
             read_pair_file(tmp_path / name, *ROWS, 2.0)
+
+
+def test_only_short_whole_floats_are_read_as_ids():
+    known = Known("image", 2, ["12", "9007199254740992"])
+    assert find_rows("p.csv", known, ["12.0"]).tolist() == [0]
+    for name in ("v12.0", "9007199254740992.0"):  # the second may have been rounded
+        with pytest.raises(ValueError, match="which is not among the 2 ids of images"):
+            find_rows("p.csv", known, [name])
