@@ -220,10 +220,10 @@ class SecondRoundSection(Training):
     """Fine-tuning instead of fresh weights: start from the first round that mined the table, or from the student's own
     control; numbers that a loss learnt there, such as its temperature, go on. The control starts afresh unless
     `control` is set; `warmup` and `start_up` are for fresh weights."""
-    control: Literal["steps", "items"] | None = None
+    control: Literal["steps", "items"] | PositiveFloat | None = None
     """What the control shares with the student: by default its pairs and steps. `items`: it encodes as many images and
-    captions, in larger batches and about as many steps. Both `steps` and `items` let it continue from the teacher where
-    the student does."""
+    captions, in larger batches and about as many steps. A number: it takes this many times as many steps; the student's
+    `times its training time` makes their times equal. If set, it continues from the teacher where the student does."""
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()
@@ -276,15 +276,18 @@ def control_training(training: SecondRoundSection, encoded_groups: int = 1, roun
     """Return the same training without offline negatives and distillation, on the online loss or the loss itself.
 
     With `control = "items"` its batch holds as many pairs as the student encodes in a step that draws, and it has more
-    epochs, so that both encode as much. `rounds` counts the trainings that a student with [refresh] continues.
+    epochs, so that both encode as much; with a number it has this many times as many epochs. `rounds` counts the
+    trainings that a student with [refresh] continues.
 
     Warm-up epochs that are online anyway are dropped, so that equal trainings have equal keys.
     """
     if training.control is not None:
         groups = encoded_groups if training.control == "items" else 1
-        longer = 1 if training.epoch_steps else groups
-        ends = training.epochs, *training.decay_epochs  # an epoch of the warm-up draws nothing
-        epochs, *decay = (rounds * (end + max(0, end - len(training.warmup)) * (longer - 1)) for end in ends)
+        alone, longer = len(training.warmup), 1.0 if training.epoch_steps else groups  # the warm-up draws nothing
+        if not isinstance(training.control, str):
+            alone, longer = 0, training.control
+        ends = training.epochs, *training.decay_epochs
+        epochs, *decay = (rounds * max(1, round(end + max(0, end - alone) * (longer - 1))) for end in ends)
         schedule = {"batch_size": groups * training.batch_size, "epochs": epochs, "decay_epochs": tuple(decay)}
         training = training.model_copy(update=schedule)
     warmup, loss = list(training.warmup), control_version(training.loss)

@@ -98,7 +98,9 @@ def gain_on_control(chain: Chain) -> str | None:
     if not rounds or not all(map(has_ranks, rounds)):
         return None
     line = _dev_verdict(chain, "round two" if chain.experiment.co_teaching is None else "co-taught", *rounds)
-    if chain.experiment.student.control == "items":
+    if isinstance(shared := chain.experiment.student.control, float):
+        line += f"; the control took {shared:g} times as many steps"
+    elif shared == "items":
         line += "; the control encoded as many images and captions"
     if times := time_to_control(chain):
         line += f"; {times:.2f} times its training time"

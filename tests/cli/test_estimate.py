@@ -46,10 +46,11 @@ def test_it_says_how_hard_offline_negatives_will_be(run):
     assert said["drawing"][0].endswith("draws from the first 4, about 4.7 times harder")
 
 
-def test_a_control_of_equal_items_has_steps_of_its_own(run):
-    """Seven batches of 48 of 300 captions, in one epoch of warm-up and three times two others."""
-    said = json.loads(run("--experiment", TINY, "--override", 'second_round.control="items"', "--json").stdout)
-    assert said["steps"] == {"round one": 2 * 19, "round two": 3 * 19, "control": 7 * 7}
+@pytest.mark.parametrize(("control", "steps"), [('"items"', 7 * 7), ("2.5", 8 * 19), ("2", 6 * 19)])
+def test_a_control_of_equal_items_or_time_has_steps_of_its_own(run, control, steps):
+    """Seven batches of 48 of 300 captions, in one epoch of warm-up and three times two others; or longer."""
+    said = json.loads(run("--experiment", TINY, "--override", f"second_round.control={control}", "--json").stdout)
+    assert said["steps"] == {"round one": 2 * 19, "round two": 3 * 19, "control": steps}
 
 
 def test_a_table_that_is_not_searched_for_still_has_draws(run):

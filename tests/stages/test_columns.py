@@ -57,10 +57,10 @@ def test_a_control_of_equal_items_has_larger_batches_and_as_many_steps(make, los
         assert "; the control encoded as many images and captions" in gain_on_control(chain)
 
 
-@pytest.mark.parametrize("control", ["steps", "items"])
+@pytest.mark.parametrize("control", ['"steps"', '"items"', "2"])
 def test_a_control_continues_from_the_teacher_as_a_fine_tuned_student_does(make, control):
     """With the temperature that it learnt; a step of no length leaves both where they started."""
-    still = f'{SHORT}, learning_rate = 1e-30, start = "teacher", control = "{control}"'
+    still = f'{SHORT}, learning_rate = 1e-30, start = "teacher", control = {control}'
     learning = OWN.replace('loss.name = "online"', 'learning_rate = 0.05, loss = {name = "infonce", temperature = 0.5}')
     chain = make("tuned", "mining", "control", "second_round", loss="infonce", second_round=still, teacher=learning)
     stages = [chain[stage] for stage in ("first_round", "control", "second_round")]
@@ -70,7 +70,9 @@ def test_a_control_continues_from_the_teacher_as_a_fine_tuned_student_does(make,
     assert learnt[0][0] != pytest.approx({"temperature": 0.5}, abs=0.01)
     assert all(one == pytest.approx(learnt[0][0]) for later in learnt[1:] for one in later)
     assert stages[0] in stages[1].upstream
-    assert ("as many images and captions" in gain_on_control(chain)) == (control == "items")
+    assert ("as many images and captions" in gain_on_control(chain)) == (control == '"items"')
+    assert ("took 2 times as many steps" in gain_on_control(chain)) == (control == "2")
+    assert (stages[1].manifest()["steps"] == 2 * stages[2].manifest()["steps"]) == (control == "2")
     assert "not equal" not in gain_on_control(chain)
     paced = make("paced", loss="offtri", second_round=f'{still}, start_up = "auto"')
     assert paced.experiment.trained_by("control").start_up is None
