@@ -197,6 +197,8 @@ def choose_arithmetic(side: Side, device: torch.device, tiling: Tiling) -> Arith
     rows = np.linspace(0, len(side.anchors) - 1, min(_PROBED, len(side.anchors))).astype(np.int64)
     able, costs = arithmetics(device), []
     for how in able:
+        if costs and min(costs) <= how.cost:
+            break  # the product alone costs more
         sample, rank = _sample(side, how, device, FIRST_DEVIATIONS)
         anchors = Operand.of(to_device(side.anchors[rows], device), side.anchor_norms[rows], how)
         near = multiply(anchors.near, sample.near)
