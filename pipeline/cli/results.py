@@ -91,7 +91,7 @@ def results_command(
     if teacher is not None and "control" in chain.stages and teacher.artifact.key == chain["control"].key:
         say("the control and the teacher are one training")
     for part, (own, _) in parts.items():
-        say(apart.get(part) or f"{part} is not trained: {command_line('aoq', 'run', name, '--override', own)}")
+        say(apart.get(part) or f"not trained, {part}: {command_line('aoq', 'run', name, '--override', own)}")
     _show_annotations(evaluation)
     wanted = ("evaluation",) if chain.is_ensemble else ("second_round", "control")
     if chain[wanted[0]].exists():

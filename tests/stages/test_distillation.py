@@ -147,7 +147,7 @@ def test_a_teacher_that_attends_scores_each_batch(make, taught_by, file_of, plac
 def test_results_tell_the_table_and_the_teacher_apart(make, data_root, tmp_path, file_of, places):
     chain = make("own", "mining", "second_round", "control", loss="offtri", second_round=TAUGHT.format(""))
     shown = aoq("results", file_of("own"), *places).stdout
-    assert "the table alone is not trained: aoq run" in shown
+    assert "not trained, the table alone: aoq run" in shown
     assert shown.count("second_round.distillation=false") == 1
     roots = {"data_root": data_root, "artifact_root": tmp_path / "artifacts"}
     for part, (override, artifact) in plan_parts(chain).items():
