@@ -9,7 +9,7 @@ slows all; the table gives the median of each and of its ratios to the adjacent 
 Negatives are drawn from lists at random, which cost what mined ones cost, so that nothing is trained first. The table
 also has reading and encoding the anchors alone, with gradients: if that is the fraction e of an online step, one of
 three groups takes at least 1 + 2e times as long. The paper's, for VSRN at its full size on a GTX 1080 Ti: 1.36
-(OffTri), 1.42 (OffQuin), 1.46 (AdapOffQuin). With `--negatives` it compares InfoNCE without a table, and with so many
+(OffTri), 1.42 (OffQuin), 1.46 (AdapOffQuin). With `--negatives` it compares InfoNCE without a table, and with this many
 negatives for each anchor that the whole batch shares. Memory is a step's peak beyond what was resident before it.
 """
 

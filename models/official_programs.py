@@ -137,7 +137,7 @@ class OfficialOptions:
         if supported is not None and value not in get_args(supported):
             raise ValueError(f"It was trained with {key} = {value!r}; ours supports {', '.join(get_args(supported))}.")
         if kind in (int, float) and not (isinstance(value, int | float) and math.isfinite(value)):
-            raise ValueError(f"The option {key} is {value!r}, and should be a finite number.")
+            raise ValueError(f"The option {key} is {value!r}, but should be a finite number.")
         return value if kind is str else kind(value)
 
 
@@ -180,5 +180,5 @@ def _weight_size(weights: StateDict, key: str, axis: int) -> int:
         raise ValueError(f"The weight {key} (our name) is missing.")
     shape = tuple(weights[key].shape)
     if len(shape) <= axis:
-        raise ValueError(f"The weight {key} (our name) has shape {shape}, and should have {axis + 1} axes.")
+        raise ValueError(f"The weight {key} (our name) has shape {shape}, but should have {axis + 1} axes.")
     return shape[axis]

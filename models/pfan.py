@@ -43,7 +43,7 @@ class PFAN(SCAN):
     ) -> None:
         if options.get("image_tower") is not None:
             raise ValueError(
-                "PFAN needs the box of every region, and patches have none; leave `image_tower` out, or choose scan."
+                "PFAN needs the box of every region, but patches have none; leave `image_tower` out, or choose scan."
             )
         super().__init__(feature_size=feature_size + position_size, aggregation=aggregation, **options)
         self.grid, self.mask_padding = grid, mask_padding
@@ -61,7 +61,7 @@ class PFAN(SCAN):
         """Compute the position of every region, from boxes (4 numbers) or PFAN's own arrays (block indices, shares)."""
         if images.boxes is None:
             raise ValueError(
-                "PFAN needs the box of every region, and these images have none; add {split}_boxes.npy "
+                "PFAN needs the box of every region, but these images have none; add {split}_boxes.npy "
                 "(images, regions, 4), x1 y1 x2 y2 in [0, 1], to the dataset folder, or choose another model."
             )
         boxes = zero_masked(images.boxes, images.mask)

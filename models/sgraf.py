@@ -62,7 +62,7 @@ class _SGRAF(FragmentModel):
         count = images.features.shape[1]
         if count != self.regions:
             raise ValueError(
-                f"this {type(self).__name__} was built for {self.regions} regions per image, and these have {count}: "
+                f"this {type(self).__name__} was built for {self.regions} regions per image, but these have {count}: "
                 "BatchNorm over region slots fixes the number. Set `max_regions`, or build it for the data's number."
             )
         real = images.real_here()

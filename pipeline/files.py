@@ -78,7 +78,7 @@ def scratch_beside(
         raise ValueError(f"{output} has a name that is not UTF-8, which Arrow cannot write; choose another.")
     with writing_in(folder.parent):
         if not (parent := folder.parent).is_dir():
-            reason = "is no folder to write to" if parent.exists() else f"does not exist; make it: mkdir -p '{parent}'"
+            reason = "is not a folder" if parent.exists() else f"does not exist; make it: mkdir -p '{parent}'"
             raise ValueError(f"{parent} {reason}.")
     try:
         held = _take(folder, wait)
@@ -166,7 +166,7 @@ def _make_scratch(folder: Path) -> None:
     except FileExistsError:
         status = folder.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():  # a link could make us empty any folder
-            raise ValueError(f"{folder} is in the way, and is not a temporary folder of yours; remove it.") from None
+            raise ValueError(f"{folder} is in the way, but is not a temporary folder of yours; remove it.") from None
 
 
 def _restore(folder: Path) -> None:

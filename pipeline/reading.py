@@ -59,7 +59,7 @@ def reading(path: Path, what: str, remedy: str = "") -> Iterator[None]:
     advice = f"; {remedy}" if remedy else ""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            raise ValueError("it is a folder" if path.is_dir() else "it is no regular file")
+            raise ValueError("it is a folder" if path.is_dir() else "it is not a regular file")
         yield
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{error.filename or path} does not exist{advice}.") from None
@@ -82,7 +82,7 @@ def read_file(path: Path | str, most: int = MOST_FILE_BYTES, *, start: int = 0, 
     """
     about = os.stat(path)
     if not stat.S_ISREG(about.st_mode):
-        raise ValueError("is a folder" if stat.S_ISDIR(about.st_mode) else "is no regular file")
+        raise ValueError("is a folder" if stat.S_ISDIR(about.st_mode) else "is not a regular file")
     size = about.st_size if size is None else size
     if size > most:
         raise ValueError(f"has more than {most / 1e6:,.0f} MB")
@@ -131,7 +131,7 @@ def read_arrays(path: Path, *names: str, remedy: str = "") -> dict[str, np.ndarr
         most = max(MOST_FILE_BYTES, path.stat().st_size)
         for name in names or [Path(member).stem for member in archive.namelist()]:
             if (size := archive.getinfo(f"{name}.npy").file_size) > most:
-                raise ValueError(f"{name} unpacks to {size:,} bytes, and {most:,} are read at most")
+                raise ValueError(f"{name} unpacks to {size:,} bytes, but at most {most:,} are read")
             content = archive.read(f"{name}.npy")
             shape, is_fortran, dtype = _read_header(member := io.BytesIO(content), len(content))
             values = np.frombuffer(content, dtype, offset=member.tell())
@@ -152,7 +152,7 @@ def _read_header(file: io.BufferedIOBase, size: int) -> tuple[tuple[int, ...], b
         raise ValueError(f"its header says shape {shape}")
     needed, there = math.prod(shape) * dtype.itemsize, size - file.tell()
     if needed != there:
-        raise ValueError(f"shape {shape} of {dtype} takes {needed:,} bytes, and the file has {there:,}")
+        raise ValueError(f"shape {shape} of {dtype} takes {needed:,} bytes, but the file has {there:,}")
     return shape, is_fortran, dtype
 
 

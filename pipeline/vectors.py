@@ -149,8 +149,8 @@ def _find_file(address: str) -> tuple[fs.FileSystem, str, fs.FileInfo]:
             system = fs.PyFileSystem(fs.FSSpecHandler(handler))
     except (pa.ArrowInvalid, ValueError, ImportError) as error:
         raise ValueError(
-            f"{address} is no address that can be read ({error}); known are s3://, gs://, abfs://, hdfs://, file:/// "
-            "and the schemes of installed fsspec packages."
+            f"{address} is not an address that can be read ({error}); known are s3://, gs://, abfs://, hdfs://, "
+            "file:/// and the schemes of installed fsspec packages."
         ) from None
     if (info := system.get_file_info(place)).type != fs.FileType.File:
         raise FileNotFoundError(f"there is no file at {address}; check the address, and that you may read it.")

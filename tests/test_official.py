@@ -142,7 +142,7 @@ def test_parts_that_claim_more_than_the_file_are_refused(tmp_path):
 @pytest.mark.parametrize("value", [float("nan"), "hot", torch.ones(2), 10**400])
 def test_options_that_are_no_numbers_are_named(tmp_path, value):
     options = SCAN_OPTIONS | {"lambda_softmax": value}
-    with pytest.raises(ValueError, match=r"The option lambda_softmax is .*, and should be a finite number"):
+    with pytest.raises(ValueError, match=r"The option lambda_softmax is .*, but should be a finite number"):
         read_official_checkpoint(save(tmp_path / "odd", model=parts(), opt=options))
     with pytest.raises(ValueError, match=r"options \('opt'\) are of type list"):
         read_official_checkpoint(save(tmp_path / "odd", model=parts(), opt=["--agg_func", "Mean"]))

@@ -40,7 +40,7 @@ def test_a_file_is_fetched_again_when_its_copy_is_damaged(tmp_path, suffix, cont
     [
         ("file:///nowhere/images.npy", FileNotFoundError, "there is no file at file:///nowhere/images.npy"),
         ("file:///", FileNotFoundError, "there is no file at file:///"),
-        ("gopher://host/images.npy", ValueError, "gopher://host/images.npy is no address that can be read .*s3://"),
+        ("gopher://host/images.npy", ValueError, "gopher://host/images.npy is not an address that can be read .*s3://"),
     ],
 )
 def test_an_address_without_a_file_is_refused(tmp_path, address, error, message):

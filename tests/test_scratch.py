@@ -105,7 +105,7 @@ def test_a_place_that_takes_no_folder_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"none does not exist; make it: mkdir -p '.*/none'\."):
         scratch_beside(tmp_path / "none" / "out").__enter__()
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match=r"file is no folder to write to\."):
+    with pytest.raises(ValueError, match=r"file is not a folder\."):
         scratch_beside(tmp_path / "file" / "out").__enter__()
     with pytest.raises(PermissionError, match="/proc may not be written"), scratch_beside(Path("/proc/made")):
         pass

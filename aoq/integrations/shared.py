@@ -39,7 +39,7 @@ def find_places(table: NegativeTable, side: str, items: Sized, ids: Sequence[str
         require_one_each(items, side, count := len(table.i2t if side == "images" else table.t2i))
         return np.arange(count)
     if side not in table.ids:
-        raise ValueError(f"the {side} have ids, and the table keeps none; give them in the table's order, without ids.")
+        raise ValueError(f"the {side} have ids, but the table keeps none; give them in the table's order, without ids.")
     if len(ids) != len(items):
         raise ValueError(f"{len(ids)} {side[:-1]}_ids name {len(items)} {side}; give one each.")
     rows = rows_by_id(host_array(ids, f"{side[:-1]}_ids").astype(str).tolist(), side[:-1])  # numbers are ids too

@@ -265,7 +265,7 @@ class StaticVectors:
         tensors = load_file(self.file)
         named = [name for name in VECTORS if name in tensors] or [*tensors]
         if len(named) != 1:
-            raise ValueError(f"it holds the tensors {sorted(tensors)}, and none is called {' or '.join(VECTORS)}")
+            raise ValueError(f"it holds the tensors {sorted(tensors)}, but none is called {' or '.join(VECTORS)}")
         return tensors.pop(named[0]), tensors
 
 

@@ -37,7 +37,7 @@ class TextTower(Tower):
         known, width, remedy = self._open(name, native=native)
         if known < vocabulary_size:
             raise ValueError(
-                f"{name} knows {known} ids, and the captions' tokeniser has {vocabulary_size}; set [dataset] "
+                f"{name} knows {known} ids, but the captions' tokeniser has {vocabulary_size}; set [dataset] "
                 f'tokeniser = "{name}"{remedy}.'
             )
         self.size = width if embedding_size is None else embedding_size
@@ -77,7 +77,7 @@ class TransformerText(TextTower):
         self.sees_padding = source.is_half and config.model_type.startswith("siglip")
         self.padding = getattr(config, "pad_token_id", None)
         if self.sees_padding and self.padding is None:
-            raise ValueError(f"{name} sees padding, and its configuration has no pad_token_id; add the tokeniser's.")
+            raise ValueError(f"{name} sees padding, but its configuration has no pad_token_id; add the tokeniser's.")
         # The first state of a half has seen no other id (CLIP), or has no meaning (SigLIP).
         self.poolings = offered(first=not source.is_half, native=source.is_half)
         if source.is_half:
@@ -114,7 +114,7 @@ class TransformerText(TextTower):
         longest = int(captions.lengths.max())
         if self.longest is not None and longest > self.longest:
             raise ValueError(
-                f"a caption has {longest} ids, and {self.source.name} takes {self.longest}; set that as its "
+                f"a caption has {longest} ids, but {self.source.name} takes {self.longest}; set that as its "
                 "tokeniser's model_max_length."
             )
         words, mask = captions.real()
@@ -161,7 +161,7 @@ class OpenClipText(TextTower):
         longest, name = words.shape[1], self.source.name
         if longest > self.network.context_length:
             raise ValueError(
-                f"a caption has {longest} ids, and {name} takes {self.network.context_length}; set [dataset] "
+                f"a caption has {longest} ids, but {name} takes {self.network.context_length}; set [dataset] "
                 f'tokeniser = "{name}", which cuts them.'
             )
         # The library's mask only fits captions of its full length.

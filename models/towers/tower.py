@@ -57,10 +57,10 @@ class Tower(nn.Module, ABC):
         layers, blocks = self.layers(), len(_stacked_blocks(self.network))
         if not blocks:
             raise ValueError(
-                f"train_layers needs layers, and this {type(self).__name__} has none; name it in `freeze`."
+                f"train_layers needs layers, but this {type(self).__name__} has none; name it in `freeze`."
             )
         if trained > blocks:
-            raise ValueError(f"train_layers = {trained}, and this {type(self).__name__} has {blocks} layers; lower it.")
+            raise ValueError(f"train_layers = {trained}, but this {type(self).__name__} has {blocks} layers; lower it.")
         for layer in layers[: 1 + blocks - trained]:
             for parameter in layer:
                 parameter.requires_grad_(False)

@@ -111,7 +111,7 @@ def _batches(
 def _shard_samples(table: NamedTable, read: NegativeTable, scratch: Path) -> tuple[Sequence[str], Sequence[str]]:
     """Return the file of each picture, and the captions."""
     if read.is_one_set:
-        raise ValueError("shards hold images with their captions, and the table has one set; leave out --write-shards.")
+        raise ValueError("shards hold images with their captions, but the table has one set; leave out --write-shards.")
     captions, image_ids, _ = table.names
     if table.split is None and (captions is None or table.files.image_root is None):
         raise ValueError("--write-shards needs pictures and captions; give --data, or --image-root and --texts.")
@@ -135,7 +135,7 @@ def _show(met: Mapping[str, Any]) -> None:
         rows += [
             (f"{anchor}s: rank of the batch's hardest {candidate}, median", *ranks),
             (f"  listed {candidate}s in the batch", *(f"{one.listed:.2f}" for one in figures)),
-            ("  that meet none", *(f"{one.none_listed:.1%}" for one in figures)),
+            ("  with none of them", *(f"{one.none_listed:.1%}" for one in figures)),
         ]
     rows.append(("matches, or suspected ones, in a batch", *(f"{one.may_match:.2f}" for one in met.values())))
     show_rows(("", *met), rows)

@@ -78,9 +78,9 @@ def _report(models: Sequence[OfficialModel], paths: Sequence[Path]) -> str:
     weights = "teacher_weights" if section.makes_embeddings else "weights"
     options = {"name": model.name, **section.model_dump(exclude_defaults=True, exclude={"name"})}
     entries = [
-        f"{weights} = {json.dumps(paths[0].name)}  # on top; its path from the data root",
+        f"{weights} = {json.dumps(paths[0].name)}  # at the top; a path relative to the data root",
         "\n[dataset]",
-        f'vocabulary = "..."  # the one of its training, {model.options["vocabulary_size"]} words',
+        f'vocabulary = "..."  # the one it was trained with, {model.options["vocabulary_size"]} words',
         "\n[model]",
         *(f"{key} = {json.dumps(value)}" for key, value in options.items()),
     ]

@@ -99,7 +99,7 @@ def export_command(
     table.files.require_either(**{"caption-root": caption_root})
     if table.files.data is not None and is_one_set:
         instead = "give --image-texts, --image-ids or --image-root instead"
-        raise click.UsageError(f"--data has images and captions, and the table has one set; {instead}")
+        raise click.UsageError(f"--data has images and captions, but the table has one set; {instead}")
     captions, image_ids, caption_ids = table.names
     texts = None if image_texts is None else read_lines(image_texts)
     pictures: Any = table.files.image_root

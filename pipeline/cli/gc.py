@@ -24,7 +24,7 @@ from aoq.pipeline.tables.files import read_manifest
 
 @click.command("gc")
 @click.option("--delete", is_flag=True, help="Delete what is listed; without --delete nothing is touched.")
-@click.option("--unfinished", is_flag=True, help="Include interrupted work; its run would start again.")
+@click.option("--unfinished", is_flag=True, help="Include interrupted work; its run would start over.")
 @click.option("--run", "dropped", multiple=True, help="A folder of runs/ whose links are ignored; --delete removes it.")
 @roots_as_typed
 @as_json

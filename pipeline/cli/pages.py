@@ -29,7 +29,7 @@ def report_command(runs: tuple[str, ...], output: Path, **folders: Path) -> None
     """Write one HTML page about runs.
 
     Each run is an experiment, with an optional override after @, as in demo@seed=1; the page includes its control.
-    Nothing is trained for the page: `aoq evaluate EXPERIMENT` makes what is missing.
+    Nothing is trained for the page; `aoq evaluate EXPERIMENT` makes what is missing.
     """
     planned = plan_report(SEPARATOR.join(runs), **folders)
     if not output.parent.is_dir():

@@ -49,7 +49,7 @@ def results_command(
 ) -> None:
     """Show recalls, with a verdict.
 
-    Show the dev recalls of EXPERIMENT's rounds, or the table of a --study as far as it is trained. The control is the
+    Show the dev recalls of EXPERIMENT's rounds, or the table of a --study, finished or not. The control is the
     same student, trained without the table or teachers' scores. The verdict is the gain of round two over the control,
     with the 95 % interval of a bootstrap over the images and a paired test.
 

@@ -155,7 +155,7 @@ def _pairs_of_one_label(files: Sequence[Path], counts: Mapping[str, int]) -> Int
     images, captions = numbers[: counts["images"]], numbers[-counts["captions"] :]
     sizes = (np.bincount(side, minlength=numbers.max() + 1) for side in (images, captions))
     if (most := int(np.prod([*sizes], axis=0).sum())) > MOST_PAIRS:
-        raise ValueError(f"--labels make {most:,} pairs, and at most {MOST_PAIRS:,} fit; use finer labels.")
+        raise ValueError(f"--labels make {most:,} pairs, but at most {MOST_PAIRS:,} fit; use finer labels.")
     return pairs_by_number(images, captions)
 
 
@@ -165,7 +165,7 @@ def _read_labels(file: Path, side: str, count: int) -> np.ndarray:
     if labels.ndim != 1 or labels.dtype.kind not in "iuUb":
         raise ValueError(f"{file} holds {labels.dtype} of shape {labels.shape}; it needs an integer or text per row.")
     if len(labels) != count:
-        raise ValueError(f"{file} has {len(labels)} labels, and there are {count} {side}; give one each.")
+        raise ValueError(f"{file} has {len(labels)} labels, but there are {count} {side}; give one each.")
     return labels
 
 
@@ -187,7 +187,7 @@ def pair_in_order(images: int, captions: int, per_image: int | None) -> Int32[np
         if captions * per_image == images:
             remedy = "are IMAGES and CAPTIONS swapped?"
         raise ValueError(
-            f"--per-image {per_image} makes {images * per_image} captions of {images} images, and there are {captions};"
+            f"--per-image {per_image} makes {images * per_image} captions of {images} images, but there are {captions};"
             f" {remedy}"
         )
     return np.repeat(np.arange(images, dtype=np.int32), per_image)

@@ -108,7 +108,7 @@ class DatasetSection(Section):
     tokeniser: str | None = None
     """LIBRARY:NAME_OR_PATH of a text tower, whose tokeniser encodes captions, special tokens included."""
     min_count: PositiveInt = 4
-    """Words that occur fewer times in these captions are unknown."""
+    """Words that occur fewer times in the captions of `train` and `dev` are unknown."""
 
     def problems(self) -> Iterator[str]:
         words = [key for key in ("vocabulary", "min_count") if key in self.model_fields_set]

@@ -133,11 +133,11 @@ class Experiment(Runs):
             yield f"[model] text_tower = {tower!r} reads its own tokeniser's ids; set [dataset] tokeniser to it too"
         if data.tokeniser is not None and tower is None and self.model.attends:
             attends = f"[model] {self.model.name} attends to whole words"
-            yield f"{attends}, and [dataset] tokeniser cuts them into pieces; leave it out, or set `text_tower`"
+            yield f"{attends}, but [dataset] tokeniser cuts them into pieces; leave it out, or set `text_tower`"
         if "image" in self._towers and data.demo is not None and not data.demo.pictures:
             yield "[model] image_tower reads photographs; set [dataset.demo] pictures = true to have them drawn"
         if "image" in self._towers and data.max_regions is not None:
-            yield "[dataset] max_regions cuts region features, and an image_tower reads none; leave it out"
+            yield "[dataset] max_regions cuts region features, but an image_tower reads none; leave it out"
 
     def _check_training(self, name: str, section: Training | CoTeaching) -> Iterator[str]:
         """Yield requirements of a training that the model lacks: pretrained towers, attention."""
@@ -145,7 +145,7 @@ class Experiment(Runs):
         for option in section.set_among(TOWER_OPTIONS):
             if not towers & (needed := TOWER_OPTIONS[option]):
                 missing = " or ".join(f"`{side}_tower`" for side in sorted(needed))
-                yield f"[{name}] {option} is for pretrained towers, and [model] {model} has none; set {missing}"
+                yield f"[{name}] {option} is for pretrained towers, but [model] {model} has none; set {missing}"
         names = ("image_tower", "text_tower", "image_pooling", "text_pooling", "project")
         image, text, *how = (getattr(self.model, name, None) for name in names)
         is_pair = image is not None and image == text and how == ["native", "native", False]
@@ -153,13 +153,13 @@ class Experiment(Runs):
             pair = 'one pair as both towers, both poolings "native" and `project` false'
             yield f'[{name}] loss.temperature = "pair" needs a pretrained pair: {pair}; or give a number'
         if not self.model.attends and getattr(section, "constraints", None) is not None:
-            yield f"[{name}.constraints] needs attention, and [model] {model} has none; choose one that has, as scan"
+            yield f"[{name}.constraints] needs attention, but [model] {model} has none; choose scan, for example"
         if towers <= frozen and (training := section.set_among(("lora", "train_layers"))):
             frozen_all = f"`freeze` names every tower of [model] {model}"
             yield f"[{name}] {training[0]} is for towers that are not frozen, and {frozen_all}; take one of them out"
         if absent := sorted(frozen - towers):
             missing = f"[model] {model} has no `{absent[0]}_tower`"
-            yield f"[{name}] freeze names {absent[0]!r}, and {missing}; take it out, or set one"
+            yield f"[{name}] freeze names {absent[0]!r}, but {missing}; take it out, or set one"
 
     def _check_table(self) -> Iterator[str]:
         if len(sources := self.set_among(TABLE_SOURCES)) != 1:
@@ -170,24 +170,24 @@ class Experiment(Runs):
         if self.teacher is None and self.teacher_encoder is None and not self.model.makes_embeddings:
             yield f"[model] {self.model.name} compares fragments, and a search needs embeddings; name a `teacher`"
         if self.mining and self.mining.hubness and self.screen and self.screen.relative_margin is not None:
-            yield "[screen] relative_margin needs positive scores, which [mining] hubness corrects; use absolute_margin"
+            yield "[screen] relative_margin needs positive scores; with [mining] hubness use absolute_margin"
         if self.refresh is not None and not self.uses_table:
-            yield f"[refresh] makes tables, and loss {self.student.loss.name!r} uses none; leave it out"
+            yield f"[refresh] makes tables, but loss {self.student.loss.name!r} uses none; leave it out"
 
     def _check_rounds(self, student: SecondRoundSection) -> Iterator[str]:
         if self.first_round is not None and self.first_round.loss.needs_table:
             draws = f"{self.first_round.loss.name!r} draws from a table"
-            yield f"[first_round.loss] {draws}, and there is no table yet; choose 'sum', 'online' or 'infonce'"
+            yield f"[first_round.loss] {draws}, but there is no table yet; choose 'sum', 'online' or 'infonce'"
         if student.loss.makes_triples and not self.sampling.resample:
             yield 'loss.companions = "anchors" needs [sampling] resample: else a triple may hold one image twice'
         if self.first_round is not None and (distillation := self.first_round.distillation) is not None:
             if distillation.kind != "batch":
-                yield f'[first_round.distillation] kind = "{distillation.kind}" needs a table, and there is none yet'
+                yield f'[first_round.distillation] kind = "{distillation.kind}" needs a table, but there is none yet'
             elif not distillation.teachers:
                 yield "[first_round.distillation] has no table to take its teacher from; name `teachers`"
         if student.loss.makes_triples and student.distillation is not None and student.distillation.listed:
             drawn = 'with companions = "anchors" most pairs of a triple are drawn themselves'
-            yield f'[second_round.distillation] lists are drawn for each anchor, and {drawn}; choose kind = "batch"'
+            yield f'[second_round.distillation] lists are drawn for each anchor, but {drawn}; choose kind = "batch"'
         if self.sampling.negatives is not None and student.loss.draws in ("quintuplet", "triples"):
             draws = f"loss {student.loss.name!r} draws a companion for each negative"
             yield f"[sampling] negatives: {draws}; choose 'offtri', 'infonce' or the like, or leave it out"
@@ -199,11 +199,11 @@ class Experiment(Runs):
             return
         if screen.suspected == "soft_margin" and self.sampling.negatives is not None:
             others = "[sampling] negatives are compared with all anchors"
-            yield f'[screen] suspected = "soft_margin" softens the negative of one anchor, and {others}; choose "drop"'
+            yield f'[screen] suspected = "soft_margin" softens the negative of one anchor, but {others}; choose "drop"'
         if screen.suspected == "drop" and screen.match_prior is not None and not screen.suspecting:
             yield '[screen] match_prior sets no flag, so suspected = "drop" drops nothing; choose "downweight"'
         if screen.suspected == "soft_margin" and student.loss.makes_triples:
-            others = 'with companions = "anchors" most pairs of a triple are no offline negatives'
-            yield f'[screen] suspected = "soft_margin" softens offline negatives, and {others}; choose "downweight"'
+            others = 'with companions = "anchors" most pairs of a triple are not offline negatives'
+            yield f'[screen] suspected = "soft_margin" softens offline negatives, but {others}; choose "downweight"'
         if screen.suspected == "soft_margin" and not student.loss.softens:
             yield '[screen] suspected = "soft_margin" lowers margin_offline, which is 0; set it, or choose "drop"'

@@ -20,9 +20,9 @@ class ScreenSection(Section):
     `range_*`, `*_score` and `max_uses` leave negatives out. The other rules flag suspected false negatives, and
     `suspected` decides their use in training: not drawn (`drop`), drawn less the more they are suspected
     (`downweight`), drawn with a smaller offline margin or weight (`soft_margin`), or drawn like any other (`keep`).
-    With `positive`, pairs that `positives`, `same_text` or `judgements` flag are further positives: the image of an
-    anchor is drawn among its caption's own and these. Other suspects are dropped then. Files of an experiment are below
-    the data root.
+    With `positive`, pairs that `positives`, `same_text` or `judgements` flag become positives: the image of an anchor
+    is drawn from its caption's own and these, and other suspects are dropped. Files of an experiment are below the data
+    root.
     """
 
     range_min: PositiveInt | None = None

@@ -151,7 +151,7 @@ class Sampling(Section):
     """Offline negatives of each kind drawn for each anchor, all of them compared with every anchor of the batch, for
     losses without companions; by default one, compared with its own anchor."""
     columns: Literal["own"] | None = None
-    """`own`: an anchor is compared with its own `negatives` only. Those of other anchors otherwise count as in-batch
+    """`own`: an anchor is compared with its own `negatives` only. Otherwise those of other anchors count as in-batch
     negatives, unless they are true pairs or suspected ones that are not drawn."""
     guide_margin: Annotated[float, Field(ge=-2.0, le=2.0)] | None = None
     """Leave out in-batch pairs that the teacher scores above either item's own pair less this margin (GISTEmbed)."""

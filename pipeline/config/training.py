@@ -207,7 +207,7 @@ class Training(Schedule):
             yield f"{len(self.warmup)} warm-up epochs leave none of {self.epochs} for {self.loss.name!r}"
         if self.loss.makes_triples and self.batch_size < 6:
             few = f"batch_size = {self.batch_size} has no two of them, so no online negative"
-            yield f'companions = "anchors" makes triples, and {few}; give at least 6'
+            yield f'companions = "anchors" makes triples, but {few}; give at least 6'
         if self.is_paced and self.loss.online_margin == 0:
             margin = f"the margin of online negatives, and that of {self.loss.name!r} is 0"
             yield f'start_up = "auto" measures hardness by {margin}; give it one, or leave start_up out'
@@ -218,12 +218,12 @@ class SecondRoundSection(Training):
 
     start: Literal["teacher", "control"] | None = None
     """Fine-tuning instead of fresh weights: start from the first round that mined the table, or from the student's own
-    control; numbers that a loss learnt there, such as its temperature, go on. The control starts afresh unless
+    control; numbers that a loss learnt there, such as its temperature, continue. The control starts afresh unless
     `control` is set; `warmup` and `start_up` are for fresh weights."""
     control: Literal["steps", "items"] | PositiveFloat | None = None
     """What the control shares with the student: by default its pairs and steps. `items`: it encodes as many images and
-    captions, in larger batches and about as many steps. A number: it takes this many times as many steps; the student's
-    `times its training time` makes their times equal. If set, it continues from the teacher where the student does."""
+    captions, in larger batches and about as many steps. A number: that many times the steps; "times its training time"
+    in the verdict makes both take equal time. If set, it continues from the teacher where the student does."""
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()

@@ -135,7 +135,7 @@ def _read_rows(path: Path, split: Split, kind: str) -> dict[str, Shaped[np.ndarr
     for name, size in (("caption_id", split.caption_count), ("image_id", split.image_count)):
         rows = arrays[name]
         if len(rows) and not 0 <= rows.min() <= rows.max() < size:
-            raise ValueError(f"{path} names {name} {rows.min()} to {rows.max()}, and the split has 0 to {size - 1}.")
+            raise ValueError(f"{path} names {name} {rows.min()} to {rows.max()}, but the split has 0 to {size - 1}.")
     return arrays
 
 

@@ -107,7 +107,7 @@ def open_split(folder: Path, split: str) -> Split:
 def first_images(split: Split, count: int) -> Split:
     """Take the first images of a split, with their captions in the same order."""
     if count > split.image_count:
-        raise ValueError(f"{count} images of split {split.name!r} are requested, and it has {split.image_count}.")
+        raise ValueError(f"{count} images of split {split.name!r} are requested, but it has {split.image_count}.")
     rows = np.flatnonzero(split.image_of < count)
     by_image = {name: getattr(split, name) for name in ("features", "ids", "boxes", "mask", "identity")}
     cut = {name: part[:count] for name, part in by_image.items() if part is not None}

@@ -47,7 +47,7 @@ def read_noise(path: Path, image_of: Int32[np.ndarray, " captions"]) -> Int64[np
         raise misfit(path, rows, needs, "It belongs to another data set, or is not a noise file.")
     if len(wrong := np.flatnonzero((rows < 0) | (rows >= images))):
         entry = f"entry {wrong[0]} is {rows[wrong[0]]}"
-        raise ValueError(f"{path}: {entry}, and the training images are 0 to {images - 1}.")
+        raise ValueError(f"{path}: {entry}, but the training images are 0 to {images - 1}.")
     pairing: Int64[np.ndarray, " captions"] = (rows if len(rows) == captions else rows[image_of]).astype(np.int64)
     before, after = (np.bincount(of, minlength=images) for of in (image_of, pairing))
     if not np.array_equal(np.sort(before), np.sort(after)):

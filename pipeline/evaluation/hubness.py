@@ -56,7 +56,7 @@ def without_hubs(
 def correct_problem(problem: Problem, temperature: float, folder: Path) -> Problem:
     """Return the problem with corrected scores; its vectors are written to the new folder."""
     if problem.one_set:
-        raise ValueError("hubness is corrected between two sides, and these vectors are one set; leave it out.")
+        raise ValueError("hubness is corrected between two sides, but these vectors are one set; leave it out.")
     folder.mkdir(parents=True, exist_ok=True)
     sides = problem.images, problem.captions
     names = folder / "images.npy", folder / "captions.npy"

@@ -40,8 +40,8 @@ def open_similarity(path: Path, images: int, captions: int) -> Similarity:
     similarity = open_array(path)
     if similarity.shape != (images, captions) or similarity.dtype != np.float32:
         raise ValueError(
-            f"{path} has {similarity.dtype} of shape {similarity.shape}, and the split {images} images and {captions} "
-            "captions; remove the evaluation, and evaluate again."
+            f"{path} has {similarity.dtype} of shape {similarity.shape}, but the split has {images} images and "
+            f"{captions} captions; remove the evaluation, and evaluate again."
         )
     return similarity
 
@@ -116,7 +116,7 @@ def _folds(
     """Yield the captions of each fold, and the ranks within it."""
     images, captions = similarity.shape
     if len(image_of) != captions:
-        raise ValueError(f"the similarities have {captions} columns, and {len(image_of)} captions have an image")
+        raise ValueError(f"the similarities have {captions} columns, but {len(image_of)} captions have an image")
     if folds < 1 or images % folds:
         raise ValueError(f"{images} images do not divide into {folds} folds; choose [evaluation] folds accordingly.")
     size = images // folds

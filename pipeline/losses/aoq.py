@@ -100,7 +100,7 @@ def online_quin(pairs: Similarities, *, margin_online: float, margin_offline: fl
     """OffTri and two pairs derived from the online negatives, "OnlineQuin".
 
     Adds [m2 - S(i,t) + S(i_on,t_on)]_+ + [m2 - S(i,t) + S(i_own,t_own)]_+ with the image i_own of t_on and the
-    caption t_own of i_on in the batch. Derived pairs that are no negatives, such as both if i_on and t_on correspond,
+    caption t_own of i_on in the batch. Derived pairs that are not negatives, such as both if i_on and t_on correspond,
     add nothing. These online negatives are always the hardest, whatever the pace.
     """
     candidates = pairs.matrix.masked_fill(pairs.is_positive, NO_NEGATIVE)

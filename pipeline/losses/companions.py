@@ -37,7 +37,7 @@ def with_companions(loss: LossFunction) -> LossFunction:
 def turn_triples(pairs: Similarities) -> Similarities:
     """Move every pair's offline similarities out of the batch's matrix; online negatives exclude them.
 
-    If i_own is i_off, P1 and P2 are pairs of one image, and the pairs between them are no negatives.
+    If i_own is i_off, P1 and P2 are pairs of one image, and the pairs between them are not negatives.
     """
     size, matrix = len(pairs.matrix), pairs.matrix
     if size % 3:

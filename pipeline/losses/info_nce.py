@@ -33,7 +33,7 @@ class Negatives(NamedTuple):
 
     similarity: Float[Tensor, "batch columns"]
     log_weight: Float[Tensor, "batch columns"]
-    """-inf for entries that are no negatives"""
+    """-inf for entries that are not negatives."""
     offline: int
     """Number of columns at the end drawn for the anchor itself."""
 

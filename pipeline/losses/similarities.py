@@ -79,7 +79,7 @@ class Similarities:
 
     matrix: Float[Tensor, "batch batch"]
     is_positive: Bool[Tensor, "batch batch"]
-    """Entries that are no negatives; an array, such as `BatchSampler.is_positive`, becomes a tensor."""
+    """Entries that are not negatives; an array, such as `BatchSampler.is_positive`, becomes a tensor."""
     offline: OfflineSimilarities | None = None
     hardness: Number = math.inf
     """Concentration of the weights on the most similar in-batch negatives; infinity is the hardest one alone."""
@@ -133,7 +133,7 @@ LossFunction = Callable[..., LossValue]
 def positive_pairs(
     image_rows: Int[Tensor, " batch"] | Int[np.ndarray, " batch"], *, mask_positives: bool
 ) -> Bool[Tensor, "batch batch"]:
-    """Mark the entries of the online matrix that are no negatives.
+    """Mark the entries of the online matrix that are not negatives.
 
     A batch may hold two captions of one image. The official code excludes only the diagonal (`mask_positives=False`).
 
@@ -171,7 +171,7 @@ def duplicate_matches(
 ) -> Bool[Tensor, "batch batch"]:
     """Mark the pairs (i, j) of a batch whose images, or whose captions, have at least this cosine by a guide's vectors.
 
-    A caption that nearly repeats an image's own is no negative of it (RzenEmbed, arXiv 2510.27350, compares candidates
+    A caption that nearly repeats an image's own is not its negative (RzenEmbed, arXiv 2510.27350, compares candidates
     with the positive). The mask is combined with the true pairs: `is_positive | duplicate_matches(…)`.
 
     >>> captions = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]])
@@ -196,8 +196,8 @@ def offline_similarities(
     """Compute the offline similarities of a batch whose embeddings are in three groups: anchors, offline, companions.
 
     Without `companions` there are two groups, and no derived pairs. Given the batch's `image_rows`, derived pairs that
-    are true pairs are no negatives. They are rare: the sampler redraws where an anchor's two negatives correspond.
-    With several negatives an anchor, `excluded` is `BatchSampler.excluded` of the batch, and companions are left out.
+    are true pairs are not negatives. They are rare: the sampler redraws where an anchor's two negatives correspond.
+    With several negatives per anchor, `excluded` is `BatchSampler.excluded` of the batch, and companions are left out.
 
     >>> images = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])  # i, i_off, i_own
     >>> captions = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]])  # t, t_off, t_own
@@ -211,7 +211,7 @@ def offline_similarities(
     if len(images) % len(names) or len(images) != len(captions):
         raise ValueError(
             f"{len(images)} images and {len(captions)} captions are not {len(names)} groups of pairs: "
-            f"{', '.join(names)}; with several negatives an anchor, give `BatchSampler.excluded`."
+            f"{', '.join(names)}; with several negatives per anchor, give `BatchSampler.excluded`."
         )
     if image_rows is not None and len(image_rows) != len(images):
         raise ValueError(f"{len(image_rows)} image rows for {len(images)} images; give the rows of the whole batch.")
@@ -231,7 +231,7 @@ def offline_similarities(
 def _all_columns(
     images: Float[Tensor, "rows D"], captions: Float[Tensor, "rows D"], excluded: Bool[Tensor, "2 batch columns"]
 ) -> OfflineSimilarities:
-    """Compare the anchors with all drawn rows, or with their own where `excluded` has a column a group."""
+    """Compare the anchors with all drawn rows, or with their own where `excluded` has a column per group."""
     size = max(1, excluded.shape[1])
     groups = len(images) // size - 1
     if (
@@ -288,6 +288,6 @@ def offline_figures(pairs: Similarities) -> dict[str, Tensor]:
 
 
 def check_temperature(temperature: float | Tensor) -> None:
-    """Refuse a number that is no temperature; a learnt one stays unread on its device."""
+    """Refuse a number that is not a temperature; a learnt one stays unread on its device."""
     if not isinstance(temperature, Tensor) and not 0 < temperature < math.inf:
         raise ValueError(f"temperatures must be above 0 and finite; got {temperature}.")

@@ -50,8 +50,8 @@ def hard_negatives(
 
     In the result `i2t` holds the lists of images (queries), `t2i` those of captions (documents): `negative_ids` and
     `scores` (rows, h), score falling, then id rising, padded with -1 and NaN where an anchor has fewer negatives;
-    `positive_score` (rows,) is the lowest of a row's positives, NaN if it has none. The lists equal those that
-    `aoq mine` writes of the same vectors.
+    `positive_score` (rows,) is that of a row's lowest positive, NaN if it has none. The lists equal those that
+    `aoq mine` writes for the same vectors.
 
     Raises ValueError if vectors are zero or not finite, sides do not fit each other, or no anchor has h negatives.
 
@@ -103,7 +103,7 @@ def _depths(h: Any, *, both: bool) -> tuple[int, int]:
             f"h is {h!r}; give a positive number, or two, one for the lists of each side; one of them may be 0."
         )
     if two[1] and not both:
-        raise ValueError(f"h is {h!r}, and queries alone have one side; give one number.")
+        raise ValueError(f"h is {h!r}, but queries alone have one side; give one number.")
     return int(two[0]), int(two[1])
 
 

@@ -59,7 +59,7 @@ def extract_blocks(
                 # An image that only some node cannot read is not broken.
                 if image.problem and not reader[place].problem:
                     raise ValueError(
-                        f"{reader.images.describe(place)} {image.problem} on the node that extracts it, and can be "
+                        f"{reader.images.describe(place)} {image.problem} on the node that extracts it, but can be "
                         "read here; all nodes must see the images at the same paths."
                     )
             columns = job.extractor.columns.items()

@@ -90,7 +90,7 @@ def open_photographs(folder: Path, split: str, images: int) -> Photographs:
     path = folder / f"{split}_images.parquet"
     paths, sha256, is_packed = _read_list(folder, split)
     if len(paths) != images:
-        raise ValueError(f"{path} lists {len(paths)} photographs, and the split has {images} images; prepare it again.")
+        raise ValueError(f"{path} lists {len(paths)} photographs, but the split has {images} images; prepare it again.")
     if is_packed:
         return Photographs(ParquetImages([str(path)], "bytes", ""), sha256)
     files = [name for name in paths if name is not None]

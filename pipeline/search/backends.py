@@ -140,7 +140,7 @@ def run_search(
         backend = wider
     for direction in short:
         raise ValueError(
-            f"{backend.name} finds {guarantees[direction]['recall']:.1%} of the {direction} lists, and the recall "
+            f"{backend.name} finds {guarantees[direction]['recall']:.1%} of the {direction} lists, but the recall "
             f"floor is {recall_floor:.1%}; search more widely (nprobe, efSearch) or exactly, or lower the floor "
             "(mining.recall_floor, --recall-floor)."
         )

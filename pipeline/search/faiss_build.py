@@ -125,7 +125,7 @@ def build_index(vectors: _IndexVectors, recipe: Recipe, root: Path, memory: int)
             raise ValueError(f"FAISS needs {sizes.cells} vectors to train {recipe.factory!r}, got {count}; {FEWER}.")
         if sizes.memory > memory:
             raise ValueError(
-                f"building {recipe.factory} of {count} vectors takes {sizes.memory / 1e6:.0f} MB, and mining may use "
+                f"building {recipe.factory} of {count} vectors takes {sizes.memory / 1e6:.0f} MB, but mining may use "
                 f"{memory / 1e6:.0f}; give at least {sizes.memory // 10**6 + 1} (--memory-mb, or mining_memory_mb in "
                 "luigi.cfg)."
             )

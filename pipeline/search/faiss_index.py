@@ -221,7 +221,7 @@ def choose_breadth(index: str, widest: int, measure: Measure, wanted: float, cou
     while not is_enough(wide):
         if wide == widest:
             raise ValueError(
-                f"{index}={wide} finds {recall:.1%} at its widest, and {wanted:.1%} are wanted beyond the sample's "
+                f"{index}={wide} finds {recall:.1%} at its widest, but {wanted:.1%} are wanted beyond the sample's "
                 "errors; lower the recall floor, or search exactly."
             )
         narrow, wide = wide, min(2 * wide, widest)

@@ -84,7 +84,7 @@ class Side:
     memory: int = DEFAULT_MEMORY
     device: str = "auto"
     one_set: bool = False
-    """True if `positives` contains anchors themselves, so that no list does, though they are no matches."""
+    """True if `positives` contains anchors themselves, so that no list does, though they are not matches."""
     cache: dict[str, Any] = field(default_factory=dict, repr=False)
     """Device state that a search reuses for other selections of anchors."""
 
@@ -201,7 +201,7 @@ class Problem:
         for name, own in zip(("images", "captions"), norms, strict=True):
             if (largest := own.max()) and not NORMS[0] <= largest <= NORMS[1]:
                 raise ValueError(
-                    f"the largest norm of the {name} is {largest:.3g}, and dot products fit into float32 only if it is "
+                    f"the largest norm of the {name} is {largest:.3g}, but dot products fit into float32 only if it is "
                     f"between {NORMS[0]:g} and {NORMS[1]:g}; divide all {name} by a common factor, which changes no "
                     "list, or by their norms."
                 )

@@ -189,7 +189,7 @@ def fit_lengths(lengths: _Lengths, there: Depths, where: str, keeps: str) -> _Le
     """Lower default lengths to those that are `there`, as kept by `keeps`; refuse longer ones that were chosen."""
     longer = {option: most for option, most in there.items() if (getattr(lengths, option) or 0) > most}
     for option in longer.keys() & lengths.model_fields_set:
-        both = f"{option} = {getattr(lengths, option)}, and {keeps} {longer[option]}"
+        both = f"{option} = {getattr(lengths, option)}, but {keeps} {longer[option]}"
         raise ValueError(f"{where} {both}; lower it, or raise {option} where it is made.")
     return lengths.model_copy(update=longer)
 

@@ -121,7 +121,7 @@ def _open_teacher_files(files: TeacherVectors, root: Path, split: Split, copies:
     counts = {"images": split.image_count, "captions": split.caption_count}
     for (side, count), vectors in zip(counts.items(), (images, captions), strict=True):
         if len(vectors) != count:
-            raise ValueError(f"{getattr(files, side)} has {len(vectors)} vectors, and the split has {count} {side}.")
+            raise ValueError(f"{getattr(files, side)} has {len(vectors)} vectors, but the split has {count} {side}.")
     if images.shape[1] != captions.shape[1]:
         both = f"images have {images.shape[1]} dimensions and captions {captions.shape[1]}"
         raise ValueError(f"{both}; give vectors of one model.")

@@ -147,7 +147,7 @@ def _open_pixels(chain: Chain, split: Split) -> Pixels | None:
 def _check_regions(name: str, pairs: PairData) -> None:
     model, split = MODELS[name], pairs.split
     if model.needs_boxes and split.boxes is None:
-        lacks = f"needs the boxes of regions, and split {split.name!r} has no {split.name}_boxes.npy"
+        lacks = f"needs the boxes of regions, but split {split.name!r} has no {split.name}_boxes.npy"
         raise ValueError(f"{model.__name__} {lacks}; write one (images, regions, 4): x1, y1, x2, y2 in [0, 1].")
     if not model.takes_masks and split.mask is not None and not split.mask[:, : pairs.regions].all():
         masks = f"normalises each region slot over the batch, and {split.name}_mask.npy masks some"

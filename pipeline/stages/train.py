@@ -101,7 +101,7 @@ def _check_batches(experiment: Experiment, captions: int) -> None:
     for what, size, option in sizes:
         if size > captions:
             split = f"the training split has {captions} captions"
-            raise ValueError(f"{experiment.name}: {what} {size}, and {split}; lower {option}.")
+            raise ValueError(f"{experiment.name}: {what} {size}, but {split}; lower {option}.")
 
 
 def _make_trainer(chain: Chain, stage: str, section: Training | CoTeaching, verify: Verify, **common: Any) -> Loop:

@@ -84,13 +84,13 @@ def _start(chain: Chain) -> list[Artifact]:
         return [owner.members[-1].artifact]
     remedy = 'start = "control" takes the student\'s own weights after the online loss.'
     if "first_round" not in owner.stages:
-        table = f"the table of {owner.experiment.name!r} is made by an encoder or of other tables"
-        raise ValueError(f'[second_round] start = "teacher", and {table}, and not by a first round; {remedy}')
+        table = f"the table of {owner.experiment.name!r} is made by an encoder or from other tables"
+        raise ValueError(f'[second_round] start = "teacher", but {table}, not by a first round; {remedy}')
     ours, theirs = (one["dataset"].ingredients["vocabulary"] for one in (chain, owner))
     if owner.experiment.model != experiment.model or ours != theirs:
         names = f"({owner.experiment.model.name!r}, here {experiment.model.name!r})"
         other = f"{experiment.teacher!r} has another [model] or vocabulary {names}, so its weights do not fit"
-        raise ValueError(f'[second_round] start = "teacher", and {other}; {remedy}')
+        raise ValueError(f'[second_round] start = "teacher", but {other}; {remedy}')
     return [owner["first_round"]]
 
 

@@ -164,7 +164,7 @@ def require_origin(table: TableContents | Path, split: Split, fingerprint: str) 
         positives, ids = files.read_positives(table, manifest), files.read_ids(table, manifest).get("images", ())
     for side, count in (("images", split.image_count), ("captions", split.caption_count)):
         if count != counts[side]:
-            raise ValueError(f"the split has {count} {side}, and the table {counts[side]}: {_ORIGIN_REMEDY}.")
+            raise ValueError(f"the split has {count} {side}, but the table {counts[side]}: {_ORIGIN_REMEDY}.")
     mined, captions = manifest.get("dataset"), split.caption_count
     # Tables mined from vectors without a data folder name their data by its pairs.
     by_pairs = [] if positives is None else [pairs_sha256(positives), pairing_sha256(positives, captions)]

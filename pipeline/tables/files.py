@@ -168,7 +168,7 @@ def read_manifest(folder: Path, *, dataset: str | None = None) -> dict[str, Any]
     """Read a table's manifest; refuse another version, and data other than `dataset`."""
     path = folder / MANIFEST
     if not path.is_file():
-        raise FileNotFoundError(f"{folder} holds no {MANIFEST}, so it is no negative table.")
+        raise FileNotFoundError(f"{folder} holds no {MANIFEST}, so it is not a negative table.")
     manifest = cast(dict[str, Any], read_json(path, TableManifest, remedy=MINE_AGAIN))
     version = manifest["format_version"]
     if version != FORMAT_VERSION:

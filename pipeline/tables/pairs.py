@@ -228,7 +228,7 @@ def find_rows(path: Path | str, side: Known, column: _Column) -> Int64[np.ndarra
     else:
         if wrong := [name for name in column if isinstance(name, str) and not is_row_number(name)]:
             raise ValueError(
-                f"{path}: {wrong[0]!r} is no row number; give --{side.noun}-ids where {side.noun}s go by ids."
+                f"{path}: {wrong[0]!r} is not a row number; give --{side.noun}-ids where {side.noun}s go by ids."
             )
         rows = np.array(column if isinstance(column, np.ndarray) else [int(name) for name in column], dtype=np.int64)
         reason = f"but there are {side.noun}s 0 to {(side.count or 0) - 1}"

@@ -39,7 +39,7 @@ def made_whole(output: Path, *, overwrite: bool = False, **options: Any) -> Iter
         if output.exists() and not overwrite:
             raise ValueError(f"{output} already exists; remove it or choose another name.")
         if output.exists() and not (output / files.MANIFEST).is_file():
-            raise ValueError(f"{output} already exists and is no table; choose another name.")
+            raise ValueError(f"{output} already exists and is not a table; choose another name.")
         yield scratch / output.name
         replace_output(scratch / output.name, output)
 

@@ -37,7 +37,7 @@ class BatchSampler:
     companions as anchors: (i, t), (i_own, t_off), (i_off, t_own). An epoch then draws a third of the pairs. With
     `companions="omit"` N = 2 B: anchors and offline negatives alone, for losses without derived pairs. By default each
     pair is an anchor once per epoch. `negatives=K` draws K of them, N = (1 + K) B, each group from another part of the
-    lists; `excluded` says which are no negatives of which anchors, and `aoq.offline_similarities` takes them all.
+    lists; `excluded` says which are not negatives of which anchors, and `aoq.offline_similarities` takes them all.
 
     A `DataLoader(dataset, batch_sampler=sampler)` reads `dataset[row]` for each (image, caption) of a batch;
     `DataLoader(dataset, sampler=sampler, batch_size=None)` reads `dataset[batch]` for the whole (N, 2) array.
@@ -211,8 +211,8 @@ class BatchSampler:
     def excluded(self, batch: Int[np.ndarray, "rows 2"] | Int[Tensor, "rows 2"]) -> Bool[np.ndarray, "2 B columns"]:
         """Mark drawn captions that do not count as negatives of an image (0), and images likewise of a caption (1).
 
-        There is a column per drawn pair of the batch or, if they are not `shared`, per group. Marked are repetitions of
-        a short list, and among those drawn for other anchors true pairs and suspected pairs that are not drawn.
+        There is a column per drawn pair of the batch or, if not `shared`, per group. Marks are for repetitions of a
+        short list and, among those drawn for other anchors, for true pairs and suspected pairs that are not drawn.
 
         Raises:
             ValueError: if the sampler has no `negatives`, or the rows are not a batch of it.
@@ -221,7 +221,7 @@ class BatchSampler:
         if self._groups == 1:
             raise ValueError("this sampler draws one negative of each list; set `negatives` to draw several.")
         if len(rows) % self._groups or not len(rows):
-            raise ValueError(f"{len(rows)} rows are no anchors with several `negatives`; give a batch of this sampler.")
+            raise ValueError(f"{len(rows)} rows are not anchors with several `negatives`; give this sampler's batch.")
         return self._sampler.excluded(rows.reshape(self._groups, -1, 2))
 
     def set_epoch(self, epoch: SupportsIndex) -> None:

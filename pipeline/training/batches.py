@@ -40,7 +40,7 @@ class Batch:
     """True where a drawn caption does not count as a negative of an image (row 0), or an image as one of a caption (row
     1); only where several are drawn for each anchor."""
     guided: Bool[Tensor, "batch batch"] | None = None
-    """Pairs that are no in-batch negatives: the guide excludes them, or a screen makes them positives."""
+    """Pairs that are not in-batch negatives: the guide excludes them, or a screen makes them positives."""
     teacher_scores: Float[Tensor, "teachers batch batch"] | None = None
     """Teachers' scores of all pairs of the anchors."""
     listed_scores: Float[Tensor, "2 batch candidates"] | None = None

@@ -126,7 +126,7 @@ class Checkpoints:
                 with reading(path, "a checkpoint"):
                     content = unpack_state(path.read_bytes())
                 if file := self.damaged_file(content["state"]):
-                    raise ValueError(f"{file} is missing or damaged, and {path} needs it.")
+                    raise ValueError(f"{file} is missing or damaged, but {path} needs it.")
                 return content
             except ValueError as error:
                 logger.warning("%s Continuing without it.", error)

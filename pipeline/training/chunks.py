@@ -37,7 +37,7 @@ def check_precision(precision: Precision, device: torch.device) -> None:
     if not is_ampere and (precision == "tf32" or (precision == "bfloat16" and is_cuda)):
         others = '"float32" or "bfloat16"' if not is_cuda else '"float32"'
         raise ValueError(
-            f'precision = "{precision}" requires an NVIDIA Ampere or newer GPU, and this training runs on {device}; '
+            f'precision = "{precision}" requires an NVIDIA Ampere or newer GPU, but this training runs on {device}; '
             f"choose {others}, or another [engine] device."
         )
 

@@ -117,7 +117,7 @@ def drawable(
     if weights is not None:
         weights = host_array(weights, f"{direction}_weights")
         if weights.shape != shape:
-            raise ValueError(f"{direction}_weights are {weights.shape}, and the lists of {direction} are {shape}.")
+            raise ValueError(f"{direction}_weights are {weights.shape}, but the lists of {direction} are {shape}.")
         if not ((weights >= 0) & (weights < np.inf)).all():
             raise ValueError(f"{direction}_weights must be finite and not below 0; give 0 to what is never drawn.")
         return replace(drawn, weights=weights[:, ranks])
@@ -153,7 +153,7 @@ def drawable_lists(
     parts = table_parts(table)
     if parts.suspected == "soft_margin":
         raise ValueError(
-            "soft margins are applied by the loss, and rows of a table do not carry them; screen with suspected = "
+            "soft margins are applied by the loss, but rows of a table do not carry them; screen with suspected = "
             '"drop", "downweight" or "keep".'
         )
     lists, judged = parts.table[direction], parts.view[direction] if parts.view else None
@@ -169,7 +169,7 @@ def _gap_logarithms(lists: NegativeLists, gap: float, sharpness: float) -> Float
     """
     if len(unknown := np.flatnonzero(~np.isfinite(lists.positive_score))):
         raise ValueError(
-            f"sampling by score gap needs positives' scores, and {len(unknown)} anchors have none, the first is "
+            f"sampling by score gap needs positives' scores, but {len(unknown)} anchors have none, the first is "
             f"{unknown[0]}; choose another strategy, or mine a table with all pairs."
         )
     return -sharpness * np.square(lists.positive_score[:, None].astype(np.float64) - lists.scores - gap)
@@ -186,7 +186,7 @@ def _check_depth(
     shortest = int((ids[:, :h] >= 0).sum(axis=1).min())
     if 0 < after >= shortest:
         raise ValueError(
-            f"[sampling] hardest leaves out the first {after} of each list of {direction}, and the shortest has "
+            f"[sampling] hardest leaves out the first {after} of each list of {direction}, but the shortest has "
             f"{shortest}; raise it, or mine more of them ([mining] {depth})."
         )
 

@@ -87,7 +87,7 @@ def adapt(tower: Tower, section: LoRA) -> None:
     # No subclasses: torch's own attention reads the weights of its output layer directly.
     layers = [name for name, layer in tower.network.named_modules() if type(layer) is nn.Linear]
     if not layers:
-        raise ValueError(f"lora adapts linear layers, and the {type(tower).__name__} has none; leave it out.")
+        raise ValueError(f"lora adapts linear layers, but the {type(tower).__name__} has none; leave it out.")
     config = peft.LoraConfig(r=section.rank, lora_alpha=section.alpha or section.rank, target_modules=layers)
     peft.inject_adapter_in_model(config, tower.network, LORA)
 

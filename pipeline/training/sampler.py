@@ -256,7 +256,7 @@ def _check_ids(
         if is_broken.any():
             row, place = np.argwhere(is_broken)[0]
             raise ValueError(
-                f"the list of {anchor} {start + row} names {candidate} {ids[row, place]} at rank {place + 1}, and "
+                f"the list of {anchor} {start + row} names {candidate} {ids[row, place]} at rank {place + 1}, but "
                 f"there are {candidate}s 0 to {candidates - 1}, with -1 only at a list's end; the "
                 "table is damaged or was mined on other data, so mine again."
             )
@@ -265,6 +265,6 @@ def _check_ids(
         if is_own.any():
             row, place = np.argwhere(is_own)[0]
             raise ValueError(
-                f"the list of {anchor} {start + row} has {candidate} {ids[row, place]} as a negative, and they are "
+                f"the list of {anchor} {start + row} has {candidate} {ids[row, place]} as a negative, but they are "
                 "a true pair; the table is damaged or was mined with other pairs, so mine again with these."
             )

@@ -148,7 +148,7 @@ def _offline_similarities(scores: BatchScores, batch: Batch, groups: int) -> Off
 
 
 def _offline_columns(scores: BatchScores, batch: Batch, groups: int) -> OfflineSimilarities:
-    """Score the drawn groups with all anchors, or each with its own where `excluded` has a column a group."""
+    """Score the drawn groups with all anchors, or each with its own where `excluded` has a column per group."""
     drawn, excluded = range(1, groups), batch.excluded
     assert excluded is not None
     if excluded.shape[2] == len(drawn):

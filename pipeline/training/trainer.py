@@ -65,7 +65,7 @@ class Trainer(Loop):
         if state.epoch < len(training.warmup):
             loss = online_version(loss, training.warmup[state.epoch])
         if loss.needs_table and self.sampler is None:
-            raise ValueError(f"loss {loss.name!r} draws from a negative table, and there is none")
+            raise ValueError(f"loss {loss.name!r} draws from a negative table, but there is none")
         learns = self.learnt is not None and loss is training.loss  # a warm-up has numbers of its own
         objective = make_objective(loss, self.pace, self._loss_numbers if learns else dict)
         objective = replace(objective, distillation=training.distillation)

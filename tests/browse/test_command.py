@@ -135,7 +135,7 @@ def test_a_dataset_folder_says_all(world, folders, source, pages_of):
     [
         (["--texts", "TEXTS"], "2 texts are given for 5 rows"),
         (["--data", "nowhere", "--texts", "TEXTS"], "--data has captions and image ids; leave out --texts"),
-        (["--image-root", "nowhere"], "nowhere is no folder; give --image-root"),
+        (["--image-root", "nowhere"], "nowhere is not a folder; give --image-root"),
     ],
 )
 def test_what_does_not_fit_is_refused(table, tmp_path, options, message):

@@ -128,7 +128,7 @@ def test_a_run_by_ids_is_read_back_with_its_judgements(files):
     assert again.manifest["dataset"] == table.manifest["dataset"]
     shown = aoq("import-table", "run/i2t.trec", "out", "--pairs", "pairs.qrels", *NAMED[:2], code=1)
     assert "'d" in shown.stderr
-    assert "is no row number; give --caption-ids where captions go by ids" in shown.stderr
+    assert "is not a row number; give --caption-ids where captions go by ids" in shown.stderr
     exported("trec", ITEM_TEXTS[2:], table="set", out="one")
     assert sorted(path.name for path in Path("one").iterdir()) == ["README.md", "i2t.trec"]
     assert "of one set cannot be imported" in aoq("import-table", "one/i2t.trec", "out", "--unpaired", code=1).stderr

@@ -19,7 +19,7 @@ RUNS = {
     "i2t.trec:1: the score 'high' is not a finite number": "0 Q0 1 1 high x\n",
     "is not a finite number, or too large for float32": "0 Q0 1 1 1e300 x\n",
     "name image 0 and caption 999999999, and have 2 lists": "0 Q0 999999999 1 1 x\n",
-    "i2t.trec:1: 'a' is no row number; give --image-ids": "a Q0 1 1 0.5 x\n",
+    "i2t.trec:1: 'a' is not a row number; give --image-ids": "a Q0 1 1 0.5 x\n",
     "i2t.trec:3: this query has earlier lines too": "0 Q0 2 1 3 x\n1 Q0 2 1 3 x\n0 Q0 3 2 1 x\n",
     "i2t.trec: row 0 lists a candidate twice": "0 Q0 2 1 3 x\n0 Q0 2 1 3 x\n1 Q0 0 1 3 x\n",
     "i2t.trec holds no line": "",
@@ -27,7 +27,7 @@ RUNS = {
 LISTS = {
     "i2t_x.npy holds float64 of shape (15, 3); official lists are integers": np.zeros((IMAGES, 3)),
     "i2t_x.npy: row 0 lists 30, but there are candidates 0 to 29": np.full((IMAGES, 1), IMAGES * EACH),
-    "--per-image 2 makes 32 captions of 16 images, and there are 30": np.zeros((IMAGES + 1, 1), np.int32),
+    "--per-image 2 makes 32 captions of 16 images, but there are 30": np.zeros((IMAGES + 1, 1), np.int32),
     "i2t_x.npy is damaged or not a .npy file of numbers (it holds Python objects)": np.array([[None]]),
 }
 ROWS = np.random.default_rng(0).normal(size=(IMAGES, 7)).astype(np.float32)
@@ -67,7 +67,7 @@ export corpus out --format colpali $T2I --image-texts query.txt --caption-root .
 export set out --format triplet $ITEM_TEXTS --direction t2i :: both directions of one set have the same lists
 export set out --format triplet $ITEM_TEXTS --captions item.txt :: this table holds one set, described by --image-
 export set out --format negclip $ITEM_TEXTS :: negclip joins images and captions, but this table holds one set
-export set out --format triplet --data . :: --data has images and captions, and the table has one set
+export set out --format triplet --data . :: --data has images and captions, but the table has one set
 export set out --format trec --image-ids query_ids.txt :: 12 item ids are given for 25 rows
 mine $D item.npy out --per-image 2 :: IMAGES alone are one set; --per-image and --caption-ids are for IMAGES
 mine item.npy out --unpaired --h-images 3 :: one set has lists of one kind; give their length as --h-c
@@ -115,14 +115,14 @@ export table out --format triplet $T2I $PICTURES --pack :: --pack puts the pictu
 export table out --format ids $T2I $TEXTS --pack :: an export of ids, tevatron, colpali, nemo; leave it out
 export table out --format colpali --direction i2t $PICTURES :: reads its queries as text, but those of i2t are images
 export table out --format ids $T2I --captions captions.txt --image-root . :: 15 of 15 images have no file below ., the f
-export table out --format triplet $T2I $NAMES --image-root broken :: 3.jpg is no picture (it is empty); replace it
+export table out --format triplet $T2I $NAMES --image-root broken :: 3.jpg is not a picture (it is empty); replace it
 export table out --format triplet $T2I $NAMES --image-ids part.txt --image-root bare :: 0.jpg.part does not end like
 export table out --format ids $T2I $NAMES --image-texts captions.txt :: 30 texts of images are given for
 export table captions.txt --format triplet $T2I $TEXTS :: captions.txt already exists
 export lost out --format triplet $T2I $TEXTS :: positives.parquet does not exist
 export unpaired out --format triplet $T2I $TEXTS :: unpaired has no positives, which this format needs
-import-table x.npy out --unpaired :: is no file of lists; name the images' i2t_NAME.npy
-import-table i2t.npy out --unpaired :: i2t.npy is no file
+import-table x.npy out --unpaired :: is not a file of lists; name the images' i2t_NAME.npy
+import-table i2t.npy out --unpaired :: i2t.npy is not a file
 import-table i2t.npy out :: give the true pairs: --pairs FILE, --per-image K, --data FOLDER or --unpaired
 import-checkpoint lost.tar out :: lost.tar does not exist; give the path
 import-checkpoint page.tar out :: is a web page
@@ -140,7 +140,7 @@ mine images.npy captions.npy nowhere/table --per-image 2 :: nowhere does not exi
 mine $PAIRED out --search faiss:IVF4,Flat|nprobe=99999999999 :: parameters are NAME=N, with N from 0 to
 mine $D $E captions.npy images.npy out --per-image 2 :: are IMAGES and CAPTIONS swapped?
 mine $D $E images.npy captions.npy out --labels labels.txt :: give --labels for each side: once for one set, twice
-mine $D $E images.npy captions.npy out --labels labels.txt --labels labels.txt :: 30 labels, and there are 15 images
+mine $D $E images.npy captions.npy out --labels labels.txt --labels labels.txt :: 30 labels, but there are 15 images
 mine $PAIRED out --labels labels.txt --labels labels.txt :: give the true pairs: --pairs
 mine $PAIRED out --identity short.npy :: short.npy holds float32 of shape
 mine 1e19.npy captions.npy out --metric dot --per-image 2 :: the largest norm of the images is

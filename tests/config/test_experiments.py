@@ -120,7 +120,7 @@ MISTAKES = [
     (f"{LOSS}='offtri'}}, sampling={{negatives=2, strategy='normal'}}", "leave out `negatives` or `strategy`"),
     (f"{LOSS}='offtri'}}, sampling={{negatives=2, guide_margin=0.1}}", 'set columns = "own"'),
     (f"{LOSS}='infonce'}}, sampling.negatives=4, {SOFT}", "softens the negative of one anchor"),
-    ("second_round.constraints.ccr={weight=1.0, margin=0.1}", r"constraints\] needs attention, and \[model\] vs"),
+    ("second_round.constraints.ccr={weight=1.0, margin=0.1}", r"constraints\] needs attention, but \[model\] vs"),
     ("second_round.constraints={}", "second_round.constraints: no constraint is set; give"),
     ("co_teaching={warmup_epochs=1, epochs=2}", r"take out \['first_round', 'mining', 'second_round'\]"),
     ("dataset.noise.seed=1", "dataset.noise: give `ratio`"),
@@ -130,9 +130,9 @@ MISTAKES = [
     (f"{LOSS}='online'}}, {MATCHES}", "needs a loss that draws from the table, without distillation of lists"),
     (f"second_round.distillation={{kind='lists'}}, {MATCHES}", "needs a loss that draws from the table, without"),
     (f"{LOSS}='offtri', margin_offline=0.2, {ANCHORS}}}, {SOFT}", 'with companions = "anchors" most pairs of a'),
-    ("refresh.rounds=1, second_round.loss.name='online'", r"\[refresh\] makes tables, and loss 'online' uses none"),
-    (f"{TOWERED}, dataset.max_regions=3", r"max_regions cuts region features, and an image_tower reads none"),
-    (f"{TOWERED}, second_round.freeze=['image', 'text']", r"freeze names 'text', and .* has no `text_tower`; take"),
+    ("refresh.rounds=1, second_round.loss.name='online'", r"\[refresh\] makes tables, but loss 'online' uses none"),
+    (f"{TOWERED}, dataset.max_regions=3", r"max_regions cuts region features, but an image_tower reads none"),
+    (f"{TOWERED}, second_round.freeze=['image', 'text']", r"freeze names 'text', but .* has no `text_tower`; take"),
     (
         f"{TOWERED}, second_round={{freeze=['image'], lora={{rank=4}}}}",
         "lora is for towers that are not frozen, and .*; take one of them out",
@@ -189,7 +189,7 @@ def test_what_is_no_experiment_file_is_named(tmp_path):
         load_experiment(str(nameless))
     (tmp_path / "folder.toml").mkdir()
     (tmp_path / "endless.toml").symlink_to("/dev/zero")
-    for name, reason in (("folder", "it is a folder"), ("endless", "it is no regular file")):
+    for name, reason in (("folder", "it is a folder"), ("endless", "it is not a regular file")):
         with pytest.raises(ValueError, match=rf"{name}.toml is damaged or not a TOML file \({reason}\)"):
             load_experiment(str(tmp_path / f"{name}.toml"))
     with pytest.raises(ValueError, match="unknown experiment '/dev/zero'"):

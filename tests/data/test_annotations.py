@@ -58,7 +58,7 @@ def test_a_generated_world_knows_what_is_true_of_what(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("relevance", "caption_id,image_id\n30,0\n", "names caption_id 30 to 30, and the split has 0 to 29"),
+        ("relevance", "caption_id,image_id\n30,0\n", "names caption_id 30 to 30, but the split has 0 to 29"),
         ("relevance", "caption_id,image\n1,1\n", "table with the columns caption_id, image_id"),
         ("relevance", "caption_id,image_id\n", "holds no pair"),
         ("relevance", "caption_id,image_id\n1,\n2,1\n", "1 values of column 'image_id' are empty"),

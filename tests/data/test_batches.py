@@ -122,7 +122,7 @@ def test_cut_files_wrong_arrays_captions_and_rows_are_refused(tmp_path: Path, mo
     np.savez_compressed(path, words=np.zeros(10**6, np.int32), offsets=np.array([0, 10**6]))
     assert len(TokenisedCaptions.load(path).words) == 10**6
     monkeypatch.setattr(reading, "MOST_FILE_BYTES", 10**6)
-    with pytest.raises(ValueError, match="words unpacks to 4,000,128 bytes, and 1,000,000 are read at most"):
+    with pytest.raises(ValueError, match="words unpacks to 4,000,128 bytes, but at most 1,000,000 are read"):
         TokenisedCaptions.load(path)
     with pytest.raises(ValueError, match=r"caption 2 \(' '\) has no word"):
         TokenisedCaptions.build(["a dog", " "], VOCABULARY)

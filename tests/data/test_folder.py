@@ -45,7 +45,7 @@ def test_the_first_images_keep_their_captions(write_split, boxes):
     assert cut.image_of.tolist() == PAIRS[rows].tolist()
     assert isinstance(cut.features, np.memmap)
     assert (cut.image_count, len(cut.ids), len(cut.boxes)) == (2, 2, 2)
-    with pytest.raises(ValueError, match="5 images of split 'train' are requested, and it has 4"):
+    with pytest.raises(ValueError, match="5 images of split 'train' are requested, but it has 4"):
         first_images(whole, 5)
 
 
@@ -132,11 +132,11 @@ def test_hostile_files_are_refused(write_split, tmp_path, monkeypatch):
         open_split(folder, "train")
     (folder / "train_pairs.npy").rmdir()
     os.truncate(folder / "train_ims.npy", 200)
-    with pytest.raises(ValueError, match=r"train_ims.npy is damaged .* takes 120 bytes, and the file has 72"):
+    with pytest.raises(ValueError, match=r"train_ims.npy is damaged .* takes 120 bytes, but the file has 72"):
         open_split(folder, "train")
     (write_split() / "train_caps.txt").unlink()
     (folder / "train_caps.txt").symlink_to("/dev/zero")
-    with pytest.raises(ValueError, match=r"train_caps.txt is damaged .*it is no regular file"):
+    with pytest.raises(ValueError, match=r"train_caps.txt is damaged .*it is not a regular file"):
         open_split(folder, "train")
 
     def refuse(path: Path, *_: object) -> None:

@@ -59,7 +59,7 @@ def test_files_of_both_protocols_are_read(tmp_path):
         ),
         (IMAGE_OF.astype(float), "float64"),
         (IMAGE_OF[:, None], r"has \(160, 1\)"),
-        (np.where(np.arange(160) == 9, 40, IMAGE_OF), "entry 9 is 40, and the training images are 0 to 39"),
+        (np.where(np.arange(160) == 9, 40, IMAGE_OF), "entry 9 is 40, but the training images are 0 to 39"),
         (np.where(np.arange(160) == 0, 5, IMAGE_OF), r"a permutation: it gives image [05], which has \d captions, \d"),
         (np.where(np.arange(40) == 2, 5, np.arange(40)), "a permutation: it gives image 2, which has 3 captions, 0"),
     ],

@@ -108,7 +108,7 @@ def test_folds_members_and_captions_must_fit(monkeypatch):
         with pytest.raises(ValueError, match=f"3 images do not divide into {folds} folds"):
             evaluate_similarity(np.zeros((3, 3)), np.arange(3), folds=folds)
     for captions in (2, 4):
-        with pytest.raises(ValueError, match=f"the similarities have 3 columns, and {captions} captions have an image"):
+        with pytest.raises(ValueError, match=f"the similarities have 3 columns, but {captions} captions have an image"):
             evaluate_similarity(np.eye(3), np.arange(captions) % 3)
     with pytest.raises(ValueError, match="same pairs"):
         ensemble([np.zeros((2, 2)), np.zeros((2, 3))])
@@ -116,7 +116,7 @@ def test_folds_members_and_captions_must_fit(monkeypatch):
 
 def test_a_matrix_on_disk_is_not_read_whole_and_one_of_another_split_is_refused(tmp_path, monkeypatch):
     np.save(tmp_path / "similarity.npy", np.random.default_rng(0).random((500, 2000), dtype=np.float32))
-    with pytest.raises(ValueError, match=r"similarity.npy has float32 of shape \(500, 2000\), and the split 5 images"):
+    with pytest.raises(ValueError, match=r"has float32 of shape \(500, 2000\), but the split has 5 images"):
         open_similarity(tmp_path / "similarity.npy", 5, 2000)
     similarity = open_similarity(tmp_path / "similarity.npy", 500, 2000)
     monkeypatch.setattr(retrieval, "_BLOCK_BYTES", similarity.nbytes // 50)

@@ -289,7 +289,7 @@ def test_rows_are_found_by_id(world, data):
     ("wrong", "message"),
     [
         ({"images": range(14)}, "14 images are given for 15 rows"),
-        ({"caption_ids": ["a"] * 30}, "the captions have ids, and the table keeps none"),
+        ({"caption_ids": ["a"] * 30}, "the captions have ids, but the table keeps none"),
         ({"image_ids": ["a"]}, "1 image_ids name 15 images; give one each"),
         ({"image_ids": list("abcdefghijklmno")}, "15 of the table's images are not among the ids, .* 'photo_0'"),
     ],
@@ -312,7 +312,7 @@ def test_a_loss_says_what_a_batch_lacks(world, batch):
     images, captions, rows = batch(2)
     with pytest.raises(ValueError, match="the batch carries no rows"):
         OfflineClipLoss(world.table)(images, captions, SCALE)
-    with pytest.raises(ValueError, match=r"takes 3 equal groups of pairs, and the batch has \[8, 8\]; .*quintup"):
+    with pytest.raises(ValueError, match=r"takes 3 equal groups of pairs, but the batch has \[8, 8\]; .*quintup"):
         OfflineQuintupletLoss(world.table)(images, captions, SCALE, rows=rows)
     with pytest.raises(ValueError, match=r"and the batch has \[8, 7\]"):
         OfflineClipLoss(world.table)(images[:-1], captions[:-1], SCALE, rows=rows[:-1])

@@ -272,7 +272,7 @@ def test_what_does_not_fit_is_refused(model, data):
         made.batches(made.dataset.select(range(5)), 4, False)
     rows = data(negatives="offline").dataset[[0, 1]]
     labels = torch.tensor(rows.pop("label"))
-    with pytest.raises(ValueError, match="companion_image, companion_caption, and the data has 4"):
+    with pytest.raises(ValueError, match="companion_image, companion_caption, but the data has 4"):
         OfflineQuintupletLoss(model)(features(model, rows), labels)
     with pytest.raises(ValueError, match="the labels are none"):
         OfflineTripletLoss(model)(features(model, rows), None)

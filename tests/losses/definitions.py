@@ -30,7 +30,7 @@ class World:
     matrix: Tensor
     is_positive: Tensor
     columns: Tensor
-    """For each image and each caption a column a group or, group by group, one for each anchor that draws."""
+    """For each image and each caption a column per group or, group by group, one for each anchor that draws."""
     derived: Tensor | tuple = ()
     probability: Tensor | None = None
     groups: int = 1

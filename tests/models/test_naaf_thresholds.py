@@ -67,7 +67,7 @@ def test_there_may_be_no_best_alpha(m):
 
 
 def observed(words):
-    """A model that has seen one caption of so many words with its own image first, and a caption with another."""
+    """A model that has seen one caption of this many words with its own image first, and a caption with another."""
     generator = torch.Generator().manual_seed(0)
     vectors = torch.randn(2, words, 4, generator=generator).double()
     mask = torch.zeros(2, words, dtype=torch.bool)

@@ -129,7 +129,7 @@ KEYS = {f"more.SGR_module.{step}.graph_key_w.weight": torch.rand(4, 4) for step 
     [
         ([], {"focal_type": "equal", "measure": "cosine"}, "do not say which.*they have measure and focal_type"),
         ([], SCAN | {"agg_func": "Median"}, "agg_func = 'Median'; ours supports LogSumExp, Mean, Max, Sum"),
-        ([], SCAN | {"lambda_softmax": "9"}, "lambda_softmax is '9', and should be a finite number"),
+        ([], SCAN | {"lambda_softmax": "9"}, "lambda_softmax is '9', but should be a finite number"),
         ([], VSEPP | {"measure": "order"}, "measure = 'order'; ours supports 'cosine' only"),
         ([IMAGE | {"cnn.module.conv1.weight": torch.rand(1)}, TEXT], VSEPP, "a CNN on photographs.*precomputed"),
         ([IMAGE, {"bert.embeddings.weight": torch.rand(2, 2)}], {}, "text encoder is BERT"),
@@ -144,7 +144,7 @@ KEYS = {f"more.SGR_module.{step}.graph_key_w.weight": torch.rand(4, 4) for step 
             SCAN,
             r"weight_ih_l0 \(text\) is \(12, 3\), not \(12, 5\)",
         ),
-        ([IMAGE, TEXT | {"embed.weight": torch.rand(9)}], SCAN, r"has shape \(9,\), and should have 2"),
+        ([IMAGE, TEXT | {"embed.weight": torch.rand(9)}], SCAN, r"has shape \(9,\), but should have 2"),
     ],
 )
 def test_what_is_no_model_of_ours_is_refused(given, options, complaint):

@@ -88,7 +88,7 @@ def test_an_image_that_only_another_node_cannot_read_is_not_broken(photos, in_un
         os.rename(hidden, seen)
         progress(len(steps[0]), len(steps[0]))
 
-    with pytest.raises(ValueError, match=r"07\.png does not exist on the node that extracts it, and can be read here"):
+    with pytest.raises(ValueError, match=r"07\.png does not exist on the node that extracts it, but can be read here"):
         in_units(photos, without_it, skip_broken=True)
     assert contents(in_units(photos, skip_broken=True)) == contents(prepared(photos))
 

@@ -64,8 +64,8 @@ def by_caption():
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (os.mkfifo, "is no regular file"),
-        (lambda path: path.symlink_to("/dev/zero"), "is no regular file"),
+        (os.mkfifo, "is not a regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "is not a regular file"),
         (lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), 600_000_000), "has more than 500 MB"),
         (Path.mkdir, "is a folder"),
     ],
@@ -457,14 +457,14 @@ def test_two_columns_of_one_name_in_parquet_are_refused(tmp_path):
         ("a.csv", "image,image\na,b\n", "two columns have the same name"),
         ("a.csv", 'image,caption\na,"b \\"c\\""\n', "line 2: .*is written twice"),
         ("a.csv", 'image,caption\na,"b"c,d\ne\n', "line 2: "),
-        ("a.csv", "image,caption\na,b\nc\n", "row 2 has 1 values, and the header names 2"),
+        ("a.csv", "image,caption\na,b\nc\n", "row 2 has 1 values, but the header names 2"),
         ("a.jsonl", '{"image": "a", "caption": "b"}\n{"image": tru', "line 2"),
         ("a.jsonl", '{"image": "a", "caption": "b", "caption": "c"}', "line 1: an object has the key 'caption' twice"),
         ("a.jsonl", '{"image": ["a"], "caption": "b"}', "holds a list; it needs one text or number"),
         ("a.parquet", "PAR1", "damaged"),
         ("a.tar", "nothing", "tar archive"),
         ("a.doc", "", "in a known layout"),
-        ("", "", r"is no folder|in a known layout"),
+        ("", "", r"is not a folder|in a known layout"),
     ],
 )
 def test_a_damaged_source_is_one_sentence_that_names_it(tmp_path, name, content, reason):

@@ -120,7 +120,7 @@ def test_what_falls_short_is_searched_more_widely_measured_anew_and_resumed(prob
 def test_a_recall_below_the_floor_is_refused_after_two_wider_searches(problem, tmp_path, monkeypatch, search, attempts):
     """What a user describes is searched no wider."""
     chosen = short_at_first(monkeypatch, 9)
-    with pytest.raises(ValueError, match=r"finds .* lists, and the recall floor is 95.0%; search more widely"):
+    with pytest.raises(ValueError, match=r"finds .* lists, but the recall floor is 95.0%; search more widely"):
         mined(problem, tmp_path / "a", search)
     assert chosen == attempts
     assert not (tmp_path / "a" / "table").exists()
@@ -238,7 +238,7 @@ def test_the_breadth_is_nearly_the_least_that_is_enough(enough, widest, beyond):
         return np.full(50, 0.96 if breadth >= enough else 0.94)
 
     if widest < enough:
-        with pytest.raises(ValueError, match=rf"toy\|b={widest} finds 94.0% at its widest, and 95.0% are wanted"):
+        with pytest.raises(ValueError, match=rf"toy\|b={widest} finds 94.0% at its widest, but 95.0% are wanted"):
             choose_breadth("toy|b", widest, measure, 0.95, 1000, beyond)
         return
     found = choose_breadth("toy|b", widest, measure, 0.95, 1000, beyond)

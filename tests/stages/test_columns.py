@@ -1,4 +1,4 @@
-"""A student that trains on several offline negatives an anchor, from the table and its screen to the weights."""
+"""A student that trains on several offline negatives per anchor, from the table and its screen to the weights."""
 
 import pytest
 import torch
@@ -109,6 +109,6 @@ def test_a_softmax_that_learns_scores_has_both_parts_of_its_gain(make):
 
 def test_a_control_whose_batch_exceeds_the_data_is_refused_before_anything_trains(make):
     large = SHORT.replace("batch_size = 16", 'batch_size = 128, control = "items"')
-    refused = r'control = "items" makes batches of 384, and the training split has 200 captions; lower batch_size\.$'
+    refused = r'control = "items" makes batches of 384, but the training split has 200 captions; lower batch_size\.$'
     with pytest.raises(ValueError, match=refused):
         make("large", "dataset", "control", loss="offquin", second_round=large)

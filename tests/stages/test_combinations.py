@@ -61,7 +61,7 @@ def test_a_table_of_scores_without_hubs(planned):
         assert np.array_equal(found.negative_ids, same.negative_ids)
         assert np.array_equal(found.scores, same.scores)
     assert not [*chain["hard_negatives"].path.rglob("corrected")]
-    with pytest.raises(ValueError, match=r"relative_margin needs positive scores, which \[mining\] hubness corrects"):
+    with pytest.raises(ValueError, match=r"relative_margin needs positive scores; with \[mining\] hubness use"):
         planned(TINY, override="mining.hubness=0.1, screen.relative_margin=0.05")
 
 

@@ -105,7 +105,7 @@ def test_what_a_model_needs_of_the_data_is_checked_first(make, taught_by, own_ro
     mask[3, -1] = False
     np.save(own_root / "one" / "dev_mask.npy", mask)
     for name, message in (
-        ("pfan", r"PFAN needs the boxes of regions, and split 'train' has no train_boxes.npy; write"),
+        ("pfan", r"PFAN needs the boxes of regions, but split 'train' has no train_boxes.npy; write"),
         ("sgr", r"SGR normalises each region slot .* dev_mask.npy masks some; set \[dataset\] max_regions"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -185,7 +185,7 @@ def test_teachers_that_cannot_teach_are_refused(make, taught_by, file_of, data_r
         (f'teachers = ["{file_of("two")}", "{file_of("two")}"]', "a teacher appears twice"),
         ("negatives = 2", r'kind = "batch" does not use '),
         ("weight = 0.0", "weight: Input should be greater than 0"),
-        ('teachers = [{images = "few.npy", captions = "few.npy"}]', "few.npy has 3 vectors, and the split has 40 im"),
+        ('teachers = [{images = "few.npy", captions = "few.npy"}]', "few.npy has 3 vectors, but the split has 40 im"),
         ("weight = 2.0", "teacher of the table gives all pairs nearly the same score, so there is nothing to learn"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -141,10 +141,10 @@ def test_a_student_starts_from_weights_that_fit(write):
     fused = write("fused", fusion)
     for name, override, message in (
         (scan, 'second_round.start="teacher"', r"another \[model\] or vocabulary \('vsepp', here 'scan'\).* takes"),
-        (scan, f'second_round.start="teacher", teacher="{fused}"', "of other tables, and not by a first round"),
+        (scan, f'second_round.start="teacher", teacher="{fused}"', "from other tables, not by a first round"),
         (scan, f'sampling.guide_margin=0.1, teacher="{fused}"', "guide_margin needs .*has none; leave it"),
         (TINY, 'second_round.start="control", second_round.loss.name="online"', "with 'online' leave it out"),
-        (TINY, "sampling.h_images=9", r"\[sampling\] h_images = 9, and the table keeps 8"),
+        (TINY, "sampling.h_images=9", r"\[sampling\] h_images = 9, but the table keeps 8"),
     ):
         with pytest.raises(ValueError, match=message):
             keys(override, name)

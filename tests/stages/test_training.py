@@ -171,7 +171,7 @@ def test_both_rounds_train_on_logits_and_any_model_can(make, taught_by, loss):
 
 def test_a_batch_larger_than_the_data_is_refused_before_the_teacher_trains(make):
     chain = make("own", "dataset", second_round='epochs = 1, batch_size = 5000, loss.name = "online"')
-    refused = r"^\w+: \[second_round\] batch_size is 5000, and the training split has 200 captions; lower it\.$"
+    refused = r"^\w+: \[second_round\] batch_size is 5000, but the training split has 200 captions; lower it\.$"
     with pytest.raises(ValueError, match=refused):
         make_stage(chain, "first_round")
 

@@ -66,7 +66,7 @@ def test_a_caption_of_several_images_has_no_one_pair_to_doubt():
     rng = np.random.default_rng(2)
     pairs = np.array([[0, 4], [1, 4], [2, 5]])
     table = hard_negatives(queries=rng.normal(size=(9, 5)), documents=rng.normal(size=(20, 5)), positives=pairs, h=3)
-    with pytest.raises(ValueError, match="doubts a caption's one pair, and caption 4 has 2; leave out the rule"):
+    with pytest.raises(ValueError, match="doubts a caption's one pair, but caption 4 has 2; leave out the rule"):
         table.screen(doubtful_pair=0.5, pair_probabilities=np.ones(20, np.float32))
 
 

@@ -83,7 +83,7 @@ def test_a_folder_is_replaced_only_when_asked_and_only_a_table(table, tmp_path):
     assert read_table(tmp_path / "table").manifest["teacher"] == "another"
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter").write_text("1")
-    with pytest.raises(ValueError, match="is no table"):
+    with pytest.raises(ValueError, match="is not a table"):
         table.save(tmp_path / "thesis", overwrite=True)
     assert (tmp_path / "thesis" / "chapter").read_text() == "1"
     with pytest.raises(ValueError, match="none does not exist; make it"):

@@ -69,7 +69,7 @@ def test_every_parameter_is_trained(case, pixels, captions):
 
 
 def test_a_model_of_boxes_takes_no_patches(saved):
-    with pytest.raises(ValueError, match="PFAN needs the box of every region, and patches have none"):
+    with pytest.raises(ValueError, match="PFAN needs the box of every region, but patches have none"):
         build_model("pfan", feature_size=5, image_tower=saved("vit")[1], **SIZES)
 
 

@@ -152,11 +152,11 @@ def test_what_does_not_fit_is_one_sentence(open_clip, pair, tmp_path):
         open_image_tower(f"open_clip:ViT-B-32/{pair[1].rpartition(':')[2]}/open_clip_pytorch_model.bin")
     with pytest.raises(ValueError, match=r"^open_clip:local-dir:/no/where cannot be loaded \("):
         open_image_tower("open_clip:local-dir:/no/where")
-    with pytest.raises(ValueError, match=r"knows 49408 ids, and the captions' tokeniser has 50000; set \[dataset\]"):
+    with pytest.raises(ValueError, match=r"knows 49408 ids, but the captions' tokeniser has 50000; set \[dataset\]"):
         open_text_tower(pair[1], vocabulary_size=50000)
     tower = open_text_tower(pair[1], vocabulary_size=IDS)
     with pytest.raises(
-        ValueError, match=r"a caption has 9 ids, and open_clip:.* takes 8; set \[dataset\] tokeniser = "
+        ValueError, match=r"a caption has 9 ids, but open_clip:.* takes 8; set \[dataset\] tokeniser = "
     ):
         tower.states(Captions(torch.ones(1, 9, dtype=torch.long), torch.tensor([9])))
     _, name = saved(open_clip, tmp_path, no_causal_mask=True, pool_type="last")

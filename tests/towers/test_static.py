@@ -141,7 +141,7 @@ def test_what_is_no_folder_of_vectors_is_one_sentence(folder, rows):
         opened()
     glove(folder, rows)
     with pytest.raises(
-        ValueError, match=r"knows 8 ids, and the captions' tokeniser has 9; set \[dataset\] tokeniser ="
+        ValueError, match=r"knows 8 ids, but the captions' tokeniser has 9; set \[dataset\] tokeniser ="
     ):
         opened(9)
     np.save(folder / "glove.npy", rows[0].numpy())
@@ -149,7 +149,7 @@ def test_what_is_no_folder_of_vectors_is_one_sentence(folder, rows):
         opened()
     (folder / "glove.npy").unlink()
     save_file({"one": rows, "two": rows.clone()}, folder / "model.safetensors")
-    with pytest.raises(ValueError, match=r"it holds the tensors \['one', 'two'\], and none is called embeddings or"):
+    with pytest.raises(ValueError, match=r"it holds the tensors \['one', 'two'\], but none is called embeddings or"):
         opened()
 
 

@@ -196,13 +196,13 @@ def test_an_encoder_that_does_not_fit_is_refused(saved, tmp_path):
     with pytest.raises(ValueError, match="TransformerImage reads photographs and was given region features"):
         open_image_tower(saved("vit")[1]).states(Images(torch.rand(2, 3, 4)))
     tower = open_text_tower(saved("bert")[1], vocabulary_size=WORDS)
-    with pytest.raises(ValueError, match=r"a caption has 17 ids, and transformers:.* takes 16; set that as its"):
+    with pytest.raises(ValueError, match=r"a caption has 17 ids, but transformers:.* takes 16; set that as its"):
         tower.states(Captions(torch.ones(1, 20, dtype=torch.long), torch.tensor([LONGEST + 1])))
     folder = shutil.copytree(saved("siglip")[1].partition(":")[2], tmp_path / "siglip")
     config = json.loads((folder / "config.json").read_text())
     config["text_config"]["pad_token_id"] = None
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="sees padding, and its configuration has no pad_token_id"):
+    with pytest.raises(ValueError, match="sees padding, but its configuration has no pad_token_id"):
         open_text_tower(f"transformers:{folder}", vocabulary_size=9)
 
 

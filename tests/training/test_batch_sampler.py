@@ -208,7 +208,7 @@ WEIGHTS[4] = 0
         ({"t2i_weights": np.full((48, 4), np.nan)}, "t2i_weights must be finite and not below 0"),
         ({"i2t_weights": WEIGHTS - 2}, "i2t_weights must be finite and not below 0"),
         ({"i2t_weights": WEIGHTS}, "1 lists of i2t hold nothing to draw, the first that of row 4;"),
-        ({"i2t_weights": WEIGHTS[:, :2]}, r"i2t_weights are \(16, 2\), and the lists .* \(16, 8\)"),
+        ({"i2t_weights": WEIGHTS[:, :2]}, r"i2t_weights are \(16, 2\), but the lists .* \(16, 8\)"),
         ({"companions": "anchor"}, "companions is 'anchor'"),
         ({"batches": "hard"}, 'it must be "mined" or None'),
         ({"batch_ranks": (0, 3)}, "belong to batches"),

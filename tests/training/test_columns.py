@@ -1,4 +1,4 @@
-"""Several offline negatives an anchor, compared with all anchors of the batch or with their own."""
+"""Several offline negatives per anchor, compared with all anchors of the batch or with their own."""
 
 from dataclasses import replace
 from itertools import product
@@ -138,7 +138,7 @@ def test_a_batch_of_other_rows_is_refused():
         aoq.BatchSampler(table, batch_size=6, negatives=3)
     sampler = aoq.BatchSampler(table, batch_size=6, companions="omit", negatives=3)
     rows = sampler.batch(0, 0)
-    with pytest.raises(ValueError, match="23 rows are no anchors with several `negatives`"):
+    with pytest.raises(ValueError, match="23 rows are not anchors with several `negatives`"):
         sampler.excluded(rows[:-1])
     with pytest.raises(ValueError, match="`negatives` are compared with"):
         aoq.BatchSampler(table, batch_size=6, companions="omit", shared=False)

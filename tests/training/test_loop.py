@@ -169,8 +169,8 @@ def test_it_notes_how_many_offline_negatives_were_harder_than_the_batchs(run_tra
 @pytest.mark.parametrize(
     ("name", "training", "message"),
     [
-        ("vsepp", changed(warmup=()), "'adapoffquin' draws from a negative table, and there is none"),
-        ("vsepp", of_loss("infonce", companions="anchors"), "'infonce' draws from a negative table, and there is none"),
+        ("vsepp", changed(warmup=()), "'adapoffquin' draws from a negative table, but there is none"),
+        ("vsepp", of_loss("infonce", companions="anchors"), "'infonce' draws from a negative table, but there is none"),
         ("vsepp", changed(warmup_steps=15), "warmup_steps = 15 leaves none of 15 steps; lower it"),
         ("vsepp", changed(constraints=BOTH), "VSEpp compares whole images and captions and has no attention"),
     ],

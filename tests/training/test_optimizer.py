@@ -130,7 +130,7 @@ def test_what_is_frozen_stays_as_it_is_and_the_rest_is_trained(towered, run_trai
 
 
 def test_more_layers_than_a_tower_has_are_refused(towered):
-    with pytest.raises(ValueError, match=r"train_layers = 3, and this Words has 2 layers; lower it\.$"):
+    with pytest.raises(ValueError, match=r"train_layers = 3, but this Words has 2 layers; lower it\.$"):
         set_up_towers(towered(), changed(train_layers=3))
 
 
@@ -232,5 +232,5 @@ def test_adapters_are_trained_at_the_whole_rate(peft, towered):
 def test_a_tower_without_linear_layers_is_refused(peft):
     tower = Words(None)
     tower.network = nn.Embedding(3, 2)
-    with pytest.raises(ValueError, match="lora adapts linear layers, and the Words has none; leave it out"):
+    with pytest.raises(ValueError, match="lora adapts linear layers, but the Words has none; leave it out"):
         adapt(tower, LoRA(rank=RANK))

@@ -111,7 +111,7 @@ def test_the_hardest_are_left_out_by_rank(wide, gaps):
     short = table.i2t.negative_ids.copy()
     short[1, 2:] = -1
     lists = table_of(short, table.t2i.negative_ids)
-    with pytest.raises(ValueError, match="leaves out the first 2 of each list of i2t, and the shortest has 2; raise"):
+    with pytest.raises(ValueError, match="leaves out the first 2 of each list of i2t, but the shortest has 2; raise"):
         sampler_of(lists, image_of, after_captions=2)
 
 
@@ -137,7 +137,7 @@ def test_weights_by_score_gap(wide):
         found = shares(sampler_of(table, image_of, strategy="weighted", resample=False, gaps=gaps))
         np.testing.assert_allclose(found, expected, atol=0.03)
     without = replace(table, i2t=replace(table.i2t, positive_score=np.full(4, np.nan, np.float32)))
-    with pytest.raises(ValueError, match="needs positives' scores, and 4 anchors have none"):
+    with pytest.raises(ValueError, match="needs positives' scores, but 4 anchors have none"):
         sampler_of(without, image_of, gaps=(0.0, 1.0))
 
 
@@ -193,9 +193,9 @@ def test_an_anchor_with_suspects_only_draws_the_least_suspected(wide, caplog):
 @pytest.mark.parametrize(
     ("direction", "row", "place", "wrong", "said"),
     [
-        ("i2t", 2, 1, 4, r"the list of image 2 has caption 4 as a negative, and they are a true pair"),
-        ("t2i", 7, 0, 3, r"the list of caption 7 has image 3 as a negative, and they are a true pair"),
-        ("i2t", 1, 0, 8, r"the list of image 1 names caption 8 at rank 1, and there are captions 0 to 7"),
+        ("i2t", 2, 1, 4, r"the list of image 2 has caption 4 as a negative, but they are a true pair"),
+        ("t2i", 7, 0, 3, r"the list of caption 7 has image 3 as a negative, but they are a true pair"),
+        ("i2t", 1, 0, 8, r"the list of image 1 names caption 8 at rank 1, but there are captions 0 to 7"),
         ("t2i", 5, 2, -2, r"the list of caption 5 names image -2 at rank 3"),
         ("i2t", 3, 0, -1, r"the list of image 3 names caption 1 at rank 2, .* with -1 only at a list's end"),
     ],

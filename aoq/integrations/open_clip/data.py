@@ -177,7 +177,7 @@ def with_rows(tokens: Int[Tensor, "pairs length"], rows: Int[Tensor, "pairs 3"])
 def carry_rows(model: nn.Module) -> nn.Module:
     """Let an open_clip model move rows from the tokens to `rows` of its output; its weights stay unchanged.
 
-    Tokens without rows still work. Call this before wrapping by DistributedDataParallel and before compiling.
+    Tokens without rows still work. Call this before wrapping in DistributedDataParallel and before compiling.
     """
     if not isinstance(length := getattr(model, "context_length", None), int):
         raise ValueError(

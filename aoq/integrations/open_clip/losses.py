@@ -36,7 +36,7 @@ class _ClipTableLoss(nn.Module):
 
     _true: Tensor
     parts: ClassVar[tuple[str, ...]] = ("contrastive",)
-    """Figures that add up to the loss; a single name is that of the whole."""
+    """Figures that add up to the loss; a single one is the whole loss."""
     halves: ClassVar[int] = 1
     """2 if the two directions are averaged."""
 
@@ -110,14 +110,14 @@ def _checked_rows(
     counts = rows[:, 2].bincount().tolist()
     if len(counts) != groups or len({*counts}) > 1:
         raise ValueError(
-            f"{type(loss).__name__} takes {groups} equal groups of pairs, and the batch has {counts}; make it with "
+            f"{type(loss).__name__} takes {groups} equal groups of pairs, but the batch has {counts}; make it with "
             f"TableData.loader(negatives={getattr(loss, 'negatives', None)!r})."
         )
     sides = ("image", len(table.i2t)), ("caption", len(table.t2i))
     for (side, count), column in zip(sides, rows.T, strict=False):
         if (last := int(column.max())) >= count or int(column.min()) < 0:
             raise ValueError(
-                f"the batch names {side} {last}, and the table of the loss has {side}s 0 to {count - 1}; give the data "
+                f"the batch names {side} {last}, but the table of the loss has {side}s 0 to {count - 1}; give the data "
                 "and the loss the same table."
             )
     return rows
@@ -128,8 +128,8 @@ class OfflineClipLoss(_ClipTableLoss):
 
     `aoq.info_nce` at the model's temperature, or `aoq.adap_info_nce` if `adaptive`, halved and averaged over the pairs
     as in CLIP. `negatives=None` leaves only in-batch negatives. By default an anchor is compared with its own offline
-    negative; with a number, every drawn image and caption is a candidate for all pairs of the batch, but for true and
-    suspected pairs (give the screened table).
+    negative; with a number, every drawn image and caption is a candidate for all pairs of the batch, except for true
+    and suspected pairs (give the screened table).
     """
 
     halves = 2

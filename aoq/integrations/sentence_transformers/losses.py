@@ -125,7 +125,7 @@ class _ColumnLoss(CachedLossMixin, nn.Module):
     def _checked(self, columns: int, labels: Tensor | None) -> Tensor:
         if columns != len(self.columns):
             raise ValueError(
-                f"{type(self).__name__} takes the columns {', '.join(self.columns)}, and the data has {columns}; make "
+                f"{type(self).__name__} takes the columns {', '.join(self.columns)}, but the data has {columns}; make "
                 "it with aoq's TableData, or drop the other columns."
             )
         numbers = columns if self._sampler is not None else columns // 2
@@ -194,7 +194,7 @@ class OfflineInfoNCELoss(_ColumnLoss):
 
     This is `aoq.info_nce`, or `aoq.adap_info_nce` if `adaptive`. `learn_temperature` learns the temperature. With
     `negatives=K` and the data's `table` (screened, if it is), it takes the columns of `TableData(…, negatives=K)`, and
-    every drawn image and caption is a candidate for all pairs of the batch, but for true and suspected pairs.
+    every drawn image and caption is a candidate for all pairs of the batch, except true and suspected pairs.
     """
 
     drawn, functions = 2, (info_nce, adap_info_nce)

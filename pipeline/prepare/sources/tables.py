@@ -103,7 +103,7 @@ def _read_csv(path: Path) -> dict[str, list[str]]:
     header = [name.strip() for name in header]  # Flickr30K's results.csv has spaces after its bars
     _require_own_names(header)
     if wrong := next((number for number, row in enumerate(rows, start=1) if len(row) != len(header)), None):
-        raise ValueError(f"row {wrong} has {len(rows[wrong - 1])} values, and the header names {len(header)} columns")
+        raise ValueError(f"row {wrong} has {len(rows[wrong - 1])} values, but the header names {len(header)} columns")
     return {name: [row[place] for row in rows] for place, name in enumerate(header)}
 
 

@@ -78,7 +78,7 @@ def write_official(outgoing: Outgoing, folder: Path) -> tuple[int, int]:
         if len(short := np.flatnonzero(negatives[:, -1] < 0)):
             count = int((negatives[short[0]] >= 0).sum())
             raise ValueError(
-                f"{outgoing.direction}: anchor {anchors[short[0]]} has {count} negatives, and the official lists "
+                f"{outgoing.direction}: anchor {anchors[short[0]]} has {count} negatives, but the official lists "
                 f"have no padding; export at most that many (--num-negatives), or mine more than {outgoing.depth} and "
                 "export those."
             )
@@ -101,7 +101,7 @@ def find_list_files(source: Path) -> dict[Direction, Path]:
     for path in files.values():
         if not path.is_file() or not source.name.startswith("i2t"):
             raise ValueError(
-                f"{path} is no file of lists; name the images' i2t_NAME.npy or i2t_NAME.trec, with the captions' "
+                f"{path} is not a file of lists; name the images' i2t_NAME.npy or i2t_NAME.trec, with the captions' "
                 "t2i_NAME.npy or t2i_NAME.trec beside it (lists of one set cannot be imported)."
             )
     return files
@@ -130,7 +130,7 @@ def open_lists_alone(files: Mapping[Direction, Path], images: Known, captions: K
     if max((named[side] for side, one in known.items() if one.count is None), default=0) > _MOST_ROWS_PER_LIST * lists:
         raise ValueError(
             f"the runs name image {counts['images'] - 1} and caption {counts['captions'] - 1}, and have {lists} lists: "
-            "these are no row numbers; number rows from 0, or give --image-ids and --caption-ids."
+            "these are not row numbers; number rows from 0, or give --image-ids and --caption-ids."
         )
     opened: dict[Direction, GivenLists] = {}
     for direction, run in runs.items():
@@ -181,7 +181,7 @@ def _id_row(name: str, rows: RowsById, where: str) -> int:
         return rows[name]
     if not is_row_number(name):
         raise ValueError(
-            f"{where}: {name!r} is no row number; give --image-ids where images go by ids, and --caption-ids where "
+            f"{where}: {name!r} is not a row number; give --image-ids where images go by ids, and --caption-ids where "
             "captions do."
         )
     return int(name)

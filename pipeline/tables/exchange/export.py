@@ -185,7 +185,7 @@ def _name_rows(
         if pictures is not None:
             require_one_each(values, "pictures", count)
             if (missing := next((path for path in values if not os.path.isfile(path)), None)) is not None:
-                raise FileNotFoundError(f"{missing} is no file; prepare the folder again, or give --image-root.")
+                raise FileNotFoundError(f"{missing} is not a file; prepare the folder again, or give --image-root.")
         names[side] = Names(ids, values, pictures is not None, noun, packed and pictures is not None)
     return {side: names.get(side, names["images"]) for side in contents}
 

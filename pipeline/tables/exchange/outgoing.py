@@ -119,7 +119,7 @@ class Outgoing:
     def __post_init__(self) -> None:
         if self.scored and self.vectors is None and self.positives.most > 1:
             raise ValueError(
-                f"an anchor has up to {self.positives.most} positives, and the table keeps only the lowest score of "
+                f"an anchor has up to {self.positives.most} positives, but the table keeps only the lowest score of "
                 "each anchor's; give --vectors IMAGES CAPTIONS, which it was mined from, to score them all."
             )
 
@@ -164,7 +164,7 @@ def _entries(rows: np.ndarray, scores: np.ndarray | float = np.nan, *, label: in
 def find_pictures(root: Path, ids: Sequence[str]) -> list[str]:
     """Find the absolute path of each image's file below `root`: ROOT/ID, or ROOT/ID with the ending of an image."""
     if not root.is_dir():
-        raise ValueError(f"{root} is no folder; give --image-root a folder whose files the image ids name.")
+        raise ValueError(f"{root} is not a folder; give --image-root a folder whose files the image ids name.")
     base = os.path.abspath(root)
     if base.encode(errors="replace").decode() != base:
         raise ValueError(f"{root} has a name that is not UTF-8, which no trainer could read; rename the folder.")
@@ -177,7 +177,7 @@ def find_pictures(root: Path, ids: Sequence[str]) -> list[str]:
         )
     pictures = [path for path in files if path is not None]
     if empty := next((path for path in pictures if not os.path.getsize(path)), None):
-        raise ValueError(f"{empty} is no picture (it is empty); replace it.")
+        raise ValueError(f"{empty} is not a picture (it is empty); replace it.")
     return pictures
 
 

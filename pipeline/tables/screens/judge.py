@@ -39,7 +39,7 @@ def is_doubtful(entries: Entries, least: float, context: Context) -> Bool[np.nda
     assert right is not None  # `judge` made sure
     if len(several := np.flatnonzero(pairs > 1)):
         raise ValueError(
-            f"the rule doubtful_pair doubts a caption's one pair, and caption {several[0]} has {pairs[several[0]]}; "
+            f"the rule doubtful_pair doubts a caption's one pair, but caption {several[0]} has {pairs[several[0]]}; "
             "leave out the rule."
         )
     return ((right < least) & (pairs > 0))[entries.captions]
@@ -119,7 +119,7 @@ def judge(table: TableContents, screen: ScreenSection, known: Knowledge) -> View
                 raise ValueError(f"the rule {rule} needs {INPUT_OPTIONS[needs]}; give them, or leave out the rule.")
     margins = screen.set_among(("absolute_margin", "relative_margin"))
     if margins and not any(np.isfinite(table[direction].positive_score).any() for direction in table.directions):
-        raise ValueError(f"{margins[0]} needs the positives' scores, and this table has none; screen by other rules.")
+        raise ValueError(f"{margins[0]} needs the positives' scores, but this table has none; screen by other rules.")
     if screen.relative_margin is not None and "hubness" in table.manifest.get("teacher", {}):
         raise ValueError(
             "relative_margin needs positive scores; this table's are corrected for hubs, so use absolute_margin."

@@ -113,7 +113,7 @@ def read_view(folder: Path, table: Mapping[str, Any]) -> View:
     """Read the view, which must belong to the table with this manifest; its files must match its hashes."""
     path, parts = folder / files.MANIFEST, []
     if not path.is_file():
-        raise FileNotFoundError(f"{folder} holds no {files.MANIFEST}, so it is no view; `aoq screen` makes one.")
+        raise FileNotFoundError(f"{folder} holds no {files.MANIFEST}, so it is not a view; `aoq screen` makes one.")
     with reading(path, "a view's manifest", "make it again with `aoq screen`"):
         manifest = cast(dict[str, Any], parse_json(read_file(path), ViewManifest))
     version, rules = manifest["format_version"], manifest["rules"]

@@ -198,7 +198,7 @@ def test_official_lists(direction, outgoing, groups, tmp_path):
     found = np.load(tmp_path / "f30k" / f"{direction}_f30k.npy")
     assert found.dtype == np.int32
     assert found.tolist() == [[row for row, _ in negatives] for _, _, negatives in groups(direction)]
-    with pytest.raises(ValueError, match=r"anchor \d has \d negatives, and the official lists have no padding"):
+    with pytest.raises(ValueError, match=r"anchor \d has \d negatives, but the official lists have no padding"):
         FORMATS["aoq"].write(outgoing(direction, change=shorten), tmp_path / "short")
 
 

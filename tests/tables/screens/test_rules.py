@@ -312,7 +312,7 @@ def test_a_mean_needs_the_scores_of_all_captions(world):
     ):
         judge(unscored, ScreenSection(relative_margin=0.1, margin_positive="mean"), known)
     bare = replace(unscored, i2t=replace(table.i2t, positive_score=np.full_like(table.i2t.positive_score, np.nan)))
-    with pytest.raises(ValueError, match="absolute_margin needs the positives' scores, and this table has none; scr"):
+    with pytest.raises(ValueError, match="absolute_margin needs the positives' scores, but this table has none; scr"):
         judge(bare, ScreenSection(absolute_margin=0.1), known)
     with pytest.raises(ValueError, match="is for `absolute_margin` and `relative_margin`; set one of these"):
         ScreenSection(range_min=2, margin_positive="mean")
