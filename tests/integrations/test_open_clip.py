@@ -314,7 +314,7 @@ def test_a_loss_says_what_a_batch_lacks(world, batch):
         OfflineClipLoss(world.table)(images, captions, SCALE)
     with pytest.raises(ValueError, match=r"takes 3 equal groups of pairs, but the batch has \[8, 8\]; .*quintup"):
         OfflineQuintupletLoss(world.table)(images, captions, SCALE, rows=rows)
-    with pytest.raises(ValueError, match=r"and the batch has \[8, 7\]"):
+    with pytest.raises(ValueError, match=r"but the batch has \[8, 7\]"):
         OfflineClipLoss(world.table)(images[:-1], captions[:-1], SCALE, rows=rows[:-1])
     with pytest.raises(ValueError, match="does not say which pairs are true"):
         OfflineClipLoss(replace(world.table, positives=None))

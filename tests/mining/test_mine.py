@@ -145,7 +145,7 @@ def test_bad_tables_are_refused(world, tmp_path):
     path.write_bytes(path.read_bytes()[:999])
     with pytest.raises(ValueError, match=r"i2t.parquet is damaged"):
         read_table(folder)
-    with pytest.raises(FileNotFoundError, match="no negative table"):
+    with pytest.raises(FileNotFoundError, match="not a negative table"):
         read_table(tmp_path)
 
 

@@ -149,7 +149,7 @@ SCORED = RERANK.format(shortlist=TINY, teacher="SLOW")
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (SCORED.replace(TINY, f"{TINY}@mining.h_images=2"), "h_images = 3, and the table of .* keeps 2"),
+        (SCORED.replace(TINY, f"{TINY}@mining.h_images=2"), "h_images = 3, but the table of .* keeps 2"),
         (SCORED.replace(TINY, OTHER_DATA), "'slow' and 'tiny' have different training data"),
         (SCORED.replace(TINY, "IMPORTED"), r"'imported' has stages .*, not 'hard_negatives'"),
         (SCORED.replace(TINY, "BOTH"), "shortlist '.*both.toml' is an ensemble, which mines no table"),
@@ -162,7 +162,7 @@ SCORED = RERANK.format(shortlist=TINY, teacher="SLOW")
         (fusion_of(TINY), "at least 2 items"),
         (fusion_of(*SEEDS), "at most 8 items"),
         (fusion_of(TINY, "BOTH"), "member '.*both.toml' is an ensemble"),
-        (fusion_of(*SEEDS[:2], depth=(41, 8)), "h_captions = 41, and all members together keep 40"),
+        (fusion_of(*SEEDS[:2], depth=(41, 8)), "h_captions = 41, but all members together keep 40"),
         (fusion_of(*SEEDS[:2], method="mean"), r"fusion.method: .*'rank' or 'score'"),
         (fusion_of(*SEEDS[:2]) + "depth = 3", r"\[fusion\] has unknown keys \['depth'\]"),
     ],

@@ -109,7 +109,7 @@ def test_a_student_of_fragments_orders_the_first_tables_lists(planned, write):
     ("override", "message"),
     [
         ("refresh.rounds=-1", "refresh.rounds"),
-        (f"{DEPTHS}, sampling.h_images=5", "h_images = 5, and the table keeps 4"),
+        (f"{DEPTHS}, sampling.h_images=5", "h_images = 5, but the table keeps 4"),
         (f"{DEPTHS}, screen.image_similarity=0.9", "need the teacher's vectors"),
     ],
 )
