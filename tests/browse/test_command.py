@@ -8,13 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from PIL import Image
 
 from aoq.pipeline.browse.source import open_folders
-from aoq.pipeline.cli import main
 from aoq.pipeline.data.folder import open_split
-from aoq.pipeline.mining.hard_negatives import hard_negatives
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.tables.table import NegativeTable
 from tests.cli.conftest import run
@@ -128,25 +125,3 @@ def test_a_dataset_folder_says_all(world, folders, source, pages_of):
     assert len(opened.tables) == 2
     assert source.train.split.captions[35] in browse.text("/image/7?table=0&beside=1")
     assert browse.get(f"/picture/{opened.train.key}/0").mimetype == "image/jpeg"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--texts", "TEXTS"], "2 texts are given for 5 rows"),
-        (["--data", "nowhere", "--texts", "TEXTS"], "--data has captions and image ids; leave out --texts"),
-        (["--image-root", "nowhere"], "nowhere is not a folder; give --image-root"),
-    ],
-)
-def test_what_does_not_fit_is_refused(table, tmp_path, options, message):
-    (tmp_path / "texts.txt").write_text("one\ntwo\n")
-    given = [str(tmp_path / "texts.txt") if option == "TEXTS" else option for option in options]
-    shown = CliRunner().invoke(main, ["browse", str(table), *given, "--matches", str(tmp_path / "m.csv")])
-    assert shown.exit_code in (1, 2)
-    assert message in shown.stderr
-
-
-def test_one_set_is_refused(tmp_path):
-    hard_negatives(queries=np.eye(3), positives=np.array([[0, 1]]), h=1).save(tmp_path / "set")
-    with pytest.raises(ValueError, match="of one set has no two sides to browse"):
-        open_folders([tmp_path / "set"])

@@ -54,13 +54,6 @@ for command in {commands!r}:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("statu", "status"), ("inspct", "inspect"), ("expor", "export")])
-def test_a_misspelt_command_is_guessed(typed, meant):
-    shown = CliRunner().invoke(main, [typed])
-    assert shown.exit_code == 2
-    assert f"there is no command '{typed}'; did you mean '{meant}'" in shown.stderr
-
-
 def test_lists_name_all_there_is(monkeypatch):
     shown = json.loads(CliRunner().invoke(main, ["list", "--json"]).stdout)
     assert [row["experiment"] for row in shown["experiments"]] == names_in()

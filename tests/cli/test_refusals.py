@@ -48,6 +48,7 @@ WORDS = {
     "TEXTS": f"{TEXTS} --image-texts described.txt",
     "PICTURES": f"{TEXTS} --image-root pictures",
     "PAIRED": f"images.npy captions.npy {MINED}",
+    "I2T": "--direction i2t",
     "T2I": "--direction t2i",
     "CORPUS_TEXTS": shlex.join(("--image-texts", "query.txt", "--captions", "document.txt", *NAMED)),
     "ITEM_TEXTS": "--image-texts item.txt --image-ids item_ids.txt",
@@ -82,6 +83,10 @@ batches table out --batch-size 8 --ranks 3 :: '3' is not START:STOP, such as 30:
 batches table out --batch-size 8 --ranks 5:5 :: 0 <= START < STOP; got 5:5
 batches table out --batch-size 8 --ranks 12:20 :: start beyond the table's i2t lists, which have 6
 batches table out --batch-size 8 --write-shards :: give --data, or --image-root and --texts
+browse set :: of one set has no two sides to browse
+browse table --data nowhere --texts short.txt :: --data has captions and image ids; leave out --texts
+browse table --image-root nowhere :: nowhere is no folder; give --image-root
+browse table --texts short.txt :: 2 texts are given for 30 rows
 diff table table --depth 999 :: depth is 999, but the shorter i2t lists have
 estimate :: give IMAGES and CAPTIONS, or --experiment NAME
 estimate $PAIRED --experiment demo :: give IMAGES and CAPTIONS, or
@@ -94,6 +99,8 @@ explain $TINY@seed=1 hard_negatives --override seed=2 :: put all into one place
 export table out --format csv :: there is no format 'csv'; formats are triplet, n-tuple,
 export table out --format triplet :: choose --direction i2t (lists of images) or t2i (lists of captions)
 export table out --format aoq --direction i2t :: aoq has both directions
+export table out --format flagembedding $I2T --scores $TEXTS :: an anchor has up to 2 positives, and the table keeps on
+export table out --format flagembedding $I2T $TEXTS --scores --vectors images.npy lost.npy :: lost.npy does not exist
 export table out --format tevatron --direction i2t --scores :: tevatron has no place for positives' scores
 export table out --format triplet $T2I --vectors images.npy captions.npy :: ask for them with --scores
 export table out --format triplet $T2I :: triplet needs the captions' texts; give --texts FILE
@@ -128,6 +135,8 @@ import-checkpoint lost.tar out :: lost.tar does not exist; give the path
 import-checkpoint page.tar out :: is a web page
 import-checkpoint hostile.tar out :: was refused
 import-table whole/i2t_x.npy back --per-image 2 --vectors images.npy few.npy :: 15 images and 2 captions, but lists
+inspct :: there is no command 'inspct'; did you mean 'inspect'
+inspect $TINY --image 1 --artifact-root /nowhere :: tiny.toml --round hard_negatives --artifact-root /nowhere
 inspect table --image 15 :: rows are 0 to 14
 inspect table --image nowhere.jpg :: neither an id nor a row
 inspect table :: name one anchor
@@ -145,6 +154,7 @@ mine $PAIRED out --labels labels.txt --labels labels.txt :: give the true pairs:
 mine $PAIRED out --identity short.npy :: short.npy holds float32 of shape
 mine 1e19.npy captions.npy out --metric dot --per-image 2 :: the largest norm of the images is
 mine 3e37.npy captions.npy out --metric dot --per-image 2 :: divide all images by a common factor
+publish set out --caption-ids item_ids.txt :: the table holds one set, whose ids are --image-ids
 publish table out --image-ids captions.txt :: 30 image ids are given for 15 rows
 publish table out --view table :: table/manifest.json is damaged or not a view's manifest
 publish other out --view view :: view is a view of another table
@@ -153,6 +163,16 @@ publish table $SURROGATE :: has a name that is not UTF-8, which Arrow cannot wri
 publish table view :: view already exists; remove it or choose another name
 publish changed out :: changed/i2t.parquet holds lists that do not match their sha256
 publish uncertified out :: does not pass `aoq audit`: i2t.certificates.parquet: its anchors are not
+report ' ; ' :: a report is about runs
+report demmo :: unknown experiment 'demmo'
+report demo demo :: is listed twice
+report ./fused.toml :: makes a table and trains nothing
+report $TINY -o nowhere/page.html :: does not exist; make it
+results --study demo --arm of :: has no --arm 'of'; it has ['
+results --study demo --model x :: has no --model 'x'
+results --study demo --override seed=1 :: --override is for an EXPERIMENT
+results demo --arm x :: --arm are for a --study
+results demo --study demo :: an EXPERIMENT, or a --study
 run demmo :: error: unknown experiment 'demmo'; did you mean 'demo'? `aoq list` shows all.
 run $TINY --round contrl :: not 'contrl'; did you mean 'control'?
 run $TINY --workers 0 :: '--workers': 0 is not in the range
@@ -172,7 +192,9 @@ screen table out $CLEAN none.parquet :: none.parquet does not exist; an
 screen table out $CLEAN short.parquet :: belongs to other captions: it has 2 rows
 screen table out $CLEAN high.parquet :: probabilities lie between 0 and 1
 screen table out $CLEAN short.npy :: short.npy is damaged or not a Parquet file
+statu :: there is no command 'statu'; did you mean 'status'
 study demmo :: error: unknown study 'demmo'; did you mean 'demo'? `aoq list` shows all.
+to-judge set out.csv --texts item.txt --image-ids item_ids.txt :: give one of these
 to-judge demmo out.csv :: demmo is neither an experiment nor a table's folder with manifest.json; did you mean 'demo'?
 to-judge table pairs.xlsx :: pairs.xlsx should be a file that ends in one of .parquet, .csv, .tsv, .jsonl
 to-judge table pairs.csv --data . --texts short.txt :: leave out --texts

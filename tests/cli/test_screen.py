@@ -201,9 +201,6 @@ def test_both_rows_of_a_pair_of_one_set_go_by_one_kind_of_name(files):
         assert names == [f"i{first}", f"i{second}"]
     for (first, second), *names in asked("set", "--texts", "item.txt"):
         assert names == [f"text of item {first}", f"text of item {second}"]
-    refused = run("to-judge", "set", "no.csv", "--texts", "item.txt", "--image-ids", "item_ids.txt", code=2)
-    assert "give one of these" in refused.stderr
-    assert not Path("no.csv").exists()
 
 
 def test_a_margin_compares_with_the_mean_positive_that_stats_recommend(folder, tmp_path):

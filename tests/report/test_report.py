@@ -5,7 +5,6 @@ import shutil
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -276,8 +275,6 @@ def test_the_command_writes_the_same_page_and_says_what_is_missing(options, name
     assert "not evaluated yet: student@seed=7, student@second_round.loss.name=online, " in made.stderr
     (name,) = [name for name in names if name.endswith("@seed=7")]
     assert f"aoq evaluate {name} {' '.join(options)}" in made.stderr
-    refused = aoq("report", names[0], "-o", tmp_path / "no" / "page.html", *options, code=1)
-    assert "does not exist; make it" in refused.stderr
 
 
 @pytest.mark.parametrize("package", ["jinja2", "matplotlib"])
@@ -289,19 +286,3 @@ def test_what_draws_it_is_missed_before_anything_is_trained(root, names, tmp_pat
     refused = aoq("report", *names, "-o", tmp_path / "page.html", code=1)
     assert f"a report needs {package} " in refused.stderr
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("runs", "message"),
-    [
-        (" ; ", "a report is about runs"),
-        ("demo; demo", "is listed twice"),
-        ("demmo", "unknown experiment 'demmo'"),
-        ("FUSED", "makes a table and trains nothing"),
-    ],
-)
-def test_a_report_about_nothing_is_refused(tmp_path, runs, message):
-    fused = tmp_path / "fused.toml"
-    fused.write_text('[fusion]\nmembers = ["demo_vsepp", "demo_vsepp@seed=1"]\nmethod = "rank"\n')
-    with pytest.raises(ValueError, match=message):
-        plan_report(runs.replace("FUSED", str(fused)), data_root=Path(), artifact_root=tmp_path)

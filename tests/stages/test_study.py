@@ -125,16 +125,6 @@ def test_the_table_is_shown_and_filtered(whole, file):
     assert f"{gain:+.1f}".replace("-", "−") in line
     assert "Fine-tuned" not in shown(*where, "--arm", "online").stdout
     assert "online " not in shown(*where, "--arm", "tuned", "--model", "tiny").stdout.replace("to online", "")
-    for wrong, message in (
-        (["--arm", "of"], "has no --arm 'of'; it has ['online', 'tuned']"),
-        (["--model", "x"], "has no --model 'x'"),
-        (["demo"], "an EXPERIMENT, or a --study"),
-        (["--override", "seed=1"], "--override is for an EXPERIMENT"),
-    ):
-        refused = shown(*where, *wrong)
-        assert refused.exit_code != 0
-        assert message in refused.stderr
-    assert "--arm are for a --study" in shown("demo", "--arm", "x").stderr
 
 
 def test_an_unfinished_study_shows_what_is_there(file, tmp_path, whole):
