@@ -85,7 +85,7 @@ batches table out --batch-size 8 --ranks 12:20 :: start beyond the table's i2t l
 batches table out --batch-size 8 --write-shards :: give --data, or --image-root and --texts
 browse set :: of one set has no two sides to browse
 browse table --data nowhere --texts short.txt :: --data has captions and image ids; leave out --texts
-browse table --image-root nowhere :: nowhere is no folder; give --image-root
+browse table --image-root nowhere :: nowhere is not a folder; give --image-root
 browse table --texts short.txt :: 2 texts are given for 30 rows
 diff table table --depth 999 :: depth is 999, but the shorter i2t lists have
 estimate :: give IMAGES and CAPTIONS, or --experiment NAME
@@ -99,7 +99,7 @@ explain $TINY@seed=1 hard_negatives --override seed=2 :: put all into one place
 export table out --format csv :: there is no format 'csv'; formats are triplet, n-tuple,
 export table out --format triplet :: choose --direction i2t (lists of images) or t2i (lists of captions)
 export table out --format aoq --direction i2t :: aoq has both directions
-export table out --format flagembedding $I2T --scores $TEXTS :: an anchor has up to 2 positives, and the table keeps on
+export table out --format flagembedding $I2T --scores $TEXTS :: an anchor has up to 2 positives, but the table keeps on
 export table out --format flagembedding $I2T $TEXTS --scores --vectors images.npy lost.npy :: lost.npy does not exist
 export table out --format tevatron --direction i2t --scores :: tevatron has no place for positives' scores
 export table out --format triplet $T2I --vectors images.npy captions.npy :: ask for them with --scores

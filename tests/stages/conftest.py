@@ -30,6 +30,7 @@ model = {{name = "scan", embedding_size = 16, word_size = 8, bidirectional = fal
 second_round = {{epochs = 1, batch_size = 16, loss.name = "{loss}"}}
 """
 TINY = str(Path(__file__).parent.parent / "tiny.toml")
+REFRESHED = "refresh={rounds=1, h_captions=10, h_images=4}"
 
 
 def lines_with(name, chain, stage="second_round"):

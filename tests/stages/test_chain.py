@@ -3,9 +3,7 @@
 import pytest
 
 from aoq.pipeline.stages.chain import find_teacher, run_name, table_depths, table_owner
-from tests.stages.conftest import TINY, chain_of
-
-REFRESHED = "refresh={rounds=1, h_captions=10, h_images=4}"
+from tests.stages.conftest import REFRESHED, TINY, chain_of
 
 
 def test_a_student_knows_what_it_starts_from():

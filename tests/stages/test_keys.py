@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import tasks
-from tests.stages.conftest import TINY, chain_of, keys_of
+from tests.stages.conftest import REFRESHED, TINY, chain_of, keys_of
 
 TEXT = Path(TINY).read_text()
 ROUNDS = TEXT[TEXT.index("[first_round]") : TEXT.index("[second_round]")]
@@ -134,7 +134,7 @@ def test_a_teacher_with_the_controls_schedule_is_the_control():
     assert plain["second_round"] == plain["control"] == keys(same)["control"]
 
 
-def test_a_student_starts_from_weights_that_fit(write):
+def test_a_student_starts_from_weights_and_draws_from_a_table_that_fit(write):
     scan = write("student", f'teacher = "{TINY}"\n{TEXT.replace(ROUNDS, "").replace("vsepp", "scan")}')
     assert "control" in keys('second_round.start="control"', scan)
     fusion = f'[fusion]\nmembers = ["{TINY}", "{TINY}@seed=1"]\nmethod = "rank"\nh_captions=9\nh_images=9'
@@ -145,6 +145,9 @@ def test_a_student_starts_from_weights_that_fit(write):
         (scan, f'sampling.guide_margin=0.1, teacher="{fused}"', "guide_margin needs .*has none; leave it"),
         (TINY, 'second_round.start="control", second_round.loss.name="online"', "with 'online' leave it out"),
         (TINY, "sampling.h_images=9", r"\[sampling\] h_images = 9, but the table keeps 8"),
+        (TINY, "refresh.rounds=-1", "refresh.rounds"),
+        (TINY, f"{REFRESHED}, sampling.h_images=5", "h_images = 5, but the table keeps 4"),
+        (TINY, f"{REFRESHED}, screen.image_similarity=0.9", "need the teacher's vectors"),
     ):
         with pytest.raises(ValueError, match=message):
             keys(override, name)

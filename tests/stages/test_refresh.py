@@ -103,16 +103,3 @@ def test_a_student_of_fragments_orders_the_first_tables_lists(planned, write):
     for image in range(60):
         wanted = sorted(shortlist.i2t.negative_ids[image], key=lambda caption: -similarity[image, caption])[:6]
         np.testing.assert_allclose(table.i2t.scores[image], similarity[image, wanted], atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("refresh.rounds=-1", "refresh.rounds"),
-        (f"{DEPTHS}, sampling.h_images=5", "h_images = 5, but the table keeps 4"),
-        (f"{DEPTHS}, screen.image_similarity=0.9", "need the teacher's vectors"),
-    ],
-)
-def test_a_refresh_that_cannot_be_is_refused(planned, override, message):
-    with pytest.raises(ValueError, match=message):
-        planned(override)

@@ -283,20 +283,6 @@ def test_a_rule_says_what_it_lacks(world, rule):
         judge(world[0], screen, Knowledge())
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"range_min": 5, "range_max": 5}, "leaves nothing"),
-        ({"doubtful_pair": 0.5}, "belong together"),
-        ({"mutual_rank": 5, "judged_match": 0.5}, "are for `judgements`"),
-        ({"judgements": "x.csv", "judged_grades": (5, 1)}, "the lowest grade and a higher one"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
-        ScreenSection(**settings)
-
-
 def test_every_rule_has_a_bit_and_a_test():
     assert {*SETTINGS, "max_uses"} == set(RULES)
     assert set(EXCLUSIONS) < set(RULES)
@@ -314,5 +300,3 @@ def test_a_mean_needs_the_scores_of_all_captions(world):
     bare = replace(unscored, i2t=replace(table.i2t, positive_score=np.full_like(table.i2t.positive_score, np.nan)))
     with pytest.raises(ValueError, match="absolute_margin needs the positives' scores, but this table has none; scr"):
         judge(bare, ScreenSection(absolute_margin=0.1), known)
-    with pytest.raises(ValueError, match="is for `absolute_margin` and `relative_margin`; set one of these"):
-        ScreenSection(range_min=2, margin_positive="mean")
