@@ -34,12 +34,18 @@ def forking() -> ForkServerContext:
 class Program:
     """A command that was started, in a process group of its own."""
 
-    def __init__(self, command: Sequence[object], folder: Path, variables: Mapping[str, str] = NO_VARIABLES) -> None:
+    def __init__(
+        self,
+        command: Sequence[object],
+        folder: Path,
+        variables: Mapping[str, str] = NO_VARIABLES,
+        privileged: bool = True,
+    ) -> None:
         self._folder = mkdtemp()
         self._shown = [str(Path(self._folder, name)) for name in ("stdout", "stderr")]
         Path(self._shown[0]).touch()
         command = [Path(str(command[0])).name, *map(str, command[1:])]
-        self._command, given = command, (command, str(folder), self._shown, dict(variables))
+        self._command, given = command, (command, str(folder), self._shown, dict(variables), privileged)
         self._process = forking().Process(target=_become, args=given)
         self._process.start()
 
@@ -95,6 +101,12 @@ def browsing(command: Sequence[object], folder: Path, stop: int = signal.SIGINT)
     assert "Traceback" not in ended.stderr
 
 
+def processes_of(session: int) -> list[int]:
+    """Processes of a session that are no zombies."""
+    shown = subprocess.run(["ps", "-o", "pid=,stat=", "-s", str(session)], capture_output=True, text=True, check=False)
+    return [int(line.split()[0]) for line in shown.stdout.splitlines() if "Z" not in line.split()[1]]
+
+
 def wait_for(condition, seconds=120):
     until = time.monotonic() + seconds
     while not condition():
@@ -102,10 +114,12 @@ def wait_for(condition, seconds=120):
         time.sleep(0.01)
 
 
-def _become(command: list[str], folder: str, shown: list[str], variables: dict[str, str]) -> None:
+def _become(command: list[str], folder: str, shown: list[str], variables: dict[str, str], privileged: bool) -> None:
     set_start_method("fork", force=True)  # as in any program; here it would be that of this process
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore Ctrl-C
     os.chdir(folder)
+    if not privileged:
+        forks._drop_capabilities()
     forks._forget_settings()  # the server has read the luigi.cfg of another folder
     streams = [os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for name in shown]
     forks._become(command, Path(folder), streams, variables)

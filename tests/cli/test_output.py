@@ -1,9 +1,6 @@
 """Whatever commands are given to say, the terminal obeys none of it; a folder that may not be written is named."""
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,6 +10,7 @@ from aoq.pipeline.cli import main
 from aoq.pipeline.cli.output import echo, echo_json, say, show_rows, styled
 from aoq.pipeline.console import is_hidden
 from tests.cli.conftest import TINY, only
+from tests.programs import Program
 from tests.republish import republish
 
 HOSTILE = "[/red]\x1b[31m \u202edog\x00\x9b :smile:"
@@ -74,17 +72,6 @@ def test_a_terminal_of_few_characters_gets_escapes(mined):
     assert rb"caption 3 \u201c" in shown.stdout_bytes
 
 
-FORBIDDING = ("setpriv", "--bounding-set=-dac_override") if os.geteuid() == 0 else ()
-"""Root may write anywhere, unless this right is taken from it."""
-RUN = """
-import json, sys
-from click.testing import CliRunner
-from aoq.pipeline.cli import main
-ended = [CliRunner().invoke(main, command) for command in json.load(sys.stdin)]
-print(json.dumps([[one.exit_code, one.stderr] for one in ended]))
-"""
-
-
 def test_the_folder_is_named(mined, folder, golden_file, tmp_path):
     rng, locked = np.random.default_rng(0), tmp_path / "locked"
     locked.mkdir(0o555)
@@ -103,14 +90,9 @@ def test_the_folder_is_named(mined, folder, golden_file, tmp_path):
         ("export", folder, out, "--format", "trec"),
         ("report", TINY, "--output", out, "--artifact-root", mined),
     ]
-    done = subprocess.run(
-        [*FORBIDDING, sys.executable, "-c", RUN],
-        input=json.dumps([[*map(str, command)] for command in commands]),
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "MPLCONFIGDIR": str(tmp_path)},  # where matplotlib has not looked for fonts yet
-    )
-    for command, (code, said) in zip(commands, json.loads(done.stdout), strict=True):
-        assert (code, said) == (1, f"error: {locked} may not be written (permission denied).\n"), command
+    variables = {"MPLCONFIGDIR": str(tmp_path)}  # where matplotlib has not looked for fonts yet
+    for command in commands:
+        ended = Program(("aoq", *command), tmp_path, variables, privileged=False).wait()
+        said = f"error: {locked} may not be written (permission denied).\n"
+        assert (ended.returncode, ended.stderr) == (1, said), command
     assert not list(locked.iterdir())

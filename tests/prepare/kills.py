@@ -18,6 +18,7 @@ from aoq.pipeline import embedding
 from aoq.pipeline.prepare import extraction, prepare
 from tests.chaos import forks
 from tests.prepare.conftest import contents
+from tests.programs import processes_of
 
 BLOCK, BATCH = 12, 4
 KILLS = 3
@@ -68,23 +69,10 @@ def _kill(command: tuple[str, ...], folder: Path, after: float) -> str | None:
     time.sleep(after)
     os.kill(running.process, signal.SIGKILL)
     until = time.monotonic() + GONE_SECONDS
-    while (left := _alive(running.process)) and time.monotonic() < until:
+    while (left := processes_of(running.process)) and time.monotonic() < until:
         time.sleep(0.01)
     running.wait()
     return f"processes {left} outlive it" if left else None
-
-
-def _alive(group: int) -> list[int]:
-    """Processes of a group that are no zombies."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, member_of = stat.read_text().rpartition(")")[2].split()[:3]
-        except OSError:
-            continue
-        if int(member_of) == group and state not in "ZX":
-            found.append(int(stat.parent.name))
-    return found
 
 
 def lost_images(scratch: Path) -> int:

@@ -14,7 +14,7 @@ import pytest
 
 import tasks
 from tests.cli.conftest import run as aoq
-from tests.programs import Program, wait_for
+from tests.programs import Program, processes_of, wait_for
 from tests.tasks.conftest import ROOT, TINY
 
 NOISY = TINY.with_name("noisy.toml")
@@ -162,11 +162,6 @@ def test_another_user_of_the_machine_is_not_in_the_way(command, tmp_path):
     assert (own / "artifacts").stat().st_uid == 65534
 
 
-def processes_of(session):
-    shown = subprocess.run(["ps", "-o", "pid=,stat=", "-s", str(session)], capture_output=True, text=True, check=False)
-    return [line for line in shown.stdout.splitlines() if "Z" not in line.split()[1]]
-
-
 def test_no_orphan_survives_sigterm(command, tmp_path):
     running = Program(command("FirstRound", "--override", "first_round.epochs=2000"), ROOT)
     wait_for(lambda: list((tmp_path / "artifacts").glob("first_round/.*.work/metrics.jsonl")))
@@ -182,7 +177,7 @@ def test_no_orphan_survives_sigterm(command, tmp_path):
 def test_the_death_of_a_task_is_explained(command, tmp_path):
     running = Program(command("FirstRound", "--override", "first_round.epochs=2000"), ROOT)
     wait_for(lambda: "step" in "".join(log.read_text() for log in tmp_path.glob("*/first_round/.*.work/metrics.jsonl")))
-    (child,) = (int(line.split()[0]) for line in processes_of(running.pid) if int(line.split()[0]) != running.pid)
+    (child,) = (process for process in processes_of(running.pid) if process != running.pid)
     os.kill(child, signal.SIGKILL)
     ended = running.wait()
     assert ended.returncode == 30
