@@ -28,14 +28,6 @@ def test_a_corpus_of_many_to_many_pairs_equals_its_definition(files):
     check(table.t2i, other, one, queries_of, H["t2i"])
 
 
-def test_a_higher_grade_leaves_the_others_as_candidates(files):
-    graded = ("--min-grade", 2, "--h-captions", DOCUMENTS - 1, "--h-images", 4)
-    aoq("mine", "query.npy", "document.npy", "best", *CORPUS, *graded)
-    table = read_table("best")
-    assert table.positives.tolist() == [[0, 3], [4, 11]]
-    assert 9 in table.i2t.negative_ids[0]
-
-
 def test_an_estimate_takes_the_same_arguments(files):
     for given in (("query.npy", "document.npy", *CORPUS[:-3], *DEPTHS), ("item.npy", *TWIN, *DEPTHS[:2])):
         shown = aoq("estimate", *given, "--json")
@@ -69,8 +61,6 @@ def test_every_command_takes_the_table(files, table):
         assert "For each of the items, the others that a teacher scores highest" in card
         assert "t2i" not in card
         assert pq.read_table("public/items.parquet")["item_id"].to_pylist()[2] == "i2"
-        refused = aoq("publish", table, "again", "--caption-ids", "item_ids.txt", code=1)
-        assert "the table holds one set, whose ids are --image-ids" in refused.stderr
     assert "$" not in card
 
 

@@ -67,27 +67,10 @@ def test_a_full_disk_ends_an_evaluation_with_a_remedy_and_not_the_process(make, 
     assert "rsum" in chain["evaluation"].manifest()["metrics"]
 
 
-SCREENED = (
-    "screen = {same_text = true, near_text = 0.6, caption_similarity = 0.8, image_similarity = 0.9, "
-    'positives = "known.csv", max_uses = 40, suspected = "downweight"}\n'
-    'sampling = {strategy = "weighted", gap = 0.1, sharpness = 20.0, windows = [[0.0, 0.5]]}'
-)
-
-
-def test_a_student_draws_from_what_its_screen_leaves(make, data_root):
-    (data_root / "known.csv").write_text("caption_id,image_id\n7,9\n")
-    chain = make("own", "mining", "screen", "second_round", more=SCREENED)
-    table = read_table(chain["hard_negatives"].path / "table")
-    view = read_view(chain["screen"].path / "view", table.manifest)
-    assert view.manifest["screen"]["positives"] == "known.csv"
-    assert chain["screen"].manifest()["directions"] == view.manifest["directions"]
-    for direction, counts in view.manifest["directions"].items():
-        assert 0 < counts["meets"]["near_text"] < counts["listed"] == table[direction].negative_ids.size
-
-
 JUDGED = 'screen = {{judgements = "judged.jsonl", alike_owners = 0.2, match_prior = 0.05, suspected = "{suspected}"}}'
 SHORT = 'epochs = 2, batch_size = 16, loss.name = "LOSS"'
 FEW = "dataset.train_images = 9"
+WEIGHTED = 'sampling = {strategy = "weighted", gap = 0.1, sharpness = 20.0, windows = [[0.0, 0.5]]}'
 NCE = 'epochs = 2, batch_size = 16, loss = {name = "infonce", hardness_weight = 2.0}'
 SOFT = 'epochs = 1, batch_size = 40, loss = {name = "LOSS", margin_offline = 0.2}'
 
@@ -112,6 +95,7 @@ def test_a_student_trains_on_what_a_judge_says(make, data_root, suspected, round
     chain = make("own", "screen", "second_round", second_round=rounds, more=JUDGED.format(suspected=suspected))
     view = read_view(chain["screen"].path / "view", table.manifest)
     assert view.manifest["directions"]["i2t"]["judged"] == len(pairs)
+    assert chain["screen"].manifest()["directions"] == view.manifest["directions"]
     for image, caption in pairs:
         (place,) = np.flatnonzero(table.i2t.negative_ids[image] == caption)
         assert view.i2t.suspicion[image, place] == np.float32(0.9 if true[caption][image] else 0.1)
@@ -143,7 +127,7 @@ def test_fine_tuning_goes_on_from_trained_weights(make, start, stage, epochs):
     """A step of no length leaves the student where it started; and there is no warm-up."""
     still = f'epochs = 2, batch_size = 16, learning_rate = 1e-30, start = "{start}", '
     still += 'warmup = ["sum"], loss.name = "offtri"'
-    chain = make("own", "mining", "control", "second_round", second_round=still)
+    chain = make("own", "mining", "control", "second_round", second_round=still, more=WEIGHTED)
     found = [read_weights(chain[made].path / "model.safetensors")[1] for made in (stage, "second_round")]
     assert all(torch.allclose(value, found[1][name], atol=1e-20) for name, value in found[0].items())
     assert chain[stage] in chain["second_round"].upstream

@@ -128,7 +128,8 @@ def test_tables_are_fused_group_by_group(folders, tmp_path, monkeypatch, method)
         assert np.isnan(table[direction].positive_score).all() == (method == "rank")
     assert audit(tmp_path / "table") == []
     described = describe(table.i2t, 90)
-    assert (described.positive_rank is None) == (method == "rank")
+    of_positives = described.positive_score, described.positive_rank, described.above_positive
+    assert [one is None for one in of_positives] == [method == "rank"] * 3
     assert pq.ParquetFile(tmp_path / "table" / "i2t.parquet").num_row_groups == 4
 
 

@@ -70,11 +70,6 @@ def test_a_description_is_what_one_would_count():
     assert found.most_listed == [(4, 3), (0, 2)]
 
 
-def test_without_positives_nothing_is_said_of_them():
-    found = describe(lists_of([[1], [0]], positive=[np.nan, np.nan]), candidates=2)
-    assert (found.positive_score, found.positive_rank, found.above_positive) == (None, None, None)
-
-
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 10_000), h=st.integers(1, 40))
 def test_what_margins_keep_by_rank_equals_the_definition(seed, h):
