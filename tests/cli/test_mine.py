@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.feather as feather
@@ -13,28 +15,19 @@ from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.table import read_table
+from tests.cli.conftest import EACH, IMAGES
 from tests.cli.conftest import run as aoq
-from tests.mining.conftest import unit
-
-IMAGES, EACH = 20, 2
+from tests.mining.conftest import by_norm
 
 
 def vectors():
-    rng = np.random.default_rng(0)
-    return unit(rng, IMAGES, 7), unit(rng, IMAGES * EACH, 7)
-
-
-@pytest.fixture
-def files(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    images, captions = vectors()
-    np.save("images.npy", images)
-    np.save("captions.npy", captions)
-    return tmp_path
+    return np.load("images.npy"), np.load("captions.npy")
 
 
 @pytest.fixture
 def run(files):
+    shutil.rmtree(files / "table")
+
     def mine_by_command(*arguments, images="images.npy", captions="captions.npy", output="table", code=0):
         depth = () if "--h-captions" in arguments else ("--h-captions", 6, "--h-images", 4)
         return aoq("mine", images, captions, output, *depth, *arguments, code=code)
@@ -49,11 +42,11 @@ def hashes(folder):
 def test_it_is_what_the_pipeline_mines(run, files):
     result = run("--per-image", EACH)
     assert result.stdout == (
-        "i2t: 20 lists of 6, exact, 100.00% certified\nt2i: 40 lists of 4, exact, 100.00% certified\ntable\n"
+        "i2t: 15 lists of 6, exact, 100.00% certified\nt2i: 30 lists of 4, exact, 100.00% certified\ntable\n"
     )
     assert result.stderr.endswith("next: aoq inspect table --image 0\n  or: aoq stats table\n")
     assert audit(files / "table") == []
-    problem = Problem(*vectors(), np.repeat(np.arange(IMAGES, dtype=np.int32), EACH), 6, 4)
+    problem = Problem(*map(by_norm, vectors()), np.repeat(np.arange(IMAGES, dtype=np.int32), EACH), 6, 4)
     mine(problem, search="faiss-flat", provenance={"dataset": "d"}, work=files / "w", output=files / "other")
     assert hashes(files / "table") == hashes(files / "other")
     assert sorted(path.name for path in files.glob(".*")) == []
@@ -105,7 +98,7 @@ def test_vectors_at_an_address_are_copied_and_give_the_same_table(run, files, mo
 
 def test_cosines_divide_norms_out_however_near_they_are_to_one(run, files):
     for name, vectors_of in zip(("images", "captions"), vectors(), strict=True):
-        np.save(f"{name}.npy", vectors_of.astype(np.float16))
+        np.save(f"{name}.npy", by_norm(vectors_of).astype(np.float16))
     dot = ("--metric", "dot")
     for option, output in (((), "table"), ((*dot, "--normalise"), "divided"), (dot, "dot")):
         run("--per-image", EACH, *option, output=output)
@@ -118,20 +111,20 @@ def test_cosines_divide_norms_out_however_near_they_are_to_one(run, files):
 
 
 def test_default_lists_are_as_long_as_the_data_allow_and_padded(files):
-    """Image 0 has 30 of 40 captions, so 10 are its negatives; every other image has one, and 39 negatives."""
-    pairs = np.array([[0, caption] for caption in range(30)] + [[image, 30 + image % 10] for image in range(1, IMAGES)])
+    """Image 0 has 20 of 30 captions, so 10 are its negatives; every other image has one, and 29 negatives."""
+    pairs = np.array([[0, caption] for caption in range(20)] + [[image, 20 + image % 10] for image in range(1, IMAGES)])
     np.save("pairs.npy", pairs)
     mine = ("mine", "--pairs", "pairs.npy", "images.npy", "captions.npy")
-    mined = aoq(*mine, "table")
-    assert "--h-captions is 39 instead of 300: the data has no more negatives\n" in mined.stderr
-    assert "--h-images is 19 instead of 60: the data has no more negatives\n" in mined.stderr
-    table = read_table(files / "table")
-    assert audit(files / "table") == []
+    mined = aoq(*mine, "long")
+    assert "--h-captions is 29 instead of 300: the data has no more negatives\n" in mined.stderr
+    assert "--h-images is 14 instead of 60: the data has no more negatives\n" in mined.stderr
+    table = read_table(files / "long")
+    assert audit(files / "long") == []
     for row, (ids, scores) in enumerate(zip(table.i2t.negative_ids, table.i2t.scores, strict=True)):
         negatives = {*range(IMAGES * EACH)} - {*pairs[pairs[:, 0] == row, 1].tolist()}
         assert {*ids[ids >= 0].tolist()} == negatives
         assert (np.isnan(scores) == (ids < 0)).all()
-    assert "lower it to at most 39" in aoq(*mine, "other", "--h-captions", 40, code=1).stderr
+    assert "lower it to at most 29" in aoq(*mine, "other", "--h-captions", 40, code=1).stderr
 
 
 def test_ids_are_kept_beside_the_lists(run, files):

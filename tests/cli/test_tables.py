@@ -139,7 +139,7 @@ def test_diff_warns_of_other_data(files):
     assert run("diff", "a", "b").stderr.startswith("warning: the tables have different ids of images; row n")
 
 
-def test_inspect_shows_an_images_list_as_it_is_in_the_table(aoq, mined):
+def test_inspect_shows_lists_as_they_are_in_the_table_by_row_and_by_id(aoq, mined):
     shown = json.loads(aoq("inspect", TINY, "--image", "3", "--top", "5", "--json").stdout)[0]
     table = read_table(only(mined, "hard_negatives") / "table")
     split = open_split(only(mined, "world"), "train")
@@ -154,10 +154,6 @@ def test_inspect_shows_an_images_list_as_it_is_in_the_table(aoq, mined):
         assert positive["score"] == pytest.approx(float(store.images[3] @ store.captions[positive["row"]]), abs=1e-6)
         above = int((table.i2t.scores[3] >= np.float32(positive["score"])).sum())
         assert positive["rank"] == (None if above == table.i2t.h else above + 1)
-
-
-def test_inspect_takes_rows_ids_and_captions(aoq, mined):
-    split = open_split(only(mined, "world"), "train")
     by_row = aoq("inspect", TINY, "--image", "4", "--json").stdout
     assert aoq("inspect", TINY, "--image", split.ids[4], "--json").stdout == by_row
     (of_caption,) = json.loads(aoq("inspect", TINY, "--caption", 21, "--json").stdout)
@@ -165,8 +161,3 @@ def test_inspect_takes_rows_ids_and_captions(aoq, mined):
     assert "would be" in aoq("inspect", TINY, "--image", "3", "--top", "4").stdout
     of_caption = aoq("inspect", TINY, "--caption", "3", "--top", "4").stdout
     assert re.search(r"  would be (?:beyond )?rank \d+  image train-000000\n", of_caption)
-
-
-def test_inspect_before_mining_names_the_command(aoq, tmp_path):
-    shown = aoq("inspect", TINY, "--image", "1", root=tmp_path, code=1)
-    assert f"run: aoq run {TINY} --round hard_negatives --artifact-root {tmp_path}\n" in shown.stderr

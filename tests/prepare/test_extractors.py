@@ -80,13 +80,10 @@ def test_a_library_that_is_not_installed_names_its_extra(monkeypatch):
         open_extractor("timm:resnet10t")
 
 
-def test_tokens_that_make_no_grid_are_refused():
+def test_tokens_that_make_no_grid_and_numbers_beyond_float16_are_refused():
     seen = Preprocessing(4, 8, (4, 8), (0.0,) * 3, (1.0,) * 3)
     with pytest.raises(ValueError, match="not a square grid"):
         GridExtractor.build("odd", seen, torch.nn.Identity(), lambda x: x.flatten(2))
-
-
-def test_numbers_beyond_float16_are_refused():
     seen = Preprocessing(2, 2, (2, 2), (0.0,) * 3, (1.0,) * 3)
     extractor = GridExtractor.build("large", seen, torch.nn.Identity(), lambda x: x * 1e6)
     with pytest.raises(ValueError, match="not finite in float16"):

@@ -165,17 +165,11 @@ def test_weights_do_not_depend_on_who_decodes(make, engine):
     assert not multiprocessing.active_children()
 
 
-@pytest.fixture
-def drawn(tmp_path):
-    """A data root with a folder of drawn scenes, as one that `aoq prepare` packed."""
-    write_demo_world(tmp_path / "data" / "drawn", images=40, dev_images=12, seed=0)
-    write_demo_pictures(tmp_path / "data" / "drawn")
-    return tmp_path / "data"
-
-
-def test_keys_are_of_the_photographs_and_of_no_others(make, drawn):
+def test_keys_are_of_the_photographs_and_of_no_others(make, tmp_path):
     """Photographs that change after the plan are noticed; a folder without any is refused when it is planned."""
-    data, folder = {"data": 'folder = "drawn"', "root": drawn}, drawn / "drawn"
+    data, folder = {"data": 'folder = "drawn"', "root": tmp_path}, tmp_path / "drawn"
+    write_demo_world(folder, images=40, dev_images=12, seed=0)
+    write_demo_pictures(folder)
     before, chain, dev = keys_of(make(**data)), make("dataset", **data), folder / "dev_images.parquet"
     images = pq.read_table(dev)
     pq.write_table(images.set_column(1, "path", pa.array(["elsewhere.png"] * len(images))), dev)

@@ -47,11 +47,6 @@ def test_unknown_tokenisers_are_one_sentence(bert, name, message):
         Pieces.open(name)
 
 
-def test_a_caption_without_a_word_is_named(tower):
-    with pytest.raises(ValueError, match=r"caption 2 \(' '\) became the ids \[2, 3\]; there must be one or more"):
-        Pieces.open(tower).tokenised(["a dog", " "])
-
-
 def test_size_augmentation_keeps_the_special_tokens(tower, bert, monkeypatch):
     model, seen = build(tower, len(bert[1])), []
     monkeypatch.setattr(model.text, "states", lambda captions: seen.append(captions) or (torch.zeros(1, 1, 8), None))
@@ -63,6 +58,8 @@ def test_size_augmentation_keeps_the_special_tokens(tower, bert, monkeypatch):
 
 
 def test_mistakes_are_one_sentence(tower, bert):
+    with pytest.raises(ValueError, match=r"caption 2 \(' '\) became the ids \[2, 3\]; there must be one or more"):
+        Pieces.open(tower).tokenised(["a dog", " "])
     with pytest.raises(ValueError, match=r'augment_words = "mask" needs a word of its own'):
         build(tower, 9, augment_words="mask")
     with pytest.raises(ValueError, match=r"knows \d+ ids, but the captions' tokeniser has 9999"):
