@@ -115,24 +115,6 @@ def test_the_table_is_the_same_though_a_node_is_lost(cluster, world, tmp_path):
     wait_for(lambda: sum(node["Alive"] for node in ray.nodes()) == 2)
 
 
-def failing(problem, store):
-    raise ValueError("this unit cannot be")
-
-
-def test_a_units_own_error_ends_the_run_and_what_is_finished_stays(cluster, world, tmp_path):
-    def second_step(steps, problem, store, progress):
-        run = whole(cluster)
-        run([steps[0], [Unit(("never",), failing)]], problem, store, progress)
-
-    with pytest.raises(ValueError, match=r"^this unit cannot be$"):
-        mined(world, tmp_path, second_step)
-    limits = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").glob("limits-*.unit")}
-    assert len(limits) == 2
-    seen = {}
-    mined(world, tmp_path, progress=lambda *_: seen.update({path: path.stat().st_mtime_ns for path in limits}))
-    assert seen == limits
-
-
 def writing_for_ever(problem, store):
     while True:
         store.write("begun", pa.table({"at": [time.time()]}))
@@ -143,16 +125,21 @@ def failing_once_begun(problem, store):
     raise ValueError("this unit cannot be")
 
 
-def test_nothing_is_written_after_an_error_ended_the_run(cluster, world, tmp_path):
+def test_a_units_own_error_ends_the_run_what_is_finished_stays_and_nothing_more_is_written(cluster, world, tmp_path):
     def second_step(steps, problem, store, progress):
         run = whole(cluster)
-        run([[Unit(("never",), failing_once_begun), Unit(("begun",), writing_for_ever)]], problem, store, progress)
+        units = [Unit(("never",), failing_once_begun), Unit(("begun",), writing_for_ever)]
+        run([steps[0], units], problem, store, progress)
 
     with pytest.raises(ValueError, match=r"^this unit cannot be$"):
         mined(world, tmp_path, second_step)
-    written = (tmp_path / "work" / "begun.unit").stat().st_mtime_ns
+    work = tmp_path / "work"
+    finished = {path: path.stat().st_mtime_ns for path in (*work.glob("limits-*.unit"), work / "begun.unit")}
+    assert len(finished) == 3
     time.sleep(1)
-    assert (tmp_path / "work" / "begun.unit").stat().st_mtime_ns == written
+    seen = {}
+    mined(world, tmp_path, progress=lambda *_: seen.update({path: path.stat().st_mtime_ns for path in finished}))
+    assert seen == finished
 
 
 @pytest.mark.parametrize(

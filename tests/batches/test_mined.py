@@ -1,12 +1,10 @@
 """Mined batches against slow definitions: who meets, who must not, and every pair once."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from aoq.pipeline.batches.lists import measure_meetings, meeting_lists, ranks_met
-from aoq.pipeline.batches.order import MinedBatches, keep_apart, meetings, pass_graph, passes
+from aoq.pipeline.batches.order import MinedBatches, meetings, pass_graph, passes
 from aoq.pipeline.data.batches import epoch_order
 from aoq.pipeline.mining.hard_negatives import hard_negatives
 
@@ -73,18 +71,6 @@ def test_ranks_met_are_places_in_the_lists(table, lists):
         lists, h = table[direction].negative_ids[anchors].tolist(), table[direction].h
         expected = [[listed.index(other) if other in listed else h for other in candidates] for listed in lists]
         assert ranks_met(table, direction, batch).tolist() == expected
-
-
-def test_what_may_match_is_moved_to_other_batches(lists):
-    """Image i is kept apart from the captions of image i + 1, which a batch of neighbours has many of."""
-    images, captions = lists.pairs.T.astype(np.int64)
-    apart = np.unique(np.concatenate([lists.kept_apart, images[:-EACH] * PAIRS + captions[EACH:]]))
-    strict = replace(lists, kept_apart=apart)
-    order = np.arange(0, PAIRS)  # by image
-    assert len(meetings(strict, order, 10)) > PAIRS / 2
-    moved = keep_apart(strict, order, 10, np.random.default_rng(0))
-    assert sorted(moved.tolist()) == order.tolist()
-    assert len(meetings(strict, moved, 10)) == 0
 
 
 def test_what_a_screen_suspects_is_no_edge_and_never_meets(table):

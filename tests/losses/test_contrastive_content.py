@@ -78,14 +78,3 @@ def test_every_query_is_drawn_as_often():
     share = pick(mask, uniform).bincount(minlength=5) / 30_000
     torch.testing.assert_close(share, torch.tensor([0, 1, 1, 0, 1]) / 3, rtol=0, atol=0.01)
     assert pick(mask[:1], torch.tensor([1 - 2**-53], dtype=torch.float64)).tolist() == [4]
-
-
-def test_what_is_not_defined_costs_nothing_and_has_no_gradient():
-    """One word between `<start>` and `<end>` and one region: neither another word nor a rest."""
-    leaves = torch.randn(1, 3, 4, requires_grad=True), torch.randn(1, 1, 4, requires_grad=True)
-    found = FragmentAttention("t2i", *leaves, torch.ones(1, 3, 1), torch.ones(1, 3).bool(), torch.ones(1, 1).bool())
-    attended, others = content_similarities(found, torch.tensor([[0.5], [0.5]], dtype=torch.float64))
-    total = sum(hinge(attended, other, margin=0.2).sum() for other in others.values())
-    assert total.item() == 0
-    for gradient in torch.autograd.grad(total, leaves):
-        assert not gradient.any()

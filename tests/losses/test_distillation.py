@@ -47,11 +47,6 @@ def test_a_batch_equals_its_definition(average, own):
     torch.testing.assert_close(fast.grad, slow.grad)
 
 
-def test_one_teacher_needs_no_axis_of_teachers():
-    matrix, teacher = scores(0, SIZE, SIZE), scores(1, SIZE, SIZE)
-    assert batch_distillation(matrix, teacher) == batch_distillation(matrix, teacher[None])
-
-
 def list_definition(ours, theirs, kind, temperature, own):
     total = 0
     for similarities, teacher in zip(ours, theirs, strict=True):

@@ -17,7 +17,7 @@ from aoq.models.towers.preprocessing import seen_by_transformers
 from aoq.models.towers.text_towers import open_text_tower
 from tests.towers.conftest import CLOSE, LONGEST, SIDE, VISION, WORDS, normalised, pretrained
 
-LENGTHS = torch.tensor([5, 3, 7])
+LENGTHS = torch.tensor([5, 7, 3])
 
 
 @pytest.fixture

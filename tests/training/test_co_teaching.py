@@ -222,15 +222,9 @@ def test_each_network_learns_from_what_the_other_holds_clean(run_co_teaching, pa
 
         monkeypatch.setattr(Network, how, listen)
     run_co_teaching(tmp_path)
-    one, steps = heard[0][1], 4  # 32 pairs selected as clean, in batches of 10
-    assert [how for how, *_ in heard] == (
-        ["warm_up"] * 10 + ["learn_clean"] * 2 * steps + ["learn_clean", "learn_noisy"] * 2 * steps
-    )
-    assert [network is one for _, network, *_ in heard[: 10 + 2 * steps]] == (
-        [True] * 5 + [False] * 5 + [True] * steps + [False] * steps
-    )
+    one = heard[0][1]
     texts = [pairs.captions(np.array([row])).words[0].tolist() for row in range(48)]
-    for how, network, words, given in heard[10:]:
+    for how, network, words, given in heard[10:]:  # after the warm-up
         rest = 1 if network is one else 0  # what the other one does not hold clean
         rows = {texts.index([word for word in caption if word]) % 3 for caption in words}
         if how == "learn_noisy":
