@@ -54,11 +54,14 @@ def _with_artefacts(plan: Callable[[str], Chain]) -> Iterator[Chain]:
 
 
 def _name_others(chains: Sequence[Chain], root: str) -> None:
-    """Name the runs that are left out: those of other files, or with an override."""
+    """Name the runs that are left out, those of other files or with an override; refuse if there are no others."""
     there = {path.parent.name for path in runs_root(root).glob("*/dataset")}
     if others := sorted(there - {run_name(chain.reference) for chain in chains}):
         more = f" and {len(others) - 5} more" if len(others) > 5 else ""
-        echo(f"left out: {', '.join(others[:5])}{more}; name each as EXPERIMENT, with its override after @", err=True)
+        left_out = f"{', '.join(others[:5])}{more}; name each as EXPERIMENT, with its override after @"
+        if not chains:
+            raise ValueError(f"all artefacts there belong to runs of other files or with an override: {left_out}")
+        echo(f"left out: {left_out}", err=True)
 
 
 def _is_for_all() -> bool:
@@ -193,14 +196,22 @@ def _integrity(name: str, artifact: Artifact) -> dict[str, Any]:
 
 
 def all_stages(chain: Chain) -> dict[str, Artifact]:
-    """Return the artefacts of the chain by name, after those of its members and of its teacher."""
-    stages = {f"{member.reference} {member.stage}": member.artifact for member in chain.members}
-    if chain.teacher is not None:
-        name, students = chain.teacher.experiment.name, ("screen", "control", "second_round", "evaluation")
-        teachers = chain.lineage[-1].stages
-        stages |= {f"{name} {stage}": one for stage, one in teachers.items() if stage not in students}
+    """Return the artefacts of the chain by name, after those that they are made from: of members and teachers."""
     own = {stage: one for stage, one in chain.stages.items() if stage != "student_embeddings" or one.exists()}
-    return stages | own
+    needed, names = _origins(*own.values()), dict[str, str]()
+    for each in reversed(chain.lineage):
+        needs: list[tuple[str, Mapping[str, Artifact]]]
+        needs = [(member.reference, all_stages(member.chain)) for member in each.needs]
+        for name, stages in [*needs, (each.experiment.name, {} if each is chain else each.stages)]:
+            for stage, one in stages.items():
+                names.setdefault(one.key, f"{name} {stage}")
+    return {name: needed[key] for key, name in names.items() if key in needed} | own
+
+
+def _origins(*artifacts: Artifact) -> dict[str, Artifact]:
+    """Return all artefacts that these are made from, directly or not, by key."""
+    upstream = {one.key: one for artifact in artifacts for one in (*artifact.upstream, *artifact.reads)}
+    return upstream | (_origins(*upstream.values()) if upstream else {})
 
 
 def changed_data(chain: Chain) -> list[str]:

@@ -145,7 +145,8 @@ def _estimate_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int],
         mining = _estimate_mining(source, depths, images, captions, positives)
     else:
         drawing.append(f"the table is made from {_makers(source)}, not counted here; estimate these too")
-    if chain.trains_on_table and experiment.student.loss.draws_offline:
+    lists = experiment.student.distillation and experiment.student.distillation.listed
+    if chain.trains_on_table and (experiment.student.loss.draws_offline or lists):
         drawing += forecast(chain, (images, captions), depths)
     return mining, steps, drawing
 

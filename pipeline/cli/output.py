@@ -45,10 +45,10 @@ def is_typed(option: str) -> bool:
     return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
-def command_line(*words: str) -> str:
-    """Return a command line with the --override and the folders that the user typed."""
-    options = click.get_current_context().params
-    typed = [name for name in ("override", "data_root", "artifact_root") if options.get(name) and is_typed(name)]
+def command_line(*words: str, override: bool = True) -> str:
+    """Return a command line with the --override, if the command takes one, and the folders that the user typed."""
+    options, names = click.get_current_context().params, [*["override"] * override, "data_root", "artifact_root"]
+    typed = [name for name in names if options.get(name) and is_typed(name)]
     named = {f"--{name.replace('_', '-')}": str(options[name]) for name in typed}
     return shlex.join([*words, *(word for option in named.items() if option[0] not in words for word in option)])
 

@@ -148,7 +148,7 @@ def _recall_row(title: str, metrics: Mapping[str, float] | None, artifact: Artif
     if artifact is not None:
         model, training = artifact.ingredients["model"]["name"], artifact.ingredients.get("training")
         loss = "co-teaching" if "co_teaching" in artifact.ingredients else "imported"
-        loss = training["loss"]["name"] if training else loss
+        loss = training["loss"]["name"] + " + distillation" * ("distillation" in training) if training else loss
     return [title, *(f"{metrics.get(metric, math.nan):.1f}" for metric in RECALL_COLUMNS), model, loss]
 
 

@@ -131,7 +131,7 @@ def _suggest_next(experiment: str, stage: str, chain: Chain) -> None:
     if stage == "first_round":
         echo_next(command_line("aoq", "run", experiment, "--round", "hard_negatives"))
     elif stage in ("hard_negatives", "screen"):
-        echo_next(command_line("aoq", "inspect", experiment, "--image", "0"))
+        echo_next(command_line("aoq", "inspect", chain.reference, "--image", "0", override=False))
     elif stage in ("second_round", "control"):  # which `aoq results` compares
         missing = [one for one in ("second_round", "control") if one in chain.stages and not chain[one].exists()]
         echo_next(*(to_make(one, experiment) for one in missing), results)

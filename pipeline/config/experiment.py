@@ -171,7 +171,7 @@ class Experiment(Runs):
             yield f"[model] {self.model.name} compares fragments, and a search needs embeddings; name a `teacher`"
         if self.mining and self.mining.hubness and self.screen and self.screen.relative_margin is not None:
             yield "[screen] relative_margin needs positive scores; with [mining] hubness use absolute_margin"
-        if self.refresh is not None and not self.uses_table:
+        if self.refresh is not None and self.refresh.rounds and not self.uses_table:
             yield f"[refresh] makes tables, but loss {self.student.loss.name!r} uses none; leave it out"
 
     def _check_rounds(self, student: SecondRoundSection) -> Iterator[str]:

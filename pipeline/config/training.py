@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
+from pydantic import Discriminator, Field, NonNegativeInt, PositiveFloat, PositiveInt, Tag, field_validator
 
 from aoq.pipeline.config.losses import Loss, OnlineLoss, WarmUp, control_version
 from aoq.pipeline.config.section import MarginRange, Section, TomlArray
@@ -66,13 +66,19 @@ class TeacherVectors(Section):
         return {name: (file.partition("::")[0], file.partition("::")[2]) for name, file in self if file is not None}
 
 
+Teacher = Annotated[
+    Annotated[str, Tag("experiment")] | Annotated[TeacherVectors, Tag("files")],
+    Discriminator(lambda teacher: "experiment" if isinstance(teacher, str) else "files"),
+]
+
+
 class Distillation(Section):
     """Learning from a teacher's scores, besides the loss and in all epochs (`aoq.pipeline.losses.distillation`)."""
 
     kind: Literal["batch", "lists", "both"] = "batch"
     """`batch`: the teachers' scores of all pairs of the batch. `lists`: the table's scores of `negatives` drawn from
     each list, with the lowest positive; the table may come from a teacher that attends."""
-    teachers: TomlArray[str | TeacherVectors] = ()
+    teachers: TomlArray[Teacher] = ()
     """Experiments, each with an optional override after `@`, or files of vectors. An experiment scores by the
     embeddings of its first round or encoder; without these, by its student's embeddings; without any, by a forward pass
     of its student. By default the embeddings from which the table was mined."""
@@ -112,6 +118,9 @@ class Distillation(Section):
         idle = {"batch": ("negatives", "list_loss"), "lists": ("teachers", "average", "positives"), "both": ()}
         if unused := [name for name in idle[self.kind] if name in self.model_fields_set]:
             yield f'kind = "{self.kind}" does not use {unused}; leave them out, or choose "both"'
+        has_temperature = {"temperature", "student_temperature"} & self.model_fields_set
+        if self.kind == "lists" and self.list_loss == "margin_mse" and has_temperature:
+            yield 'list_loss = "margin_mse" has no temperature; leave `temperature` and `student_temperature` out'
         if len(set(map(str, self.teachers))) < len(self.teachers):
             yield "a teacher appears twice; name each once"
 
@@ -220,7 +229,7 @@ class SecondRoundSection(Training):
     """Fine-tuning instead of fresh weights: start from the first round that mined the table, or from the student's own
     control; numbers that a loss learnt there, such as its temperature, continue. The control starts afresh unless
     `control` is set; `warmup` and `start_up` are for fresh weights."""
-    control: Literal["steps", "items"] | PositiveFloat | None = None
+    control: Literal["steps", "items"] | Annotated[float, Field(ge=1.0, le=100.0)] | None = None
     """What the control shares with the student: by default its pairs and steps. `items`: it encodes as many images and
     captions, in larger batches and about as many steps. A number: that many times the steps; "times its training time"
     in the verdict makes both take equal time. If set, it continues from the teacher where the student does."""
@@ -276,19 +285,21 @@ def control_training(training: SecondRoundSection, encoded_groups: int = 1, roun
     """Return the same training without offline negatives and distillation, on the online loss or the loss itself.
 
     With `control = "items"` its batch holds as many pairs as the student encodes in a step that draws, and it has more
-    epochs, so that both encode as much; with a number it has this many times as many epochs. `rounds` counts the
-    trainings that a student with [refresh] continues.
+    epochs, so that both encode as much; with a number it has that many times the steps, rounded to whole epochs unless
+    `epoch_steps` is set. `rounds` counts the trainings that a student with [refresh] continues.
 
     Warm-up epochs that are online anyway are dropped, so that equal trainings have equal keys.
     """
     if training.control is not None:
         groups = encoded_groups if training.control == "items" else 1
-        alone, longer = len(training.warmup), 1.0 if training.epoch_steps else groups  # the warm-up draws nothing
-        if not isinstance(training.control, str):
-            alone, longer = 0, training.control
-        ends = training.epochs, *training.decay_epochs
-        epochs, *decay = (rounds * max(1, round(end + max(0, end - alone) * (longer - 1))) for end in ends)
-        schedule = {"batch_size": groups * training.batch_size, "epochs": epochs, "decay_epochs": tuple(decay)}
+        times = 1.0 if isinstance(training.control, str) else training.control
+        longer, steps = groups, training.epoch_steps
+        if steps is not None:
+            longer, times, steps = 1, 1.0, round(times * steps)
+        ends, warm = (training.epochs, *training.decay_epochs), len(training.warmup)  # a warm-up draws nothing
+        epochs, *decay = (round(rounds * times * (end + max(0, end - warm) * (longer - 1))) for end in ends)
+        schedule: dict[str, Any] = {"batch_size": groups * training.batch_size, "epoch_steps": steps}
+        schedule |= {"epochs": epochs, "decay_epochs": tuple(decay)}
         training = training.model_copy(update=schedule)
     warmup, loss = list(training.warmup), control_version(training.loss)
     while warmup and warmup[-1] == "online" and isinstance(loss, OnlineLoss):

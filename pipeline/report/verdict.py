@@ -98,14 +98,16 @@ def gain_on_control(chain: Chain) -> str | None:
     if not rounds or not all(map(has_ranks, rounds)):
         return None
     line = _dev_verdict(chain, "round two" if chain.experiment.co_teaching is None else "co-taught", *rounds)
-    if isinstance(shared := chain.experiment.student.control, float):
-        line += f"; the control took {shared:g} times as many steps"
+    shared, steps = chain.experiment.student.control, [one.manifest().get("steps", 0) for one in rounds]
+    if isinstance(shared, float):
+        line += f"; the control took {steps[1] / steps[0] / chain.experiment.tuned_rounds:.3g} times as many steps"
     elif shared == "items":
         line += "; the control encoded as many images and captions"
     if times := time_to_control(chain):
         line += f"; {times:.2f} times its training time"
     if (lead := head_start(chain)) and not chain.experiment.student.control_continues:
-        line += f". Round two started {lead}, the control from scratch: their steps are not equal"
+        theirs = "which is the control" if chain.experiment.student.start == "control" else "the control from scratch"
+        line += f". Round two started {lead}, {theirs}: their steps are not equal"
     return line
 
 

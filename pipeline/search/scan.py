@@ -195,7 +195,7 @@ def choose_arithmetic(side: Side, device: torch.device, tiling: Tiling) -> Arith
     would need an exact score.
     """
     rows = np.linspace(0, len(side.anchors) - 1, min(_PROBED, len(side.anchors))).astype(np.int64)
-    able, costs = arithmetics(device), []
+    able, costs = arithmetics(device), list[float]()
     for how in able:
         if costs and min(costs) <= how.cost:
             break  # the product alone costs more

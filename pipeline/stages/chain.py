@@ -90,6 +90,11 @@ class Chain:
         """This chain, its teacher, and its teacher's teachers."""
         return (self, *(self.teacher.lineage if self.teacher else ()))
 
+    @property
+    def needs(self) -> tuple[Member, ...]:
+        """The experiments that it includes, and those that score its batches."""
+        return (*self.members, *sum(self.distilled.values(), ()))
+
     def owner(self, stage: str) -> Chain:
         """Return the chain that has the stage: this one or, for the table and its origins, a teacher's."""
         if owner := next((chain for chain in self.lineage if stage in chain.stages), None):
@@ -112,7 +117,7 @@ class Chain:
             yield next(self._uses(artifact))
 
     def _uses(self, artifact: Artifact) -> Iterator[tuple[str, str]]:
-        members = [member for chain in self.lineage for member in (*chain.members, *sum(chain.distilled.values(), ()))]
+        members = [member for chain in self.lineage for member in chain.needs]
         yield from ((member.reference, member.stage) for member in members if member.artifact.key == artifact.key)
         others = [*((one.reference, one.chain) for one in members), *((each.reference, each) for each in self.lineage)]
         for reference, chain in [("", self), *others]:

@@ -66,8 +66,10 @@ def find_control(member: Member, *, data_root: Path, artifact_root: Path) -> Mem
     control = control_training(experiment.student, experiment.encoded_groups, experiment.tuned_rounds)
     change["loss"] = control_change(experiment.student.loss)
     if experiment.student.control is not None:
-        change |= control.model_dump(mode="json", include={"batch_size", "epochs", "decay_epochs", "warmup"})
-    changed = merged(parse_override(override), {"second_round": change})
+        own = {"batch_size", "epoch_steps", "epochs", "decay_epochs", "warmup"}
+        change |= {"control": "steps", **control.model_dump(mode="json", include=own, exclude_none=True)}
+    again = {} if experiment.refresh is None else {"refresh": {"rounds": 0}}
+    changed = merged(parse_override(override), {"second_round": change, **again})
     try:
         found = _plan_run(f"{name}@{override_text(changed)}", data_root=data_root, artifact_root=artifact_root)
     except ValueError:  # the experiment has options that need offline negatives

@@ -87,8 +87,8 @@ class Sampler:
     are rows of `pairs`, by caption and then by image; if every caption has one image, these are rows of captions.
 
     With `negatives`, a draw without companions has as many groups of offline negatives, each from its part of the
-    lists; `shared`, they are columns of all anchors. `matches` are further positives, rows (image, caption): the image
-    of an anchor is drawn among its caption's own and these.
+    lists; `shared`, they are columns of all anchors. `matches` are further positives, rows (image, caption): the
+    image of a caption that has any is drawn among its own and these.
     """
 
     def __init__(
@@ -125,6 +125,7 @@ class Sampler:
         self._matching: Positives | None = None
         if matches is not None:
             self._matching = group_positives("t2i", all_pairs, captions)
+            self._has_match = np.isin(np.arange(captions), matches[:, 1])
             keys = np.union1d(keys, pair_keys(matches[:, 0], matches[:, 1], captions))
         self._true = keys
         if negatives is not None:
@@ -195,11 +196,12 @@ class Sampler:
         return Draw(triples.reshape(1, -1, 2), collision_rate=draw.collision_rate)
 
     def _draw_anchors(self, rows: BatchRows, rng: np.random.Generator) -> Pairs:
-        """Return the pairs, with images drawn among all that match their captions."""
+        """Return the pairs; of captions with further positives, the image is drawn among all that match."""
         pairs = self.pairs[rows]
         if self._matching is None:
             return pairs
-        return np.column_stack([_choose(self._matching, pairs[:, 1], rng.random(len(rows))), pairs[:, 1]])
+        images = _choose(self._matching, captions := pairs[:, 1], rng.random(len(rows)))
+        return np.column_stack([np.where(self._has_match[captions], images, pairs[:, 0]), captions])
 
     def _draw_columns(self, rows: BatchRows, count: int, rng: np.random.Generator, epoch: int) -> Draw:
         """Draw `count` negatives of each anchor, each from a part of its list, and mark columns that are none."""

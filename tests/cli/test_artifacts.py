@@ -155,4 +155,5 @@ def test_without_an_experiment_all_are_looked_at(aoq, tmp_path, monkeypatch):
     assert set(json.loads(aoq("status", "--json").stdout)) == {"tiny"}
     assert aoq("verify").stdout.endswith("5 artefacts are whole.\n")
     (tmp_path / "configs" / "tiny.toml").rename(tmp_path / "configs" / "third.toml")
-    assert "left out: tiny; name" in aoq("status").stderr
+    left_out = aoq("verify", code=1).stderr
+    assert "all artefacts there belong to runs of other files or with an override: tiny; name each as" in left_out

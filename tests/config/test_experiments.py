@@ -46,6 +46,7 @@ ENSEMBLE = '[ensemble]\nmembers = ["demo", "demo@seed=1"]\n'
 TOWERED = "model={name='dual_encoder', image_tower='timm:a'}, dataset.demo.pictures=true"
 LOSS, ANCHORS = "second_round.loss={name", "companions='anchors'"
 SOFT = "screen={mutual_rank=3, suspected='soft_margin'}"
+LISTS = "second_round.distillation={kind='lists'"
 MATCHES = "screen={same_text=true, suspected='positive'}"
 
 
@@ -133,7 +134,9 @@ MISTAKES = [
     ("screen.match_prior=0.1", '"drop" drops nothing; choose "downweight"'),
     (SOFT, "lowers margin_offline, which is 0; set it, or choose"),
     (f"{LOSS}='online'}}, {MATCHES}", "needs a loss that draws from the table, without distillation of lists"),
-    (f"second_round.distillation={{kind='lists'}}, {MATCHES}", "needs a loss that draws from the table, without"),
+    (f"{LISTS}}}, {MATCHES}", "needs a loss that draws from the table, without"),
+    (f"{LISTS}, list_loss='margin_mse', temperature=0.1}}", '"margin_mse" has no temperature; leave `temperature`'),
+    ("second_round.distillation={teachers=[{images='a.npy'}]}", "teachers.0.files.captions: Field required"),
     (f"{LOSS}='offtri', margin_offline=0.2, {ANCHORS}}}, {SOFT}", 'with companions = "anchors" most pairs of a'),
     ("refresh.rounds=1, second_round.loss.name='online'", r"\[refresh\] makes tables, but loss 'online' uses none"),
     (f"{TOWERED}, dataset.max_regions=3", r"max_regions cuts region features, but an image_tower reads none"),

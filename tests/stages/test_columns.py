@@ -89,13 +89,19 @@ def test_a_student_without_a_table_continues_from_the_teacher_as_a_control_does(
     assert plain["second_round"].manifest()["steps"] == 14
 
 
-@pytest.mark.parametrize(("control", "batch_size"), [("steps", 16), ("items", 48)])
-def test_the_control_of_a_refreshed_student_takes_the_steps_of_all_rounds_from_the_teacher(make, control, batch_size):
+@pytest.mark.parametrize(("control", "batch_size", "steps"), [('"steps"', 16, 7), ('"items"', 48, 7), ("1.3", 16, 9)])
+def test_the_control_of_a_refreshed_student_takes_the_steps_of_all_rounds_from_the_teacher(
+    make, control, batch_size, steps, data_root, tmp_path
+):
     tuned = SHORT.replace("epochs = 1", 'epochs = 2, epoch_steps = 7, decay_epochs = [1], start = "teacher"')
     more = "refresh = {rounds = 2, h_captions = 9, h_images = 4}\nsampling.negatives = 2"
-    chain = make("again", loss="infonce", second_round=f'{tuned}, control = "{control}"', more=more)
+    chain = make("again", loss="infonce", second_round=f"{tuned}, control = {control}", more=more)
     training = chain.experiment.trained_by("control")
     assert (training.epochs, training.batch_size, training.decay_epochs) == (6, batch_size, (3,))
+    assert training.epoch_steps == steps
+    member = Member(str(tmp_path / "again.toml"), chain, "evaluation")
+    found = find_control(member, data_root=data_root, artifact_root=tmp_path / "artifacts")
+    assert found is not None
     first = make("once", loss="infonce", second_round=tuned)["first_round"]
     assert first.key in {one.key for one in chain["control"].upstream}
     assert first.key not in {one.key for one in chain["second_round"].upstream}

@@ -136,6 +136,8 @@ def test_a_teacher_that_attends_scores_each_batch(make, taught_by, file_of, plac
     shown = json.loads(shown)
     assert (shown["steps"], "search" in shown) == (steps, False)
     assert shown["drawing"] == ["the student draws nothing from a table, so none is made for it"]
+    listed = {one["key"] for one in json.loads(aoq("status", file_of("student"), *places, "--json").stdout)}
+    assert {teacher["second_round"].key, chain["embeddings"].key} <= listed
     model = load_model(teacher["second_round"].path / "model.safetensors")
     pairs, rng = open_pairs(teacher, "train"), np.random.default_rng(0)
     rows = np.stack([rng.permutation(40)[:5], rng.permutation(200)[:5]], axis=1)
@@ -148,6 +150,7 @@ def test_results_tell_the_table_and_the_teacher_apart(make, data_root, tmp_path,
     chain = make("own", "mining", "second_round", "control", loss="offtri", second_round=TAUGHT.format(""))
     shown = aoq("results", file_of("own"), *places).stdout
     assert "not trained, the table alone: aoq run" in shown
+    assert "distillation" in shown.partition("not trained")[0]
     assert shown.count("second_round.distillation=false") == 1
     roots = {"data_root": data_root, "artifact_root": tmp_path / "artifacts"}
     for part, (override, artifact) in plan_parts(chain).items():

@@ -252,6 +252,13 @@ def test_many_to_many_pairs_are_drawn_by_the_definition(seed, one_set):
         np.testing.assert_array_equal(sampler.is_positive(batch), expected)
     assert sorted(anchors) == sorted(pairs)
     assert collisions < len(anchors)
+    if not one_set:  # a match of one caption leaves the pairs of the others as they are
+        matched = next(caption for caption in range(len(table.t2i)) if (0, caption) not in pairs)
+        screened = table.screen(positives=np.array([[0, matched]], np.int32), suspected="positive")
+        sampler = BatchSampler(screened, batch_size=size, seed=seed, companions="omit")
+        drawn = [pair for batch in sampler for pair in map(tuple, np.split(batch, 2)[0].tolist())]
+        assert {pair for pair in drawn if pair[1] == matched} <= pairs | {(0, matched)}
+        assert sorted(pair for pair in drawn if pair[1] != matched) == sorted(p for p in pairs if p[1] != matched)
 
 
 def test_documents_of_nobody_are_drawn_where_companions_are_omitted():
