@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from aoq.pipeline.mining.estimate import Estimate
 
 DEMO_CAPTIONS = 5
+NO_TABLE = "the student draws nothing from a table, so none is made for it"
 
 
 @click.command("estimate")
@@ -133,14 +134,16 @@ def _estimate_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int],
         for name, one in trained.items()
         if one
     }
-    if source is None:
+    if experiment.co_teaching is not None:
         note = "co-taught networks draw from no table; after the warm-up they train on the pairs selected as clean"
         return None, {"co-teaching, at most": 2 * steps["round two"]}, [note]
+    if source is None:
+        return None, steps, [NO_TABLE]
     depths, note = fit_depths(positives, images, captions, **table_depths(chain))
     drawing = [note] if note else []
     mining = None
     if not chain.trains_on_table:
-        drawing.append("the student draws nothing from a table, so none is made for it")
+        drawing.append(NO_TABLE)
     elif source.table is None:
         mining = _estimate_mining(source, depths, images, captions, positives)
     else:

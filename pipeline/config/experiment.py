@@ -162,6 +162,10 @@ class Experiment(Runs):
             yield f"[{name}] freeze names {absent[0]!r}, but {missing}; take it out, or set one"
 
     def _check_table(self) -> Iterator[str]:
+        needs_table = self.uses_table or self.student.start == "teacher"
+        is_taught = self.student.distillation is not None and self.student.distillation.teachers
+        if is_taught and not needs_table and not self.set_among((*TABLE_SOURCES, "mining", "refresh")):
+            return  # named teachers are enough
         if len(sources := self.set_among(TABLE_SOURCES)) != 1:
             ways = "[first_round], `teacher_weights`, [teacher] encoder and `teacher`"
             yield f"set exactly one of {ways}, which make a table or have one; got {sources or 'none'}"

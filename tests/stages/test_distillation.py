@@ -81,7 +81,7 @@ def test_a_first_round_may_be_taught(make, file_of):
     assert figures(chain, "first_round")
 
 
-def test_vectors_of_files_teach_in_the_order_of_their_ids(make, data_root):
+def test_vectors_of_files_teach_in_the_order_of_their_ids(make, data_root, file_of, places):
     chain = make("own", "mining")
     store, split = EmbeddingStore.open(chain["embeddings"].path), open_train_split(chain)
     order = np.random.default_rng(0).permutation(split.image_count)
@@ -93,6 +93,13 @@ def test_vectors_of_files_teach_in_the_order_of_their_ids(make, data_root):
     student = make("student", "second_round", loss="online", second_round=taught)
     own = make("by_own", "second_round", loss="online", second_round=TAUGHT.format(""))
     assert figures(student) == pytest.approx(figures(own), rel=1e-3)
+    alone = make("alone", loss="online", teacher="", second_round=taught)
+    assert [*alone.stages] == ["dataset", "control", "second_round", "evaluation", "student_embeddings"]
+    assert alone["second_round"].key == student["second_round"].key
+    shown = json.loads(aoq("estimate", "--experiment", file_of("alone"), *places, "--json").stdout)
+    assert (shown["steps"], len(shown["drawing"])) == ({"round two": 13}, 1)
+    with pytest.raises(ValueError, match="set exactly one of"):
+        make("alone", teacher="", second_round=taught)
     chain = make("student", loss="online", second_round=TAUGHT.format(f"weight = 0.7, teachers = [{files}]"))
     np.save(data_root / "captions.npy", -store.captions)
     with pytest.raises(ValueError, match=r"captions\.npy"):
