@@ -106,8 +106,10 @@ def gain_on_control(chain: Chain) -> str | None:
     if times := time_to_control(chain):
         line += f"; {times:.2f} times its training time"
     if (lead := head_start(chain)) and not chain.experiment.student.control_continues:
-        theirs = "which is the control" if chain.experiment.student.start == "control" else "the control from scratch"
-        line += f". Round two started {lead}, {theirs}: their steps are not equal"
+        if chain.experiment.student.start == "control":
+            line += ". Round two started from the control's weights: their steps are not equal"
+        else:
+            line += f". Round two started {lead}, the control from scratch: their steps are not equal"
     return line
 
 
