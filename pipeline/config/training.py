@@ -231,8 +231,8 @@ class SecondRoundSection(Training):
     `control` is set; `warmup` and `start_up` are for fresh weights."""
     control: Literal["steps", "items"] | Annotated[float, Field(ge=1.0, le=100.0)] | None = None
     """What the control shares with the student: by default its pairs and steps. `items`: it encodes as many images and
-    captions, in larger batches and about as many steps. A number: that many times the steps; "times its training time"
-    in the verdict makes both take equal time. If set, it continues from the teacher where the student does."""
+    captions, in larger batches and about as many steps. A number: that many times the steps, such as the time ratio
+    in the verdict, for equal time. If set, it continues from the teacher where the student does."""
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()
