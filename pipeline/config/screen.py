@@ -50,8 +50,9 @@ class ScreenSection(Section):
     """Flag negatives within this margin of the anchor's lowest positive."""
     relative_margin: NonNegativeFloat | None = None
     """The same margin as a fraction of that positive's score: 0.05 is NV-Retriever's 95 %."""
-    margin_positive: Literal["mean"] | None = None
-    """`mean`: margins compare with the mean score of an image's own captions; by default with the lowest."""
+    margin_positive: Literal["mean", "own"] | None = None
+    """Which of its captions' scores an image's margins compare with: by default the lowest; `mean`: the mean; `own`: in
+    training that of the pair itself, elsewhere the highest."""
     max_uses: PositiveInt | None = None
     """Keep a candidate in at most this many lists, those where it ranks highest after the other rules."""
     doubtful_pair: Probability | None = None
@@ -82,6 +83,8 @@ class ScreenSection(Section):
             yield "`doubtful_pair` and `pair_probabilities` belong together: give both, or neither"
         if self.margin_positive is not None and not self.set_among(("absolute_margin", "relative_margin")):
             yield "`margin_positive` is for `absolute_margin` and `relative_margin`; set one of these, or leave it out"
+        if self.margin_positive == "own" and (self.judgements or self.suspected not in ("drop", "positive")):
+            yield '`margin_positive = "own"` limits what is drawn: it takes suspected = "drop" and no `judgements`'
         if self.suspected == "positive" and not {*MATCHING} & {*self.rules}:
             yield f'suspected = "positive" takes matches from {list(MATCHING)}; set one, or choose "drop"'
         if self.judgements is None and (idle := sorted({*JUDGEMENT_OPTIONS} & self.model_fields_set)):

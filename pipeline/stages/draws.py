@@ -137,12 +137,12 @@ def _make_sampler(chain: Chain, split: Split, table: NegativeTable, view: View |
         logger.info("%s", sentence)
     if sampling.gap is not None and sampling.sharpness is not None:
         gaps = (sampling.gap, sampling.sharpness)
-    lists = {}
+    lists, parts = {}, Parts(table, view, screen.suspected if screen else "drop")
     for direction in DIRECTIONS:
         judged, listed = view[direction] if view else None, table[direction]
-        ranks, suspected = _range(chain, sizes, direction, listed.h, judged), screen.suspected if screen else "drop"
+        ranks = _range(chain, sizes, direction, listed.h, judged)
         drawn = lists[direction] = drawable(
-            direction, listed, h=ranks.stop, after=ranks.start, judged=judged, suspected=suspected, gaps=gaps
+            direction, listed, h=ranks.stop, after=ranks.start, judged=judged, suspected=parts.suspected, gaps=gaps
         )
         shortest = int((drawn.ids >= 0).sum(axis=1).min())
         most = max(sampling.negatives or 0, 0 if distillation is None else distillation.listed)
@@ -159,7 +159,8 @@ def _make_sampler(chain: Chain, split: Split, table: NegativeTable, view: View |
         identity=split.identity,
         negatives=sampling.negatives,
         shared=sampling.columns != "own",
-        matches=Parts(table, view, screen.suspected if screen else "drop").matches,
+        matches=parts.matches,
+        highest_scores=parts.highest_scores,
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32, Int32
+from jaxtyping import Float32, Int32, Int64
 
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.search.lists import NegativeLists
@@ -78,16 +78,29 @@ class TableContents:
 
         The table keeps one score per caption. For a caption of several images it is the lowest, which then counts.
         """
+        rows, scores, counts = self._own_scores("mean")
+        sums = np.bincount(rows, weights=scores, minlength=len(counts))
+        return np.divide(sums, counts, out=np.full(len(counts), np.nan), where=counts > 0).astype(np.float32)
+
+    def highest_positive_scores(self) -> Float32[np.ndarray, " images"]:
+        """Return the highest score of each image's own captions; NaN for an image without any."""
+        rows, scores, counts = self._own_scores("highest")
+        highest = np.where(counts > 0, np.float32(-np.inf), np.float32(np.nan))
+        np.maximum.at(highest, rows, scores)
+        return highest
+
+    def _own_scores(
+        self, kind: str
+    ) -> tuple[Int64[np.ndarray, " own"], Float32[np.ndarray, " own"], Int64[np.ndarray, " images"]]:
+        """Return the image and score of each pair, by image, and the number of each image's captions."""
         own = self.own("i2t")
         if self.is_one_set or not np.isfinite(self.t2i.positive_score[own.ids]).all():
             raise ValueError(
-                "the mean positive needs the score of every caption with its image, which this table lacks; compare "
+                f"the {kind} positive needs the score of every caption with its image, which this table lacks; compare "
                 "with the lowest positive, or mine both directions of two sides."
             )
         counts = np.diff(own.offsets)
-        rows = np.repeat(np.arange(len(counts)), counts)
-        sums = np.bincount(rows, weights=self.t2i.positive_score[own.ids], minlength=len(counts))
-        return np.divide(sums, counts, out=np.full(len(counts), np.nan), where=counts > 0).astype(np.float32)
+        return np.repeat(np.arange(len(counts)), counts), self.t2i.positive_score[own.ids], counts
 
     @property
     def sha256(self) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Float32, UInt32
+from jaxtyping import Float32, Float64, UInt32
 from pydantic import ValidationError
 
 from aoq.pipeline.config.screen import ScreenSection, Suspected
@@ -209,6 +209,15 @@ class Parts(NamedTuple):
             found.append(pairs if direction == "i2t" else pairs[:, ::-1])
         pairs = np.unique(np.concatenate(found), axis=0).astype(np.int32)
         return both_ways(pairs) if self.table.is_one_set else pairs
+
+    @property
+    def highest_scores(self) -> Float64[np.ndarray, " captions"] | None:
+        """Highest score of a negative to be drawn for each caption's image, with `margin_positive = "own"`."""
+        screen = {} if self.view is None else self.view.manifest["screen"]
+        if screen.get("margin_positive") != "own":
+            return None
+        own = self.table.t2i.positive_score.astype(np.float64)
+        return own - np.maximum(screen.get("absolute_margin", 0.0), screen.get("relative_margin", 0.0) * np.abs(own))
 
 
 def table_parts(table: NegativeTable | ScreenedTable) -> Parts:

@@ -131,6 +131,7 @@ class BatchSampler:
             negatives=None if negatives is None else index(negatives),
             shared=shared,
             matches=parts.matches,
+            highest_scores=parts.highest_scores,
         )
         self._has_companions = self._offline in ("quintuplet", "triples")
         if self._has_companions:

@@ -21,6 +21,7 @@ from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, table_parts
 logger = logging.getLogger(__name__)
 
 BatchRows = Int32[np.ndarray, " batch"]
+HighestScores = Float64[np.ndarray, " batch"]
 _Ranks = Float64[np.ndarray, " batch"]
 
 _HARDER = 10.0
@@ -61,15 +62,15 @@ class Drawable:
         if shorter := int((counts[np.unique(anchors)] < k).sum()):
             logger.warning("%d lists of %s are shorter than k = %d, and repeat their negatives", shorter, direction, k)
 
-    def at(self, anchors: BatchRows, ranks: _Ranks) -> BatchRows:
-        """Return the negative of each anchor at a rank in [0, 1)."""
-        return self.ids[anchors, self._places(anchors, ranks)]
+    def at(self, anchors: BatchRows, ranks: _Ranks, highest: HighestScores | None = None) -> BatchRows:
+        """Return the negative of each anchor at a rank in [0, 1) among those with at most the `highest` score."""
+        return self.ids[anchors, self._places(anchors, ranks, highest)]
 
     def probability_at(self, anchors: BatchRows, ranks: _Ranks) -> Float32[np.ndarray, " batch"] | None:
         return None if self.match_probability is None else self.match_probability[anchors, self._places(anchors, ranks)]
 
     def listed(
-        self, anchors: BatchRows, ranks: Float64[np.ndarray, "count batch"]
+        self, anchors: BatchRows, ranks: Float64[np.ndarray, "count batch"], highest: HighestScores | None = None
     ) -> tuple[Int32[np.ndarray, "count batch"], Float32[np.ndarray, "batch candidates"]]:
         """Return the negatives of each anchor at rising ranks, and the scores of its own pair and of these negatives.
 
@@ -77,17 +78,25 @@ class Drawable:
         """
         assert self.scores is not None  # set for all lists of a table, as is the next
         assert self.positive_score is not None
-        places = np.stack([self._places(anchors, each) for each in ranks], axis=1)
+        places = np.stack([self._places(anchors, each, highest) for each in ranks], axis=1)
         scores = self.scores[anchors[:, None], places]
         scores[:, 1:][places[:, 1:] == places[:, :-1]] = -np.inf
         return self.ids[anchors[:, None], places].T, np.column_stack([self.positive_score[anchors], scores])
 
-    def _places(self, anchors: BatchRows, ranks: _Ranks) -> Int64[np.ndarray, " batch"]:
-        """Return the place in each anchor's list of a rank in [0, 1)."""
+    def _places(
+        self, anchors: BatchRows, ranks: _Ranks, highest: HighestScores | None = None
+    ) -> Int64[np.ndarray, " batch"]:
+        """Return the place in each anchor's list of a rank in [0, 1); the last if all scores are above the highest."""
         rows = self.ids[anchors]
-        if self.weights is None:
+        if self.weights is None and highest is None:
             return (ranks * (rows >= 0).sum(axis=1)).astype(np.int64)
-        sums = np.where(rows >= 0, self.weights[anchors], 0).cumsum(axis=1, dtype=np.float64)
+        weights = np.where(rows >= 0, 1 if self.weights is None else self.weights[anchors], 0)
+        if highest is not None:
+            assert self.scores is not None  # a table's lists
+            lower = weights * (self.scores[anchors] <= highest[:, None])
+            last = np.arange(rows.shape[1]) == rows.shape[1] - 1 - (weights[:, ::-1] > 0).argmax(axis=1)[:, None]
+            weights = np.where(lower.any(axis=1, keepdims=True), lower, last)
+        sums = weights.cumsum(axis=1, dtype=np.float64)
         places = (sums <= ranks[:, None] * sums[:, -1:]).sum(axis=1)
         last = (sums < sums[:, -1:]).sum(axis=1)  # the last place with a weight: a product may be rounded up
         return np.minimum(places, last)

@@ -14,7 +14,7 @@ from aoq.pipeline.config.tables import check_windows
 from aoq.pipeline.search.positives import Positives, matching_pairs, unique_pairs, with_itself
 from aoq.pipeline.search.problem import DIRECTIONS, READ_ROWS, Direction, blocks
 from aoq.pipeline.tables.pairs import SIDES, Pairs, group_positives, is_among, listed_keys, pair_keys
-from aoq.pipeline.training.drawable import BatchRows, Drawable
+from aoq.pipeline.training.drawable import BatchRows, Drawable, HighestScores
 
 WHOLE_LISTS = ((0.0, 1.0),)
 MOST_REDRAWS = 100
@@ -88,7 +88,8 @@ class Sampler:
 
     With `negatives`, a draw without companions has as many groups of offline negatives, each from its part of the
     lists; `shared`, they are columns of all anchors. `matches` are further positives, rows (image, caption): the
-    image of a caption that has any is drawn among its own and these.
+    image of a caption that has any is drawn among its own and these. `highest_scores` limit the scores of the
+    negatives that are drawn for each caption's image.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class Sampler:
         negatives: int | None = None,
         shared: bool = True,
         matches: Pairs | None = None,
+        highest_scores: Float64[np.ndarray, " captions"] | None = None,
     ) -> None:
         images, captions = len(i2t.ids), len(t2i.ids)
         self.pairs = unique_pairs(positives, images, captions)
@@ -134,7 +136,7 @@ class Sampler:
                 for direction, lists in zip(DIRECTIONS, (i2t, t2i), strict=True)
             ]
             self._no_columns = np.unique(np.concatenate([keys, *flagged]))
-        self._negatives, self._shared = negatives, shared
+        self._negatives, self._shared, self._highest_scores = negatives, shared, highest_scores
         check_registered("strategy", strategy, STRATEGIES)
         self._strategy, self._resample, self._windows = STRATEGIES[strategy], resample, windows
 
@@ -173,7 +175,8 @@ class Sampler:
     ) -> Int32[np.ndarray, "groups batch 2"]:
         """Return the groups at these places: `ranks` in the lists, `choice` in [0, 1) among a negative's positives."""
         images, captions = pairs.T
-        other_images, other_captions = self._t2i.at(captions, ranks[1]), self._i2t.at(images, ranks[0])
+        other_images = self._t2i.at(captions, ranks[1])
+        other_captions = self._i2t.at(images, ranks[0], self._highest(captions))
         sides = [images, other_images], [captions, other_captions]
         if companions:
             sides[0].append(_choose(self._images_of, other_captions, choice))
@@ -231,11 +234,15 @@ class Sampler:
         masks.reshape(2, len(rows), len(drawn), len(rows))[:, rows, :, rows] = False  # drawn for this anchor
         return masks | repeated.reshape(-1, 2).T[::-1, None]
 
+    def _highest(self, captions: BatchRows) -> HighestScores | None:
+        return None if self._highest_scores is None else self._highest_scores[captions]
+
     def with_lists(self, draw: Draw, count: int, rng: np.random.Generator) -> Draw:
         """Add `count` negatives of each anchor as further groups, each from a part of its list, with their scores."""
         ranks = (np.arange(count)[:, None, None] + rng.random((count, 2, draw.groups.shape[1]))) / count
-        captions, of_images = self._i2t.listed(draw.groups[0, :, 0], ranks[:, 0])
-        images, of_captions = self._t2i.listed(draw.groups[0, :, 1], ranks[:, 1])
+        own_images, own_captions = draw.groups[0].T
+        captions, of_images = self._i2t.listed(own_images, ranks[:, 0], self._highest(own_captions))
+        images, of_captions = self._t2i.listed(own_captions, ranks[:, 1])
         groups = np.concatenate([draw.groups, np.stack([images, captions], axis=-1)])
         return replace(draw, groups=groups, listed_scores=np.stack([of_images, of_captions]))
 

@@ -204,7 +204,7 @@ def test_both_rows_of_a_pair_of_one_set_go_by_one_kind_of_name(files):
 
 
 def test_a_margin_compares_with_the_mean_positive_that_stats_recommend(folder, tmp_path):
-    assert "--margin-positive [mean]" in run("screen", "--help").stdout
+    assert "--margin-positive [mean|own]" in run("screen", "--help").stdout
     counts = {}
     for mean in ((), ("--margin-positive", "mean")):
         run("screen", folder, tmp_path / f"view{len(mean)}", "--absolute-margin", 0.05, *mean, "--allow-empty")

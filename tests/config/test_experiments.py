@@ -131,6 +131,7 @@ MISTAKES = [
     ("screen={mutual_rank=5, judged_match=0.5}", "are for `judgements`"),
     ("screen={judgements='x.csv', judged_grades=[5, 1]}", "the lowest grade and a higher one"),
     ("screen={range_min=2, margin_positive='mean'}", "is for `absolute_margin` and `relative_margin`; set one"),
+    ("screen={relative_margin=0.1, margin_positive='own', suspected='keep'}", 'it takes suspected = "drop" and no'),
     ("screen.match_prior=0.1", '"drop" drops nothing; choose "downweight"'),
     (SOFT, "lowers margin_offline, which is 0; set it, or choose"),
     (f"{LOSS}='online'}}, {MATCHES}", "needs a loss that draws from the table, without distillation of lists"),

@@ -28,6 +28,16 @@ def test_a_student_trains_on_shared_and_own_columns_of_a_screened_table(make, lo
     assert "t2i: the shortest list has 4 negatives, and 6 are drawn: short lists have fewer terms" in caplog.text
 
 
+def test_a_student_draws_the_least_similar_where_all_are_within_its_pairs_own_margin(make):
+    margins = ("all", ""), ("last", ', margin_positive = "own"')
+    screens = {name: f"screen = {{absolute_margin = 2.0{option}}}" for name, option in margins}
+    chains = [
+        make(name, "mining", "screen", "second_round", loss="offtri", more=more) for name, more in screens.items()
+    ]
+    of_all, of_last = (lines_with("retrieval_loss", chain) for chain in chains)
+    assert all(later < former for former, later in zip(of_all, of_last, strict=True))
+
+
 @pytest.mark.parametrize(
     ("loss", "more", "times"),
     [

@@ -289,6 +289,27 @@ def test_what_a_screen_flags_is_not_drawn_and_soft_margins_are_the_losses(table)
         assert (offline[:, 1] != flagged[anchors[:, 0]]).all()
 
 
+@pytest.mark.parametrize("options", [{}, {"companions": "omit", "negatives": 2}], ids=["one", "several"])
+def test_a_pair_draws_negatives_a_margin_below_its_own_score_or_the_least_similar(options):
+    rng = np.random.default_rng(3)
+    images = rng.normal(size=(IMAGES, 3))
+    table = hard_negatives(images, images[IMAGE_OF] + 0.4 * rng.normal(size=(PAIRS, 3)), IMAGE_OF, h=(12, 5))
+    screened = table.screen(absolute_margin=0.2, range_max=10, margin_positive="own")
+    sampler = BatchSampler(screened, batch_size=8, **options)
+    few = 0
+    for epoch in range(20):
+        sampler.set_epoch(epoch)
+        for batch in sampler:
+            anchors, *drawn = batch.reshape(-1, 8, 2)[: 1 + options.get("negatives", 1)]
+            for (i, t), *negatives in zip(anchors, *drawn, strict=True):
+                ids, scores = table.i2t.negative_ids[i][:10], table.i2t.scores[i][:10]
+                (own,) = table.t2i.positive_score[[t]]
+                allowed = ids[scores <= own - 0.2] if (scores <= own - 0.2).any() else ids[-1:]
+                few += 1 < len(allowed) < 10
+                assert {t_off for _, t_off in negatives} <= {*allowed}
+    assert few > 100
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"companions": "anchors"}, {"companions": "omit"}, {"companions": "omit", "negatives": 2}]
 )

@@ -151,7 +151,8 @@ def _judge_direction(context: Context, direction: Direction) -> tuple[Judged, di
         match_posterior(context.table, direction, screen.match_prior) if screen.match_prior and lists.h else None
     )
     if direction == "i2t" and screen.margin_positive is not None:
-        lists = replace(lists, positive_score=context.table.mean_positive_scores())
+        of_mean, of_highest = context.table.mean_positive_scores, context.table.highest_positive_scores
+        lists = replace(lists, positive_score=of_mean() if screen.margin_positive == "mean" else of_highest())
     for entries in entry_blocks(direction, lists):
         places, bits = (entries.anchors, entries.places), np.zeros(len(entries.anchors), np.uint32)
         for rule in screen.rules:

@@ -131,6 +131,18 @@ def test_every_rule_means_what_its_definition_says(world, direction, mean):
     assert all(0 < count < (ids >= 0).sum() for rule, count in met.items()), met
 
 
+def test_lists_are_judged_by_the_highest_positive_if_pairs_have_margins_of_their_own(world):
+    table, known = world
+    highest = [
+        max((table.t2i.positive_score[c] for c in np.flatnonzero(m == IMAGE_OF)), default=np.nan) for m in range(6)
+    ]
+    by_highest = replace(table, i2t=replace(table.i2t, positive_score=np.array(highest, np.float32)))
+    expected, lowest = (judge(one, ScreenSection(relative_margin=0.3), known).i2t.flags for one in (by_highest, table))
+    found = judge(table, ScreenSection(relative_margin=0.3, margin_positive="own"), known).i2t.flags
+    np.testing.assert_array_equal(found, expected)
+    assert (found != lowest).any()
+
+
 def test_a_cap_leaves_each_candidate_its_best_places(world):
     table, known = world
     view = judge(table, ScreenSection(range_min=1, max_uses=2), known)
