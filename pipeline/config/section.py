@@ -8,6 +8,8 @@ from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
+_CHOICES = ("literal[", "constrained-")
+"""How pydantic names the choices of an option that is a word or a number."""
 _ArrayItem = TypeVar("_ArrayItem")
 _Model = TypeVar("_Model", bound=BaseModel)
 TomlArray = Annotated[tuple[_ArrayItem, ...], Field(strict=False)]  # TOML's arrays are lists
@@ -82,17 +84,22 @@ def explain_refusal(kind: type[BaseModel], error: ValidationError, content: Mapp
     A section with a `name` allows the keys of its kind; `content`, which was refused, has the name.
     """
     unknown: dict[tuple[str, ...], list[str]] = {}
-    sentences = []
+    refused: dict[tuple[str, ...], tuple[list[str], str]] = {}
     problems = [(tuple(map(str, problem["loc"])), problem) for problem in error.errors()]
     with_wrong_items = {place[:-1] for place, _ in problems}  # also reported as too short
     for place, problem in problems:
         if problem["type"] == "extra_forbidden":
             unknown.setdefault(place[:-1], []).append(place[-1])
         elif problem["type"] != "too_short" or place not in with_wrong_items:
-            written = f"{'.'.join(place)}: " if place else ""  # problems of several sections name these
+            place = place[:-1] if place[-1:] and place[-1].startswith(_CHOICES) else place
             value = "" if isinstance(problem["input"], dict) else f" (got {problem['input']!r})"
             message = problem["msg"].removeprefix("Value error, ").replace("valid tuple", "valid array")  # TOML's term
-            sentences.append(f"{written}{message}{value}")
+            refused.setdefault(place, ([], value))[0].append(message)
+    sentences = []
+    for place, (messages, value) in refused.items():
+        written = f"{'.'.join(place)}: " if place else ""  # problems of several sections name these
+        joined = ", or ".join([messages[0], *(each.removeprefix("Input should be ") for each in messages[1:])])
+        sentences.append(f"{written}{joined}{value}")
     for place, keys in unknown.items():
         section = f"[{'.'.join(place)}]" if place else "the top level"
         sentences.append(f"{section} has unknown keys {keys}; allowed keys are {_allowed_keys(kind, place, content)}")

@@ -109,6 +109,7 @@ MISTAKES = [
     ("sampling.windows=[[0.5, 0.2]]", r"a window is \[start, stop\] .*got \[0.5, 0.2\]"),
     ("sampling.windows=[]", "`windows` is empty"),
     ("sampling.community=8", r"\['community'\] belong to batches = \"mined\""),
+    ("sampling.hardness=-1", r"sampling\.hardness: Input should be 'auto', or greater than 0 \(got -1\)$"),
     ("sampling.hardest=9.0", "`hardest` needs a `hardness`"),
     ("sampling={hardness=9.0, h_images=5}", r"take out \['h_images'\]"),
     ("sampling={hardness='auto', hardest=9.0}", "that is a number"),
