@@ -116,7 +116,8 @@ class Distillation(Section):
 
     def problems(self) -> Iterator[str]:
         idle = {"batch": ("negatives", "list_loss"), "lists": ("teachers", "average", "positives"), "both": ()}
-        if unused := [name for name in idle[self.kind] if name in self.model_fields_set]:
+        changed = self.model_dump(exclude_defaults=True)
+        if unused := [name for name in idle[self.kind] if name in changed]:
             yield f'kind = "{self.kind}" does not use {unused}; leave them out, or choose "both"'
         has_temperature = {"temperature", "student_temperature"} & self.model_fields_set
         if self.kind == "lists" and self.list_loss == "margin_mse" and has_temperature:

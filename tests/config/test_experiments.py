@@ -76,6 +76,8 @@ def test_overrides_change_values_and_replace_named_sections(load):
     changed = load(override='seed=4, second_round.loss={name="online", margin=0.3}, mining.h_images=9')
     assert (changed.seed, changed.mining.h_images, changed.mining.h_captions) == (4, 9, 30)
     assert (changed.second_round.loss.name, changed.second_round.loss.margin) == ("online", 0.3)
+    lists = 'second_round.distillation={kind="lists", teachers=[]}'  # takes away what the experiment names
+    assert load_experiment("f8k_vsepp_distillation", lists).second_round.distillation.kind == "lists"
 
 
 MISTAKES = [
