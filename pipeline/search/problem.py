@@ -150,11 +150,11 @@ class Problem:
             )
         for direction in self.directions:
             _, candidates, own, h = self._sides[direction]
-            whose = "images (h_captions)" if direction == "i2t" else "captions (h_images)"
             longest = len(candidates) - int(np.diff(own.offsets).min())
             if h > longest:
                 remedy = f"lower it to at most {longest}" if longest else "add items that are not all paired"
-                raise ValueError(f"h = {h} for the {whose}, which have at most {longest} negatives; {remedy}.")
+                option = "h_captions" if direction == "i2t" else "h_images"
+                raise ValueError(f"{option} = {h}, but rows of {direction} have at most {longest} negatives; {remedy}.")
 
     def __getitem__(self, direction: Direction) -> Side:
         anchors, candidates, own, h = self._sides[direction]

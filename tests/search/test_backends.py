@@ -100,7 +100,7 @@ def test_auto_takes_the_faster_of_a_large_job_and_says_what_it_measured(problem,
         ({"captions": np.ones((0, 12), np.float32)}, "there are no captions"),
         (
             {"h_images": 400},
-            r"h = 400 for the captions \(h_images\), which have at most 399 negatives; lower it",
+            "h_images = 400, but rows of t2i have at most 399 negatives; lower it",
         ),
         ({"positives": np.array([[0, 0], [400, 1]])}, "pair 1 names image 400, but images are numbered 0 to 399"),
         ({"positives": np.array([[0, -1]])}, "pair 0 names caption -1, but captions are numbered 0 to 799"),
