@@ -6,10 +6,11 @@ import argparse
 import importlib
 import logging
 import re
+import signal
 import traceback
 from abc import abstractmethod
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,7 +22,7 @@ from aoq.pipeline.artifact import Artifact, differences
 from aoq.pipeline.build import read_artifact_manifest
 from aoq.pipeline.config.load import split_member
 from aoq.pipeline.console import name_lines, visible
-from aoq.pipeline.engine import describe_exit, torchrun_rank
+from aoq.pipeline.engine import describe_exit, die_with_parent, torchrun_rank
 from aoq.pipeline.settings import configured_engine, configured_path, runs_root
 from aoq.pipeline.stages import plan
 from aoq.pipeline.stages.report import make_report
@@ -179,3 +180,12 @@ def _log_death(task: MakingTask, message: str) -> None:
     less = "batch_size, set chunk" if is_training else "[engine] mining_memory_mb"
     remedy = f"Run again: finished work is kept. If memory ran out, lower {less}, or take fewer --workers."
     logger.error("%s %s%s. %s", task.title, describe_exit(int(message.rpartition(" ")[2])), reached, remedy)
+
+
+class DieWithParent(nullcontext[object]):
+    """Luigi's `task_process_context`: a task's process dies with its parent, however that ends (Linux)."""
+
+    def __enter__(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        die_with_parent(signal.SIGTERM)

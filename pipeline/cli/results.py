@@ -15,16 +15,21 @@ from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.cli.options import EXPERIMENT, STUDY, as_json, override, roots, with_override
 from aoq.pipeline.cli.output import command_line, echo_json, echo_next, say, show_rows, to_make
 from aoq.pipeline.config.load import split_member
-from aoq.pipeline.evaluation.retrieval import K
 from aoq.pipeline.evaluation.significance import FEWEST_SEEDS
-from aoq.pipeline.report.study import model_table, read_cell, summarise_study
 from aoq.pipeline.report.verdict import evaluated_gain, gain_on_control, gains_apart
 from aoq.pipeline.stages.chain import Chain, Member, find_teacher
 from aoq.pipeline.stages.plan import plan, plan_parts
 from aoq.pipeline.stages.report import find_control
-from aoq.pipeline.stages.study import PlannedStudy, plan_study
+from aoq.pipeline.stages.study import (
+    RECALL_NAMES,
+    PlannedStudy,
+    model_table,
+    plan_study,
+    read_cell,
+    summarise_study,
+)
 
-RECALL_COLUMNS = {f"{way}_r{k}": f"{way}@{k}" for way in ("i2t", "t2i") for k in K} | {"rsum": "rsum"}
+RECALL_COLUMNS = {**RECALL_NAMES, "rsum": "rsum"}
 MEASURES = ("metrics", "without_hubs", "member_metrics", "attention", "relevance", "plausible", "judgements")
 STUDY_WIDTH = 200
 """Width without a terminal, so that a study's rows are not folded."""

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from aoq.tasks.process import DieWithParent
+from aoq.tasks.base import DieWithParent
 
 FORK = multiprocessing.get_context("fork")
 
