@@ -220,7 +220,6 @@ def _open_tables(runs: Sequence[NamedChain]) -> tuple[Album | None, tuple[OpenTa
 
 
 def _open_evaluations(runs: Sequence[NamedChain]) -> tuple[Evaluated, ...]:
-    """Open the evaluations; runs with the same queries share an album."""
     opened: list[tuple[Chain, Evaluated]] = []
     for name, chain in runs:
         split, similarity = open_evaluated(chain)

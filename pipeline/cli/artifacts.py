@@ -187,7 +187,6 @@ def verify_command(chains: Sequence[Chain], as_json: bool) -> None:
 
 
 def _integrity(name: str, artifact: Artifact) -> dict[str, Any]:
-    """Describe an artefact as missing, changed or whole, with its problems."""
     is_there = artifact.exists()
     problems = [*artifact.problems()] if is_there else []
     state = "changed" if problems else "whole" if is_there else "missing"

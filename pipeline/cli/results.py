@@ -20,14 +20,7 @@ from aoq.pipeline.report.verdict import evaluated_gain, gain_on_control, gains_a
 from aoq.pipeline.stages.chain import Chain, Member, find_teacher
 from aoq.pipeline.stages.plan import plan, plan_parts
 from aoq.pipeline.stages.report import find_control
-from aoq.pipeline.stages.study import (
-    RECALL_NAMES,
-    PlannedStudy,
-    model_table,
-    plan_study,
-    read_cell,
-    summarise_study,
-)
+from aoq.pipeline.stages.study import RECALL_NAMES, PlannedStudy, model_table, plan_study, read_cell, summarise_study
 
 RECALL_COLUMNS = {**RECALL_NAMES, "rsum": "rsum"}
 MEASURES = ("metrics", "without_hubs", "member_metrics", "attention", "relevance", "plausible", "judgements")
@@ -75,7 +68,7 @@ def results_command(
     chain = plan(name, override=override, **folders)
     artifact, run = chain.stages.get("evaluation"), Member(chain.reference, chain, "evaluation")
     evaluation = artifact.manifest() if artifact and artifact.exists() else {}
-    control = find_control(run, **folders) if (beside := _split_beside_dev(chain, evaluation)) else None
+    control = find_control(run) if (beside := _split_beside_dev(chain, evaluation)) else None
     elsewhere = evaluated_gain(chain, control.chain) if control else None
     parts = plan_parts(chain)
     apart = gains_apart(chain, parts)
@@ -158,7 +151,6 @@ def _recall_row(title: str, metrics: Mapping[str, float] | None, artifact: Artif
 
 
 def _show_annotations(evaluation: Mapping[str, Any]) -> None:
-    """Print the evaluation's other metrics: attention, several right answers, PMRP, agreement with people."""
     relevance = evaluation.get("relevance", {})
     measured = {
         "without hubs": evaluation.get("without_hubs"),
@@ -174,7 +166,6 @@ def _show_annotations(evaluation: Mapping[str, Any]) -> None:
 
 
 def _show_study(planned: PlannedStudy, models: Sequence[str], arms: Sequence[str], *, as_json: bool) -> None:
-    """Print a table per model, with the named models and arms or all of them; then the next step."""
     study = planned.study
     for named, known, option in ((models, study.models, "--model"), (arms, study.arms, "--arm")):
         if unknown := [name for name in named if name not in known]:
@@ -203,7 +194,6 @@ def _show_study(planned: PlannedStudy, models: Sequence[str], arms: Sequence[str
 
 
 def _what_is_missing(planned: PlannedStudy) -> str:
-    """Count the trainings of an unfinished study, and name the command that makes the rest in the same folders."""
     count, there = len(planned.cells), sum(cell.is_there for cell in planned.cells)
     command = command_line("aoq", "study", planned.reference)
     if there == count:

@@ -174,7 +174,6 @@ def takes_tables(*names: str, json: bool = False) -> Decorator:
 
 
 def _find_table(named: str, files: RowFiles, data_root: Path, artifact_root: Path) -> NamedTable:
-    """Find the table in the folder of that name, or else that of the experiment of that name."""
     if (folder := table_folder(named)) is not None:
         return NamedTable(named, folder, files=files)
     name, change = with_override(named, "")

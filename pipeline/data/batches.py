@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 import torch
-from jaxtyping import Int, Int32, UInt8
+from jaxtyping import Int, Int32
 
 from aoq.models.base import Captions, Images
 from aoq.pipeline.data.folder import Split
+from aoq.pipeline.data.pixels import PhotographPixels
 from aoq.pipeline.data.tokens import TokenisedCaptions
 
 DRAWING = 2
 """Separates the random numbers of steps from those of orders and of augmentation."""
-
-
-class Pixels(ABC):
-    """A split's photographs as input of an image tower."""
-
-    @abstractmethod
-    def read(self, rows: Int[np.ndarray, " batch"]) -> UInt8[torch.Tensor, "batch height width 3"]:
-        """Read photographs; they depend on the rows alone."""
-
-    @abstractmethod
-    def augmented(self, ways: tuple[str, ...], seed: int, epoch: int) -> Pixels:
-        """Return the same photographs, changed at random as a function of the rows, the seed and the epoch."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +28,7 @@ class PairData:
     split: Split
     tokens: TokenisedCaptions
     max_regions: int | None = None
-    pixels: Pixels | None = None
+    pixels: PhotographPixels | None = None
 
     @property
     def regions(self) -> int:

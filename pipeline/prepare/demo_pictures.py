@@ -29,10 +29,10 @@ CORNERS = len(OBJECTS) // 2
 INNER = 0.4
 
 
-def write_demo_pictures(folder: Path, splits: tuple[str, ...] = ("train", "dev")) -> None:
+def write_demo_pictures(folder: Path) -> None:
     """Draw each image of a generated world: a colour for its ground, a shape of its colour for each object."""
     pillow = import_extra("PIL.Image", "prepare", "pictures of the demo world")
-    for split in splits:
+    for split in ("train", "dev"):
         labels, boxes = read_labels(folder, split)["regions"], open_array(folder / f"{split}_boxes.npy")
         ids = read_lines(folder / f"{split}_ids.txt")
         with pq.ParquetWriter(folder / f"{split}_images.parquet", PACKED) as writer:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aoq.pipeline.columns import open_parquet
+from aoq.pipeline.data.folder import Split
 from aoq.pipeline.data.images import DECODED_FORMATS, decode
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.files import digest
@@ -24,6 +25,9 @@ from aoq.pipeline.search.problem import blocks
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+    from aoq.models.towers.preprocessing import Preprocessing
+    from aoq.pipeline.data.pixels import PhotographPixels
 
 PHOTOGRAPHS = pa.schema(
     {"id": pa.string(), "path": pa.string(), "sha256": pa.string(), "width": pa.int32(), "height": pa.int32()}
@@ -97,6 +101,17 @@ def open_photographs(folder: Path, split: str, images: int) -> Photographs:
     if len(files) < len(paths):
         raise ValueError(f"{path} names no file of image {paths.index(None)}; prepare it again with --pack.")
     return Photographs(ImageFiles(files), sha256)
+
+
+def open_pixels(
+    folder: Path, split: Split, preprocessing: Preprocessing, images: int | None = None
+) -> PhotographPixels:
+    """Open the photographs of a split, or the first ones of the `images` that its folder lists."""
+    from aoq.pipeline.data.pixels import PhotographPixels, may_be_flipped  # late: it loads torch
+
+    import_extra("PIL.Image", "prepare", "an image tower")
+    decode = open_photographs(folder, split.name, images or split.image_count).decode
+    return PhotographPixels(decode, preprocessing, may_be_flipped(split.captions, split.image_of, split.image_count))
 
 
 def _read_list(folder: Path, split: str) -> tuple[list[str | None], list[str], bool]:

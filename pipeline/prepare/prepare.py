@@ -145,7 +145,6 @@ def _workers(engine: Engine) -> int:
 
 
 def _require_files(source: Source, listing: Listing) -> None:
-    """Refuse files of images that do not exist, before anything is extracted."""
     paths = [path for row in range(len(listing)) if (path := listing.images.path(row)) is not None]
     missing = [path for path in paths if not os.path.exists(path)]
     if missing and (not source.skip_broken or len(missing) == len(listing)):
@@ -156,7 +155,6 @@ def _require_files(source: Source, listing: Listing) -> None:
 
 
 def _heed_broken(source: Source, extractions: Sequence[Extraction]) -> None:
-    """Warn of the images that are left out."""
     broken = [
         f"{each.listing.images.describe(place)} {problem}"
         for each in extractions

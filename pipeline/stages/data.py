@@ -155,7 +155,6 @@ def check_feature_size(chain: Chain, split: Split, expected: int) -> None:
 
 
 def _open_vocabulary(chain: Chain, train: Split, dev: Split) -> Vocabulary | Pieces:
-    """Open the named tokeniser or file, or collect the words of both splits."""
     config = chain.experiment.dataset
     if config.tokeniser is not None:
         from aoq.pipeline.prepare.pieces import Pieces

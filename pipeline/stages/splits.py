@@ -27,7 +27,8 @@ from aoq.pipeline.prepare.photographs import photographs_fingerprint
 from aoq.pipeline.stages.chain import Chain
 
 if TYPE_CHECKING:
-    from aoq.pipeline.data.batches import PairData, Pixels
+    from aoq.pipeline.data.batches import PairData
+    from aoq.pipeline.data.pixels import PhotographPixels
 
 logger = logging.getLogger(__name__)
 
@@ -124,14 +125,14 @@ def model_options(chain: Chain) -> dict[str, Any]:
     return {**section.model_dump(exclude={"name"}), **sizes}
 
 
-def _open_pixels(chain: Chain, split: Split) -> Pixels | None:
+def _open_pixels(chain: Chain, split: Split) -> PhotographPixels | None:
     """Open the photographs that the model reads, if any; refuse photographs that differ from those in the keys."""
     if chain.image_tower is None:
         return None
     import torch
 
     from aoq.models.towers.image_towers import open_image_tower
-    from aoq.pipeline.prepare.pixels import open_pixels
+    from aoq.pipeline.prepare.photographs import open_pixels
 
     evaluated = {chain.experiment.evaluation.split: chain["evaluation"].ingredients.get("photographs")}
     planned = evaluated | chain["dataset"].ingredients.get("photographs", {})

@@ -154,7 +154,6 @@ def _ranks_tables(cell: Cell, both: Ranks) -> Iterator[pa.Table]:
 
 
 def _intervals(ranks: Sequence[tuple[Cell, Ranks]], baseline: str) -> dict[str, Interval]:
-    """Return the interval of each arm's rsum gain over the baseline, of one model."""
     by_arm: dict[str, list[Ranks]] = {}
     for cell, both in ranks:
         by_arm.setdefault(cell.arm, []).append(both)

@@ -23,11 +23,11 @@ from aoq.pipeline.config.losses import LogitLoss
 from aoq.pipeline.config.training import CoTeaching, Training
 from aoq.pipeline.console import show_progress
 from aoq.pipeline.data.folder import Split
+from aoq.pipeline.data.pixels import decoded_elsewhere
 from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.engine import Engine, Verify, torchrun_rank
 from aoq.pipeline.evaluation.ranks import DEV_RANKS, chance_level, write_ranks
 from aoq.pipeline.evaluation.retrieval import ensemble, retrieval_ranks, summarise
-from aoq.pipeline.prepare.pixels import decoded_elsewhere
 from aoq.pipeline.stages.chain import Chain
 from aoq.pipeline.stages.data import check_pretrained
 from aoq.pipeline.stages.draws import make_teachers, table_draws
