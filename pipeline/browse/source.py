@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32
 
-from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.browse.survey import Survey, Suspect, merge_suspects, survey
 from aoq.pipeline.config.load import split_member
 from aoq.pipeline.config.screen import RULES
@@ -33,8 +32,6 @@ from aoq.pipeline.tables.screens.view import View, read_view
 from aoq.pipeline.tables.table import NegativeTable, read_table
 
 logger = logging.getLogger(__name__)
-
-NamedChain = tuple[str, Chain]
 
 
 class CaptionSearch:
@@ -179,12 +176,12 @@ def open_folders(
     return Gallery(Album("table", image_root or folders[0].absolute(), rows, read), opened, ())
 
 
-def open_runs(chains: Sequence[NamedChain]) -> Gallery:
+def open_runs(chains: Sequence[tuple[str, Chain]]) -> Gallery:
     """Open the existing artefacts of experiments, named with their overrides; refuse runs on different data."""
     listed, evaluated = [], []
     for named, chain in chains:
         run, owner = (run_name(*split_member(named)), chain), table_owner(chain)
-        has_table, is_evaluated = owner and _existing(owner, "hard_negatives"), _existing(chain, "evaluation")
+        has_table, is_evaluated = owner and owner.made("hard_negatives"), chain.made("evaluation")
         if not (has_table or is_evaluated):
             command = f"run {quote(named)} --round hard_negatives" if owner else f"evaluate {quote(named)}"
             raise ValueError(f"{named} has neither a table nor an evaluation yet; run: aoq {command}")
@@ -193,25 +190,20 @@ def open_runs(chains: Sequence[NamedChain]) -> Gallery:
     return Gallery(*_open_tables(listed), _open_evaluations(evaluated))
 
 
-def _existing(chain: Chain, stage: str) -> Artifact | None:
-    artifact = chain.stages.get(stage)
-    return artifact if artifact and artifact.exists() else None
-
-
-def _open_tables(runs: Sequence[NamedChain]) -> tuple[Album | None, tuple[OpenTable, ...]]:
+def _open_tables(runs: Sequence[tuple[str, Chain]]) -> tuple[Album | None, tuple[OpenTable, ...]]:
     if not runs:
         return None, ()
     owner = runs[0][1].owner("hard_negatives")
     train = split_album(owner.folder, split := open_train_split(owner))
-    users: dict[str, list[NamedChain]] = {}
+    users: dict[str, list[tuple[str, Chain]]] = {}
     for name, chain in runs:
         check_same_data(name, owner, chain)
-        screen = _existing(chain, "screen")
+        screen = chain.made("screen")
         users.setdefault(chain["hard_negatives"].key + (screen.key if screen else ""), []).append((name, chain))
     tables = []
     for named in users.values():
-        owner, screen = named[0][1].owner("hard_negatives"), _existing(named[0][1], "screen")
-        embeddings, table = _existing(owner, "embeddings"), read_table(owner["hard_negatives"].opened() / "table")
+        owner, screen = named[0][1].owner("hard_negatives"), named[0][1].made("screen")
+        embeddings, table = owner.made("embeddings"), read_table(owner["hard_negatives"].opened() / "table")
         store = EmbeddingStore.open(embeddings.opened()) if embeddings else None
         view = read_view(screen.opened() / "view", table.manifest) if screen else None
         tables.append(OpenTable(tuple(name for name, _ in named), table, view, store))
@@ -219,7 +211,7 @@ def _open_tables(runs: Sequence[NamedChain]) -> tuple[Album | None, tuple[OpenTa
     return train, tuple(tables)
 
 
-def _open_evaluations(runs: Sequence[NamedChain]) -> tuple[Evaluated, ...]:
+def _open_evaluations(runs: Sequence[tuple[str, Chain]]) -> tuple[Evaluated, ...]:
     opened: list[tuple[Chain, Evaluated]] = []
     for name, chain in runs:
         split, similarity = open_evaluated(chain)

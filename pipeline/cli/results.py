@@ -66,8 +66,8 @@ def results_command(
         return
     name, override = with_override(str(experiment), override)
     chain = plan(name, override=override, **folders)
-    artifact, run = chain.stages.get("evaluation"), Member(chain.reference, chain, "evaluation")
-    evaluation = artifact.manifest() if artifact and artifact.exists() else {}
+    made, run = chain.made("evaluation"), Member(chain.reference, chain, "evaluation")
+    evaluation = made.manifest() if made else {}
     control = find_control(run) if (beside := _split_beside_dev(chain, evaluation)) else None
     elsewhere = evaluated_gain(chain, control.chain) if control else None
     parts = plan_parts(chain)

@@ -109,9 +109,8 @@ class NamedTable:
 
     def read_view(self, view: Path | None, *, or_own: bool = False) -> View | None:
         """Read a view of the table; with `or_own`, the default is the experiment's own screen, if it exists."""
-        if view is None and or_own and self.chain is not None and "screen" in self.chain.stages:
-            own = self.chain["screen"]
-            view = own.opened() / "view" if own.exists() else None
+        if view is None and or_own and self.chain is not None and (own := self.chain.made("screen")):
+            view = own.opened() / "view"
         return None if view is None else read_view(view, read_manifest(self.folder))
 
     @cached_property
@@ -153,8 +152,8 @@ class NamedTable:
         """Open the vectors that the experiment's table was mined from, if they exist."""
         from aoq.pipeline.embedding import EmbeddingStore
 
-        artifact = self.chain and self.chain.owner("hard_negatives").stages.get("embeddings")
-        return EmbeddingStore.open(artifact.opened()) if artifact and artifact.exists() else None
+        artifact = self.chain and self.chain.owner("hard_negatives").made("embeddings")
+        return EmbeddingStore.open(artifact.opened()) if artifact else None
 
 
 def takes_tables(*names: str, json: bool = False) -> Decorator:

@@ -90,8 +90,7 @@ def take_in_split(chain: Chain, name: str) -> dict[str, str]:
 
 def open_pairs(chain: Chain, role: str, verify: Verify = "sampled") -> PairData:
     """Open the train or dev split, tokenised by the dataset stage; refuse one that lacks what the model needs."""
-    from aoq.pipeline.data.batches import PairData
-    from aoq.pipeline.data.tokens import TokenisedCaptions
+    from aoq.pipeline.data.batches import PairData, TokenisedCaptions
 
     config = chain.experiment.dataset
     split = open_train_split(chain, verify) if role == "train" else open_checked(chain, config.dev, verify)

@@ -163,7 +163,6 @@ def _intervals(ranks: Sequence[tuple[Cell, Ranks]], baseline: str) -> dict[str, 
 
 
 def _write(path: Path, tables: Sequence[pa.Table]) -> None:
-    """Write the tables below each other, with the columns of all of them."""
     table = pa.concat_tables(tables, promote_options="permissive")
     pq.write_table(table, path, compression="zstd", write_page_checksum=True)
 

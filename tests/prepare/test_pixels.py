@@ -25,9 +25,8 @@ from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.data.demo import read_labels, write_demo_world
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.data.pixels import decoded_elsewhere, may_be_flipped
-from aoq.pipeline.prepare.demo_pictures import write_demo_pictures
 from aoq.pipeline.prepare.extractors import open_encoder
-from aoq.pipeline.prepare.photographs import open_pixels
+from aoq.pipeline.prepare.photographs import open_pixels, write_demo_pictures
 from aoq.pipeline.prepare.pieces import Pieces
 from aoq.pipeline.stages.encoding import Encoding
 from tests.prepare.conftest import TINY, WORDS, picture, save_clip
