@@ -34,30 +34,24 @@ from aoq.pipeline.tables.table import NegativeTable, read_table
 logger = logging.getLogger(__name__)
 
 
-class CaptionSearch:
-    """Find captions with all words of a query, in any order and case, each at the start of a word.
+def find_captions(texts: Sequence[str], query: str) -> Sequence[int]:
+    """Find the rows of folded texts with all words of a query, in any order and case, each at the start of a word.
 
-    In scripts without spaces, and in emoji, a word may start anywhere.
+    In scripts without spaces, and in emoji, a word may start anywhere. An empty query finds none.
 
-    >>> CaptionSearch(["Two DOGS run", "a woman runs", "ein dog"]).rows("run dog")
+    >>> find_captions(["two dogs run", "a woman runs", "ein dog"], "RUN dog")
     [0]
     """
-
-    def __init__(self, captions: Sequence[str]) -> None:
-        self._texts = [_folded(caption) for caption in captions]
-
-    def rows(self, query: str) -> Sequence[int]:
-        """Return the rows of the captions; none for an empty query."""
-        words = set(_folded(query).split())
-        rows: Sequence[int] = range(len(self._texts)) if words else ()
-        for word in words:
-            start = "" if unicodedata.east_asian_width(word[0]) in "WF" else r"(?<!\w)"
-            matches = re.compile(start + re.escape(word)).search
-            rows = [row for row in rows if word in self._texts[row] and matches(self._texts[row])]
-        return rows
+    words = set(folded(query).split())
+    rows: Sequence[int] = range(len(texts)) if words else ()
+    for word in words:
+        start = "" if unicodedata.east_asian_width(word[0]) in "WF" else r"(?<!\w)"
+        matches = re.compile(start + re.escape(word)).search
+        rows = [row for row in rows if word in texts[row] and matches(texts[row])]
+    return rows
 
 
-def _folded(text: str) -> str:
+def folded(text: str) -> str:
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
 
 
@@ -67,7 +61,7 @@ class Album:
     def __init__(self, name: str, folder: Path, split: ShownRows, read: Callable[[int], Picture | None]) -> None:
         # The key includes the folder: browsers cache pictures, and another data set may be served from the same port.
         self.key = f"{name}-{digest([str(folder), list(split.ids)])[:8]}"
-        self.split, self.read_picture, self.texts = split, read, CaptionSearch(split.captions)
+        self.split, self.read_picture, self.texts = split, read, [*map(folded, split.captions)]
 
 
 def split_album(folder: Path, split: Split) -> Album:

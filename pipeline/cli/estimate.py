@@ -155,7 +155,6 @@ def _makers(chain: Chain) -> str:
 
 
 def _training_pairs(chain: Chain) -> tuple[int, int, Integer[np.ndarray, "*shape"]]:
-    """Count the images and captions of the training split, and read its pairs."""
     data = chain.experiment.dataset
     if data.source is not None and not chain["prepared"].exists():
         raise ValueError(f"{data.source.path} is not prepared yet; run: {to_make('prepared')}")

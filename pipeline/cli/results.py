@@ -139,7 +139,6 @@ def _recalls(chain: Chain, evaluation: Mapping[str, Any], beside: str, control: 
 
 
 def _recall_row(title: str, metrics: Mapping[str, float] | None, artifact: Artifact | None) -> list[str]:
-    """Return a title, the recalls, the model, and its loss or its origin."""
     if metrics is None:
         return [f"{title} (missing)", *[""] * len(RECALL_COLUMNS), "", ""]
     model, loss = "ensemble", ""

@@ -17,14 +17,8 @@ from aoq.pipeline.data.images import Thumbnails
 from aoq.pipeline.data.vocabulary import tokenise
 from aoq.pipeline.evaluation.attention import word_attention
 from aoq.pipeline.evaluation.significance import RECALL_METRICS
-from aoq.pipeline.report.collect import (
-    ReportedRun,
-    collect_runs,
-    collect_stages,
-    collect_teachers,
-    is_control,
-    ranked_answers,
-)
+from aoq.pipeline.report import collect
+from aoq.pipeline.report.collect import ReportedRun
 from aoq.pipeline.report.plots import PALETTE, curves, hardness, histogram_of_ranks
 from aoq.pipeline.report.verdict import GainParts, on_dev, verdicts
 from aoq.pipeline.search.problem import DIRECTIONS, OPPOSITE, Direction
@@ -86,8 +80,8 @@ def render(named: Sequence[tuple[str, Chain]], evaluating: Callable[[str], str],
 
     `parts` has, by run name, the trainings that show what each part of its method gains.
     """
-    runs = collect_runs(named)
-    shown = [run for run in runs if run.scored or not is_control(run.chain)] or runs
+    runs = collect.collect_runs(named)
+    shown = [run for run in runs if run.scored or not collect.is_control(run.chain)] or runs
     by_name = {run.name: colour for run, colour in zip(shown, cycle(PALETTE), strict=False)}
     colours = {run.label: by_name[run.name] for run in shown}
     counts = {run.label: run.scored.cross_ranks for run in shown if run.scored}
@@ -104,7 +98,7 @@ def render(named: Sequence[tuple[str, Chain]], evaluating: Callable[[str], str],
     return environment.get_template("page.html.j2").render(
         runs=runs,
         shown=shown,
-        results=[*((run, None) for run in shown), *((None, teacher) for teacher in collect_teachers(shown))],
+        results=[*((run, None) for run in shown), *((None, teacher) for teacher in collect.collect_teachers(shown))],
         labels={run.name: run.label for run in runs},
         evaluating=evaluating,
         colours=by_name,
@@ -123,7 +117,7 @@ def render(named: Sequence[tuple[str, Chain]], evaluating: Callable[[str], str],
         plausible=_measured(shown, "plausible"),
         judged=[(run, *file) for run, files in _measured(shown, "judgements").items() for file in files.items()],
         attention=_attention(shown, colours),
-        stages=collect_stages(shown),
+        stages=collect.collect_stages(shown),
         tables=tables(shown),
         examples=examples(shown),
         attended=list(attended(shown)),
@@ -179,7 +173,6 @@ def tables(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
 
 
 def _table(owner: Chain, screen: Artifact | None) -> dict[str, Any]:
-    """Describe both directions of a table: statistics, scores, random lists, and the screen's counts."""
     table, name = read_table(owner["hard_negatives"].opened() / "table"), owner.experiment.name
     split = open_train_split(owner)
     directions: dict[Direction, dict[str, Any]] = {}
@@ -210,17 +203,14 @@ def examples(runs: Sequence[ReportedRun]) -> dict[str, Any] | None:
 
 
 def _select_queries(runs: Sequence[ReportedRun], direction: Direction) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Select the queries on which the runs differ most, then random ones.
-
-    Yield each with every run's first answers.
-    """
+    """Yield the queries on which the runs differ most, then random ones, each with every run's first answers."""
     split, scored = runs[0].split, {run.name: run.scored for run in runs if run.scored}
     ranks = [each.ranks.i2t if direction == "i2t" else each.ranks.t2i for each in scored.values()]
     order = np.random.default_rng(0).permutation(len(ranks[0]))
     spread = np.ptp(np.minimum(ranks, FAR), axis=0)
     order, half = order[np.argsort(-spread[order], kind="stable")], QUERIES // 2
     for query in [*order[:half].tolist(), *np.sort(order[half:])[: QUERIES - half].tolist()]:
-        ranked = {name: ranked_answers(one.similarity, split, direction, query) for name, one in scored.items()}
+        ranked = {name: collect.ranked_answers(one.similarity, split, direction, query) for name, one in scored.items()}
         yield query, {name: answers[:ANSWERS] for name, answers in ranked.items()}
 
 

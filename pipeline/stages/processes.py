@@ -105,7 +105,7 @@ def run_ranks(engine: Engine, folder: Path, part: Work) -> tuple[Any, dict[str, 
             failures: dict[int, Any] = {}
             for file in Path(logs).rglob("error.json"):  # of a process, in the folder of its number
                 kind, _, text = json.loads(file.read_text())["message"]["message"].partition(": ")
-                failures[int(file.parent.name)] = PASSED_ON[kind](text)
+                failures[int(file.parent.name)] = PASSED_ON.get(kind, RuntimeError)(text)
             raise _reason(failures or {rank: f"{describe_exit(failure.exitcode)}."}) from None
 
 

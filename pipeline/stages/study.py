@@ -218,7 +218,6 @@ def summarise_study(study: Study, rows: Sequence[Row]) -> list[Row]:
 
 
 def _spread(name: str, values: Sequence[float]) -> Row:
-    """Return the mean and the sample standard deviation; None if there are too few values."""
     return {
         name: float(np.mean(values)) if values else None,
         f"{name}_sd": float(np.std(values, ddof=1)) if len(values) > 1 else None,

@@ -93,7 +93,6 @@ def train(chain: Chain, stage: str, build: Build, engine: Engine, processes: Pro
 
 
 def _check_batches(experiment: Experiment, captions: int) -> None:
-    """Refuse a batch larger than the training data in any round, before the first one trains."""
     sizes = [(f"[{name}] batch_size is", section.batch_size, "it") for name, section in experiment.trainings.items()]
     if experiment.second_round is not None and experiment.second_round.control == "items":
         makes = '[second_round] control = "items" makes batches of'
