@@ -41,7 +41,7 @@ class PhotographPixels:
     processes: int = 0
 
     def read(self, rows: Int[np.ndarray, " rows"]) -> UInt8[Tensor, "rows height width 3"]:
-        """Read photographs, which depend on the rows alone, each once, however often it is in the batch."""
+        """Read photographs, each once, however often it is in the batch; they depend on the rows alone."""
         distinct, places = np.unique(rows, return_inverse=True)
         if self.pool is None:
             with ThreadPoolExecutor() as threads:
