@@ -25,9 +25,8 @@ from torch import distributed as dist
 
 from aoq.models import build_model
 from aoq.pipeline.config.losses import LossSection, OnlineLoss
-from aoq.pipeline.data.batches import PairData, epoch_order
+from aoq.pipeline.data.batches import PairData, TokenisedCaptions, epoch_order
 from aoq.pipeline.data.folder import Split
-from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.training.batches import matched, read_batch
 from aoq.pipeline.training.chunks import Cut
 from aoq.pipeline.training.processes import Processes

@@ -5,8 +5,7 @@ import sys
 from aoq.pipeline.console import end_in_one_line, log_to_console, stop_on_signals
 from aoq.pipeline.engine import let_waiting_threads_sleep
 from aoq.pipeline.settings import read_shipped_settings
-from aoq.tasks.comparisons import Ablation as Ablation
-from aoq.tasks.comparisons import Report as Report
+from aoq.tasks.stages import Ablation as Ablation
 from aoq.tasks.stages import Control as Control
 from aoq.tasks.stages import Dataset as Dataset
 from aoq.tasks.stages import DemoWorld as DemoWorld
@@ -15,6 +14,7 @@ from aoq.tasks.stages import Evaluation as Evaluation
 from aoq.tasks.stages import FirstRound as FirstRound
 from aoq.tasks.stages import HardNegatives as HardNegatives
 from aoq.tasks.stages import Prepared as Prepared
+from aoq.tasks.stages import Report as Report
 from aoq.tasks.stages import Screen as Screen
 from aoq.tasks.stages import SecondRound as SecondRound
 from aoq.tasks.stages import StudentEmbeddings as StudentEmbeddings

@@ -41,11 +41,9 @@ class Described(luigi.Parameter):
     @classmethod
     def _parser_kwargs(cls, param_name: str, task_name: str | None = None) -> dict[str, Any]:
         options: dict[str, Any] = super()._parser_kwargs(param_name, task_name)  # type: ignore[no-untyped-call]
-        return {**options, "action": _store_unlisted} if task_name else options
-
-
-def _store_unlisted(**options: Any) -> argparse.Action:
-    return argparse._StoreAction(**{**options, "help": argparse.SUPPRESS})
+        if task_name:
+            options["action"] = lambda **given: argparse._StoreAction(**{**given, "help": argparse.SUPPRESS})
+        return options
 
 
 class MakingTask(luigi.Task):

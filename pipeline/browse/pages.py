@@ -11,7 +11,7 @@ from flask import Flask, Response, abort, redirect, render_template, request, ur
 from werkzeug.wrappers import Response as Redirect
 
 from aoq.pipeline.browse.marks import Marks
-from aoq.pipeline.browse.source import Album, Evaluated, Gallery, OpenTable
+from aoq.pipeline.browse.source import Album, Evaluated, Gallery, OpenTable, find_captions
 from aoq.pipeline.evaluation.significance import RECALL_METRICS
 from aoq.pipeline.report.collect import ranked_answers
 from aoq.pipeline.search.problem import Direction
@@ -74,7 +74,7 @@ def add_anchor_pages(app: Flask, train: Album, tables: Sequence[OpenTable], mark
     @app.get("/search")
     def search() -> str:
         query = request.args.get("q", "").strip()
-        rows = train.texts.rows(query)
+        rows = find_captions(train.texts, query)
         page = _requested_page(len(rows), ENTRIES)
         return render_template("search.html.j2", query=query, page=page, rows=page.cut(rows))
 
@@ -147,7 +147,7 @@ def add_query_pages(app: Flask, runs: Sequence[Evaluated]) -> None:
         numbers = _requested_numbers("run", runs)
         album = runs[numbers[0]].album
         query = request.args.get("q", "").strip()
-        rows = album.texts.rows(query) if query else range(len(album.split.ids))
+        rows = find_captions(album.texts, query) if query else range(len(album.split.ids))
         page = _requested_page(len(rows), PICTURES)
         shown = {"album": album, "query": query, "page": page, "rows": page.cut(rows)}
         return render_template("queries.html.j2", numbers=numbers, **shown)

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32
 
-from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.browse.survey import Survey, Suspect, merge_suspects, survey
 from aoq.pipeline.config.load import split_member
 from aoq.pipeline.config.screen import RULES
@@ -34,33 +33,25 @@ from aoq.pipeline.tables.table import NegativeTable, read_table
 
 logger = logging.getLogger(__name__)
 
-NamedChain = tuple[str, Chain]
 
+def find_captions(texts: Sequence[str], query: str) -> Sequence[int]:
+    """Find the rows of folded texts with all words of a query, in any order and case, each at the start of a word.
 
-class CaptionSearch:
-    """Find captions with all words of a query, in any order and case, each at the start of a word.
+    In scripts without spaces, and in emoji, a word may start anywhere. An empty query finds none.
 
-    In scripts without spaces, and in emoji, a word may start anywhere.
-
-    >>> CaptionSearch(["Two DOGS run", "a woman runs", "ein dog"]).rows("run dog")
+    >>> find_captions(["two dogs run", "a woman runs", "ein dog"], "RUN dog")
     [0]
     """
-
-    def __init__(self, captions: Sequence[str]) -> None:
-        self._texts = [_folded(caption) for caption in captions]
-
-    def rows(self, query: str) -> Sequence[int]:
-        """Return the rows of the captions; none for an empty query."""
-        words = set(_folded(query).split())
-        rows: Sequence[int] = range(len(self._texts)) if words else ()
-        for word in words:
-            start = "" if unicodedata.east_asian_width(word[0]) in "WF" else r"(?<!\w)"
-            matches = re.compile(start + re.escape(word)).search
-            rows = [row for row in rows if word in self._texts[row] and matches(self._texts[row])]
-        return rows
+    words = set(folded(query).split())
+    rows: Sequence[int] = range(len(texts)) if words else ()
+    for word in words:
+        start = "" if unicodedata.east_asian_width(word[0]) in "WF" else r"(?<!\w)"
+        matches = re.compile(start + re.escape(word)).search
+        rows = [row for row in rows if word in texts[row] and matches(texts[row])]
+    return rows
 
 
-def _folded(text: str) -> str:
+def folded(text: str) -> str:
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
 
 
@@ -70,7 +61,7 @@ class Album:
     def __init__(self, name: str, folder: Path, split: ShownRows, read: Callable[[int], Picture | None]) -> None:
         # The key includes the folder: browsers cache pictures, and another data set may be served from the same port.
         self.key = f"{name}-{digest([str(folder), list(split.ids)])[:8]}"
-        self.split, self.read_picture, self.texts = split, read, CaptionSearch(split.captions)
+        self.split, self.read_picture, self.texts = split, read, [*map(folded, split.captions)]
 
 
 def split_album(folder: Path, split: Split) -> Album:
@@ -179,12 +170,12 @@ def open_folders(
     return Gallery(Album("table", image_root or folders[0].absolute(), rows, read), opened, ())
 
 
-def open_runs(chains: Sequence[NamedChain]) -> Gallery:
+def open_runs(chains: Sequence[tuple[str, Chain]]) -> Gallery:
     """Open the existing artefacts of experiments, named with their overrides; refuse runs on different data."""
     listed, evaluated = [], []
     for named, chain in chains:
         run, owner = (run_name(*split_member(named)), chain), table_owner(chain)
-        has_table, is_evaluated = owner and _existing(owner, "hard_negatives"), _existing(chain, "evaluation")
+        has_table, is_evaluated = owner and owner.made("hard_negatives"), chain.made("evaluation")
         if not (has_table or is_evaluated):
             command = f"run {quote(named)} --round hard_negatives" if owner else f"evaluate {quote(named)}"
             raise ValueError(f"{named} has neither a table nor an evaluation yet; run: aoq {command}")
@@ -193,25 +184,20 @@ def open_runs(chains: Sequence[NamedChain]) -> Gallery:
     return Gallery(*_open_tables(listed), _open_evaluations(evaluated))
 
 
-def _existing(chain: Chain, stage: str) -> Artifact | None:
-    artifact = chain.stages.get(stage)
-    return artifact if artifact and artifact.exists() else None
-
-
-def _open_tables(runs: Sequence[NamedChain]) -> tuple[Album | None, tuple[OpenTable, ...]]:
+def _open_tables(runs: Sequence[tuple[str, Chain]]) -> tuple[Album | None, tuple[OpenTable, ...]]:
     if not runs:
         return None, ()
     owner = runs[0][1].owner("hard_negatives")
     train = split_album(owner.folder, split := open_train_split(owner))
-    users: dict[str, list[NamedChain]] = {}
+    users: dict[str, list[tuple[str, Chain]]] = {}
     for name, chain in runs:
         check_same_data(name, owner, chain)
-        screen = _existing(chain, "screen")
+        screen = chain.made("screen")
         users.setdefault(chain["hard_negatives"].key + (screen.key if screen else ""), []).append((name, chain))
     tables = []
     for named in users.values():
-        owner, screen = named[0][1].owner("hard_negatives"), _existing(named[0][1], "screen")
-        embeddings, table = _existing(owner, "embeddings"), read_table(owner["hard_negatives"].opened() / "table")
+        owner, screen = named[0][1].owner("hard_negatives"), named[0][1].made("screen")
+        embeddings, table = owner.made("embeddings"), read_table(owner["hard_negatives"].opened() / "table")
         store = EmbeddingStore.open(embeddings.opened()) if embeddings else None
         view = read_view(screen.opened() / "view", table.manifest) if screen else None
         tables.append(OpenTable(tuple(name for name, _ in named), table, view, store))
@@ -219,8 +205,7 @@ def _open_tables(runs: Sequence[NamedChain]) -> tuple[Album | None, tuple[OpenTa
     return train, tuple(tables)
 
 
-def _open_evaluations(runs: Sequence[NamedChain]) -> tuple[Evaluated, ...]:
-    """Open the evaluations; runs with the same queries share an album."""
+def _open_evaluations(runs: Sequence[tuple[str, Chain]]) -> tuple[Evaluated, ...]:
     opened: list[tuple[Chain, Evaluated]] = []
     for name, chain in runs:
         split, similarity = open_evaluated(chain)

@@ -103,7 +103,6 @@ def _show_stages(chain: Chain, stages: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _state(artifact: Artifact) -> dict[str, Any]:
-    """Describe an artefact as done, begun or missing; one that is done also by its date, duration and size."""
     about = {"key": artifact.key, "path": str(artifact.path)}
     if not artifact.exists():
         return {**about, "state": "begun" if artifact.work.is_dir() else "missing"}
@@ -144,7 +143,6 @@ def explain_command(chains: Sequence[Chain], stage: str | None, as_json: bool) -
 
 
 def _explained(artifact: Artifact) -> dict[str, Any]:
-    """Describe an artefact and what its key is made of; if it is missing, also the nearest one of its stage."""
     others: dict[str, dict[str, tuple[Any, Any]]] = {}
     if not artifact.exists():
         for path in artifact.path.parent.glob(f"[!.]*/{MANIFEST_FILE}"):
@@ -187,7 +185,6 @@ def verify_command(chains: Sequence[Chain], as_json: bool) -> None:
 
 
 def _integrity(name: str, artifact: Artifact) -> dict[str, Any]:
-    """Describe an artefact as missing, changed or whole, with its problems."""
     is_there = artifact.exists()
     problems = [*artifact.problems()] if is_there else []
     state = "changed" if problems else "whole" if is_there else "missing"

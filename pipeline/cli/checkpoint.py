@@ -63,7 +63,6 @@ def import_checkpoint_command(checkpoint: Path, output: Path, name: str | None, 
 
 
 def _report(models: Sequence[OfficialModel], paths: Sequence[Path]) -> str:
-    """Report the recognised model, the files, and what to write into an experiment."""
     from aoq.pipeline.official import model_section
 
     model, section = models[0], model_section(models[0])

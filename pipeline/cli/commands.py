@@ -115,7 +115,6 @@ def _visible_usage_errors() -> Iterator[None]:
 
 
 def _show_versions(context: click.Context, _: click.Parameter, is_wanted: bool) -> None:
-    """Print the versions and devices that a bug report needs."""
     if not is_wanted or context.resilient_parsing:
         return
     import torch  # late: all other commands start without it

@@ -12,15 +12,9 @@ import click
 import numpy as np
 from jaxtyping import Integer
 
+from aoq.pipeline.cli import vector_options
 from aoq.pipeline.cli.options import EXPERIMENT, as_json, override, roots, with_override
 from aoq.pipeline.cli.output import decimal, echo_json, is_typed, say, show_rows, to_make
-from aoq.pipeline.cli.vector_options import (
-    has_unit_norms,
-    mining_options,
-    pair_vectors,
-    read_ids_of_sides,
-    require_pairing,
-)
 from aoq.pipeline.console import duration
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.mining.sizes import fit_depths
@@ -48,7 +42,7 @@ NO_TABLE = "the student draws nothing from a table, so none is made for it"
 @override
 @roots
 @as_json
-@mining_options
+@vector_options.mining_options
 def estimate_command(
     images: str | None,
     captions: str | None,
@@ -100,14 +94,16 @@ def estimate_command(
 def _estimate_vectors(files: Mapping[str, str], options: Mapping[str, Any]) -> Estimate:
     from aoq.pipeline.mining.estimate import estimate
 
-    require_pairing(options, one_set="captions" not in files)
+    vector_options.require_pairing(options, one_set="captions" not in files)
     Engine(device="cpu", threads=options["threads"]).torch_device()
     with TemporaryDirectory() as folder:
         sides = {}
         for side, file in files.items():
             copy = fetch_source(file, configured_path("cache_root"))
-            sides[side] = open_vectors(copy, Path(folder) / f"{side}.npy", normalise=has_unit_norms(options))
-        return estimate(pair_vectors(sides, options, read_ids_of_sides(options)), options["search"])
+            by_norms = vector_options.has_unit_norms(options)
+            sides[side] = open_vectors(copy, Path(folder) / f"{side}.npy", normalise=by_norms)
+        ids = vector_options.read_ids_of_sides(options)
+        return estimate(vector_options.pair_vectors(sides, options, ids), options["search"])
 
 
 def _estimate_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int], list[str]]:
@@ -159,7 +155,6 @@ def _makers(chain: Chain) -> str:
 
 
 def _training_pairs(chain: Chain) -> tuple[int, int, Integer[np.ndarray, "*shape"]]:
-    """Count the images and captions of the training split, and read its pairs."""
     data = chain.experiment.dataset
     if data.source is not None and not chain["prepared"].exists():
         raise ValueError(f"{data.source.path} is not prepared yet; run: {to_make('prepared')}")

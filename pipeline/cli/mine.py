@@ -17,15 +17,9 @@ from typing import Any
 import click
 import numpy as np
 
+from aoq.pipeline.cli import vector_options
 from aoq.pipeline.cli.options import PATH, cluster_options
 from aoq.pipeline.cli.output import echo, echo_next
-from aoq.pipeline.cli.vector_options import (
-    has_unit_norms,
-    mining_options,
-    pair_vectors,
-    read_ids_of_sides,
-    require_pairing,
-)
 from aoq.pipeline.console import show_progress
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.extras import is_hub_name
@@ -50,7 +44,7 @@ logger = logging.getLogger(__name__)
 @click.argument("images")
 @click.argument("captions", nargs=-1, metavar="[CAPTIONS]")
 @click.argument("output", type=PATH)
-@mining_options
+@vector_options.mining_options
 @click.option(
     "--hubness",
     type=click.FloatRange(min=0, min_open=True),
@@ -81,7 +75,7 @@ def mine_command(
         raise click.UsageError(f"OUTPUT is missing after {output}: it is the new folder, and the last argument")
     if not captions and options["sides"]:
         raise click.UsageError("--sides names two sides, and IMAGES alone are one set; leave it out")
-    require_pairing(options, one_set=not captions)
+    vector_options.require_pairing(options, one_set=not captions)
     memory_mb = options["memory_mb"]
     engine = configured_engine(threads=threads, mining_memory_mb=memory_mb, backend=backend, ray_address=ray_address)
     with scratch_beside(output, keep=lambda build: any(build.glob("shards/*.unit"))) as build:
@@ -102,9 +96,10 @@ def _mine_files(files: Mapping[str, str], build: Path, engine: Engine, options: 
     copies = {side: fetch_source(file, configured_path("cache_root")) for side, file in files.items()}
     opened, converted = {side: VectorFile.of(copy) for side, copy in copies.items()}, build / "vectors"
     converted.mkdir(exist_ok=True)
+    by_norms = vector_options.has_unit_norms(options)
     with ThreadPoolExecutor() as pool:
         hashing = {side: pool.submit(getattr, one, "sha256") for side, one in opened.items()}
-        read = partial(pool.submit, partial(read_vectors, normalise=has_unit_norms(options)))
+        read = partial(pool.submit, partial(read_vectors, normalise=by_norms))
         reading = {side: read(one.open(), copies[side], converted / f"{side}.npy") for side, one in opened.items()}
         # The threads work while torch is loaded.
         import torch
@@ -116,9 +111,9 @@ def _mine_files(files: Mapping[str, str], build: Path, engine: Engine, options: 
     torch.set_num_threads(engine.threads or len(os.sched_getaffinity(0)))
     addresses = {opened[side].path.resolve(): file.partition("::")[0] for side, file in files.items()}
     fetched = {path: address for path, address in addresses.items() if is_address(address)}
-    run, ids = choose_runner(engine, partial(ship_problem, fetched=fetched)), read_ids_of_sides(options)
+    run, ids = choose_runner(engine, partial(ship_problem, fetched=fetched)), vector_options.read_ids_of_sides(options)
     vectors, hashes = ({side: one.result() for side, one in each.items()} for each in (reading, hashing))
-    problem = replace(pair_vectors(vectors, options, ids), device=engine.device)
+    problem = replace(vector_options.pair_vectors(vectors, options, ids), device=engine.device)
     if len(set(hashes.values())) < len(files) and len({file.partition("::")[2] for file in files.values()}) == 1:
         _require_own_rows(problem)
     pairs = options["pairs"] and file_sha256(options["pairs"])
@@ -132,7 +127,7 @@ def _mine_files(files: Mapping[str, str], build: Path, engine: Engine, options: 
         "ids": {side: digest(names) for side, names in ids.items()},
     }
     job = {"vectors": hashes, "given": files, "pairs": pairs, **shape, "version": version("aoq")}
-    teacher = {"vectors_sha256": hashes, "metric": options["metric"], "normalised": has_unit_norms(options)}
+    teacher = {"vectors_sha256": hashes, "metric": options["metric"], "normalised": by_norms}
     if hubness := options["hubness"]:
         problem, teacher["hubness"] = correct_problem(problem, hubness, build / "corrected"), hubness
     provenance = {

@@ -15,16 +15,14 @@ from aoq.pipeline.artifact import Artifact
 from aoq.pipeline.cli.options import EXPERIMENT, STUDY, as_json, override, roots, with_override
 from aoq.pipeline.cli.output import command_line, echo_json, echo_next, say, show_rows, to_make
 from aoq.pipeline.config.load import split_member
-from aoq.pipeline.evaluation.retrieval import K
 from aoq.pipeline.evaluation.significance import FEWEST_SEEDS
-from aoq.pipeline.report.study import model_table, read_cell, summarise_study
 from aoq.pipeline.report.verdict import evaluated_gain, gain_on_control, gains_apart
 from aoq.pipeline.stages.chain import Chain, Member, find_teacher
 from aoq.pipeline.stages.plan import plan, plan_parts
 from aoq.pipeline.stages.report import find_control
-from aoq.pipeline.stages.study import PlannedStudy, plan_study
+from aoq.pipeline.stages.study import RECALL_NAMES, PlannedStudy, model_table, plan_study, read_cell, summarise_study
 
-RECALL_COLUMNS = {f"{way}_r{k}": f"{way}@{k}" for way in ("i2t", "t2i") for k in K} | {"rsum": "rsum"}
+RECALL_COLUMNS = {**RECALL_NAMES, "rsum": "rsum"}
 MEASURES = ("metrics", "without_hubs", "member_metrics", "attention", "relevance", "plausible", "judgements")
 STUDY_WIDTH = 200
 """Width without a terminal, so that a study's rows are not folded."""
@@ -68,9 +66,9 @@ def results_command(
         return
     name, override = with_override(str(experiment), override)
     chain = plan(name, override=override, **folders)
-    artifact, run = chain.stages.get("evaluation"), Member(chain.reference, chain, "evaluation")
-    evaluation = artifact.manifest() if artifact and artifact.exists() else {}
-    control = find_control(run, **folders) if (beside := _split_beside_dev(chain, evaluation)) else None
+    made, run = chain.made("evaluation"), Member(chain.reference, chain, "evaluation")
+    evaluation = made.manifest() if made else {}
+    control = find_control(run) if (beside := _split_beside_dev(chain, evaluation)) else None
     elsewhere = evaluated_gain(chain, control.chain) if control else None
     parts = plan_parts(chain)
     apart = gains_apart(chain, parts)
@@ -141,7 +139,6 @@ def _recalls(chain: Chain, evaluation: Mapping[str, Any], beside: str, control: 
 
 
 def _recall_row(title: str, metrics: Mapping[str, float] | None, artifact: Artifact | None) -> list[str]:
-    """Return a title, the recalls, the model, and its loss or its origin."""
     if metrics is None:
         return [f"{title} (missing)", *[""] * len(RECALL_COLUMNS), "", ""]
     model, loss = "ensemble", ""
@@ -153,7 +150,6 @@ def _recall_row(title: str, metrics: Mapping[str, float] | None, artifact: Artif
 
 
 def _show_annotations(evaluation: Mapping[str, Any]) -> None:
-    """Print the evaluation's other metrics: attention, several right answers, PMRP, agreement with people."""
     relevance = evaluation.get("relevance", {})
     measured = {
         "without hubs": evaluation.get("without_hubs"),
@@ -169,7 +165,6 @@ def _show_annotations(evaluation: Mapping[str, Any]) -> None:
 
 
 def _show_study(planned: PlannedStudy, models: Sequence[str], arms: Sequence[str], *, as_json: bool) -> None:
-    """Print a table per model, with the named models and arms or all of them; then the next step."""
     study = planned.study
     for named, known, option in ((models, study.models, "--model"), (arms, study.arms, "--arm")):
         if unknown := [name for name in named if name not in known]:
@@ -198,7 +193,6 @@ def _show_study(planned: PlannedStudy, models: Sequence[str], arms: Sequence[str
 
 
 def _what_is_missing(planned: PlannedStudy) -> str:
-    """Count the trainings of an unfinished study, and name the command that makes the rest in the same folders."""
     count, there = len(planned.cells), sum(cell.is_there for cell in planned.cells)
     command = command_line("aoq", "study", planned.reference)
     if there == count:

@@ -10,19 +10,8 @@ import click
 import luigi
 from luigi.retcodes import retcode
 
-from aoq.pipeline.cli.options import (
-    EXPERIMENT,
-    POSITIVE,
-    ROUND,
-    STAGES,
-    STUDY,
-    as_json,
-    override,
-    roots_as_typed,
-    together,
-    with_default,
-    with_override,
-)
+from aoq.pipeline.cli import options
+from aoq.pipeline.cli.options import override, with_default, with_override
 from aoq.pipeline.cli.output import SHORT_ROUNDS, command_line, echo, echo_json, echo_next, say, show_rows, to_make
 from aoq.pipeline.config.experiment import Experiment
 from aoq.pipeline.config.load import load_experiment, names_in, split_member
@@ -34,22 +23,22 @@ from aoq.tasks import Ablation, Evaluation
 from aoq.tasks.base import MakingTask
 from aoq.tasks.stages import TASKS
 
-task_options = together(
-    roots_as_typed,
-    with_default("--workers", default=1, type=POSITIVE, help="Tasks at a time."),
+task_options = options.together(
+    options.roots_as_typed,
+    with_default("--workers", default=1, type=options.POSITIVE, help="Tasks at a time."),
     click.option("--threads", type=click.IntRange(min=0), help="Default: [engine] in luigi.cfg; 0: cores / workers."),
     click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="Default: [engine] in luigi.cfg."),
 )
 
 
 @click.command("run")
-@click.argument("experiment", type=EXPERIMENT)
+@click.argument("experiment", type=options.EXPERIMENT)
 @click.option(
     "--round",
     "stage",
-    type=ROUND,
+    type=options.ROUND,
     metavar="ROUND",
-    help=f"one (the teacher), two (the student), control, or a stage: {', '.join(STAGES)}. "
+    help=f"one (the teacher), two (the student), control, or a stage: {', '.join(options.STAGES)}. "
     "Default: two, or EXPERIMENT's last stage.",
 )
 @override
@@ -76,7 +65,7 @@ def run_command(
 
 
 @click.command("evaluate")
-@click.argument("experiment", type=EXPERIMENT)
+@click.argument("experiment", type=options.EXPERIMENT)
 @override
 @task_options
 def evaluate_command(experiment: str, override: str, data_root: str, artifact_root: str, **engine: Any) -> None:
@@ -91,7 +80,7 @@ def evaluate_command(experiment: str, override: str, data_root: str, artifact_ro
 
 
 @click.command("study")
-@click.argument("study", type=STUDY)
+@click.argument("study", type=options.STUDY)
 @task_options
 def study_command(study: str, data_root: str, artifact_root: str, **engine: Any) -> None:
     """Run a study: arms, models, seeds.
@@ -104,7 +93,6 @@ def study_command(study: str, data_root: str, artifact_root: str, **engine: Any)
 
 
 def _run(task: MakingTask, workers: int, **engine: Any) -> None:
-    """Run the task and those that it needs; exit with Luigi's code if one failed."""
     set_engine(**{name: value for name, value in engine.items() if value is not None})
     luigi.configuration.get_config().set("core", "workers", str(workers))  # where tasks read it
     if code := _exit_code(luigi.build([task], detailed_summary=True).status.name):
@@ -143,7 +131,7 @@ def _suggest_next(experiment: str, stage: str, chain: Chain) -> None:
 
 @click.command("list")
 @click.argument("kind", required=False, type=click.Choice(["experiments", "studies", "stages", "searches"]))
-@as_json
+@options.as_json
 def list_command(kind: str | None, as_json: bool) -> None:
     """List experiments, studies, stages.
 

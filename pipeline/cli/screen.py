@@ -20,7 +20,6 @@ from aoq.pipeline.tables.writing import made_whole
 
 
 def _rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add an option for each rule of [screen]."""
     for rule, field in reversed(ScreenSection.model_fields.items()):
         if rule == "suspected":  # a key for training
             continue

@@ -10,17 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aoq.pipeline.cli.options import (
-    EXPERIMENT,
-    PATH,
-    Decorator,
-    as_json,
-    roots,
-    split,
-    table_folder,
-    together,
-    with_override,
-)
+from aoq.pipeline.cli import options
+from aoq.pipeline.cli.options import PATH, Decorator
 from aoq.pipeline.cli.output import to_make
 from aoq.pipeline.cli.vector_options import ID_OPTIONS
 from aoq.pipeline.config.load import names_in
@@ -76,7 +67,7 @@ def row_options(*names: str, older_texts: tuple[str, ...] = ()) -> Decorator:
     """Take options of these names; the command, or its table, gets the `files` that they name."""
     by_name = {
         "data": click.option("--data", type=PATH, help="The dataset folder with captions, ids, pairs and pictures."),
-        "split": split,
+        "split": options.split,
         "texts": click.option("--texts", *older_texts, "texts", type=PATH, help="The captions' texts, one per line."),
         **ID_OPTIONS,
         "image_root": click.option(
@@ -86,10 +77,10 @@ def row_options(*names: str, older_texts: tuple[str, ...] = ()) -> Decorator:
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
-        def with_files(**options: Any) -> Any:
-            return command(files=RowFiles(**{name: options.pop(name) for name in names}), **options)
+        def with_files(**given: Any) -> Any:
+            return command(files=RowFiles(**{name: given.pop(name) for name in names}), **given)
 
-        return together(*(by_name[name] for name in names))(with_files)
+        return options.together(*(by_name[name] for name in names))(with_files)
 
     return decorate
 
@@ -109,9 +100,8 @@ class NamedTable:
 
     def read_view(self, view: Path | None, *, or_own: bool = False) -> View | None:
         """Read a view of the table; with `or_own`, the default is the experiment's own screen, if it exists."""
-        if view is None and or_own and self.chain is not None and "screen" in self.chain.stages:
-            own = self.chain["screen"]
-            view = own.opened() / "view" if own.exists() else None
+        if view is None and or_own and self.chain is not None and (own := self.chain.made("screen")):
+            view = own.opened() / "view"
         return None if view is None else read_view(view, read_manifest(self.folder))
 
     @cached_property
@@ -153,8 +143,8 @@ class NamedTable:
         """Open the vectors that the experiment's table was mined from, if they exist."""
         from aoq.pipeline.embedding import EmbeddingStore
 
-        artifact = self.chain and self.chain.owner("hard_negatives").stages.get("embeddings")
-        return EmbeddingStore.open(artifact.opened()) if artifact and artifact.exists() else None
+        artifact = self.chain and self.chain.owner("hard_negatives").made("embeddings")
+        return EmbeddingStore.open(artifact.opened()) if artifact else None
 
 
 def takes_tables(*names: str, json: bool = False) -> Decorator:
@@ -162,22 +152,21 @@ def takes_tables(*names: str, json: bool = False) -> Decorator:
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
-        def with_tables(data_root: Path, artifact_root: Path, **options: Any) -> Any:
-            files = options.pop("files", RowFiles())
-            tables = {name: _find_table(options[name], files, data_root, artifact_root) for name in names}
-            return command(**{**options, **tables})
+        def with_tables(data_root: Path, artifact_root: Path, **given: Any) -> Any:
+            files = given.pop("files", RowFiles())
+            tables = {name: _find_table(given[name], files, data_root, artifact_root) for name in names}
+            return command(**{**given, **tables})
 
-        arguments = (click.argument(name, type=EXPERIMENT) for name in names)
-        return together(*arguments, *[as_json] * json, roots)(with_tables)
+        arguments = (click.argument(name, type=options.EXPERIMENT) for name in names)
+        return options.together(*arguments, *[options.as_json] * json, options.roots)(with_tables)
 
     return decorate
 
 
 def _find_table(named: str, files: RowFiles, data_root: Path, artifact_root: Path) -> NamedTable:
-    """Find the table in the folder of that name, or else that of the experiment of that name."""
-    if (folder := table_folder(named)) is not None:
+    if (folder := options.table_folder(named)) is not None:
         return NamedTable(named, folder, files=files)
-    name, change = with_override(named, "")
+    name, change = options.with_override(named, "")
     known = names_in()
     if name not in known and not (name.endswith(".toml") and Path(name).is_file()):
         question = did_you_mean(name, known) or "`aoq list` shows the experiments."

@@ -19,19 +19,11 @@ from aoq.pipeline.cli.screen import show_counts
 from aoq.pipeline.cli.table_options import NamedTable, own_view, row_options, takes_tables
 from aoq.pipeline.config.screen import RULES
 from aoq.pipeline.search.problem import OPPOSITE, Direction
+from aoq.pipeline.tables import statistics
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.card import describe_guarantee
 from aoq.pipeline.tables.contents import ShownRows, TableRows
 from aoq.pipeline.tables.files import read_manifest, search_facts, table_directions
-from aoq.pipeline.tables.statistics import (
-    BANDS,
-    QUANTILES,
-    Description,
-    compare,
-    data_differ,
-    describe,
-    recommended_margin,
-)
 
 if TYPE_CHECKING:
     from aoq.pipeline.tables.inspection import Inspection
@@ -160,7 +152,7 @@ def stats_command(table: NamedTable, view: Path | None, as_json: bool) -> None:
     """
     read = table.read()
     described = {
-        direction: describe(
+        direction: statistics.describe(
             read[direction], len(read[OPPOSITE[direction]]), mean_positive=_mean_positive(read, direction)
         )
         for direction in read.directions
@@ -194,7 +186,7 @@ def _mean_positive(table: NegativeTable, direction: Direction) -> np.ndarray | N
     return None
 
 
-def _show_statistics(one: Description) -> None:
+def _show_statistics(one: statistics.Description) -> None:
     figures = {
         "first score": one.first_score,
         "last score": one.last_score,
@@ -205,17 +197,17 @@ def _show_statistics(one: Description) -> None:
     for name, values in figures.items():
         most = one.h if values is one.positive_rank else math.inf
         shown = (f"{value:.4g}" if value <= most else f">{most}" for value in values or ())
-        rows.append((name, *(shown if values else ["-"] * len(QUANTILES))))
-    show_rows(("", *(f"{quantile:.0%}" for quantile in QUANTILES)), rows)
+        rows.append((name, *(shown if values else ["-"] * len(statistics.QUANTILES))))
+    show_rows(("", *(f"{quantile:.0%}" for quantile in statistics.QUANTILES)), rows)
     for name, kept in one.kept_by_margin.items():
-        starts = BANDS[: len(next(iter(kept.values())))]
+        starts = statistics.BANDS[: len(next(iter(kept.values())))]
         ends = [*(start - 1 for start in starts[1:]), one.h]
         say(f"\nnegatives at or below a percentage of the {name} positive's score, by rank:")
         names = [f"{start}-{end}" if end > start else f"{start}" for start, end in zip(starts, ends, strict=True)]
         shares = [(f"{1 - m:.0%}", *(f"{share:.0%}" for share in each)) for m, each in kept.items()]
         show_rows(("kept", *names), shares)
     if one.kept_by_margin:
-        name, margin, why = recommended_margin(one.kept_by_margin)
+        name, margin, why = statistics.recommended_margin(one.kept_by_margin)
         how = "" if margin is None else f": screen with relative_margin = {margin:g}"
         say(why + how + (' and margin_positive = "mean"' if name == "mean" else ""), "\n")
     line = f"{one.never_listed:.2%} of the candidates are in no list"
@@ -236,8 +228,8 @@ def diff_command(table: NamedTable, other: NamedTable, depth: int | None, as_jso
     Both must come from the same data: row n of one is row n of the other. A warning says if ids or true pairs differ.
     """
     tables = table.read(), other.read()
-    differences = compare(*tables, depth)
-    if reason := data_differ(*tables):
+    differences = statistics.compare(*tables, depth)
+    if reason := statistics.data_differ(*tables):
         echo(f"warning: {reason}; row n may be another image in each, and then the comparison means nothing.", err=True)
     if as_json:
         echo_json({direction: asdict(one) for direction, one in differences.items()})

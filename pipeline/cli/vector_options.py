@@ -160,7 +160,6 @@ def _pairs_of_one_label(files: Sequence[Path], counts: Mapping[str, int]) -> Int
 
 
 def _read_labels(file: Path, side: str, count: int) -> np.ndarray:
-    """Read one label per row, integers or texts."""
     labels = open_array(file) if file.suffix == ".npy" else np.array(read_lines(file))
     if labels.ndim != 1 or labels.dtype.kind not in "iuUb":
         raise ValueError(f"{file} holds {labels.dtype} of shape {labels.shape}; it needs an integer or text per row.")

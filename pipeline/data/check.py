@@ -225,7 +225,6 @@ class _Examination:
             self._note("mask.npy", "masks every region; leave at least one real", places=empty)
 
     def _examine_annotations(self) -> None:
-        """Check the annotations, if the split itself can be opened."""
         try:
             paths = annotation_files(self.folder, self.split)
         except ValueError as error:

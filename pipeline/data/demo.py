@@ -43,8 +43,6 @@ def write_demo_world(
     images: int = 3000,
     dev_images: int = 500,
     seed: int,
-    regions: int = 12,
-    feature_size: int = 64,
     feature_noise: float = 2.0,
     captions_an_image: int = 5,
     detail: world.Detail = "partial",
@@ -53,18 +51,12 @@ def write_demo_world(
 
     `feature_noise` is the standard deviation added to every feature; an object's own features have about 1.9.
     """
-    most = min(world.MOST, (regions - 2) // 3)
-    if most < 1 or images < 1 or dev_images < 1:
-        raise ValueError(
-            f"a demo world needs 5 regions or more and images in both splits; got regions={regions}, images={images}, "
-            f"dev_images={dev_images}."
-        )
     streams = [np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(3)]
-    looks = world.draw_looks(feature_size, streams[0])
+    looks = world.draw_looks(streams[0])
     folder.mkdir(parents=True, exist_ok=True)
     for split, size, rng in (("train", images, streams[1]), ("dev", dev_images, streams[2])):
-        scenes, family = world.draw_scenes(size, most, rng)
-        labels, boxes = world.place_regions(scenes, regions, rng)
+        scenes, family = world.draw_scenes(size, rng)
+        labels, boxes = world.place_regions(scenes, rng)
         captions = world.narrate(scenes, family, captions_an_image, rng, detail)
         features = world.region_features(looks, labels, boxes, feature_noise, rng)
         image_of = np.repeat(np.arange(size, dtype=np.int32), captions_an_image)

@@ -20,6 +20,7 @@ OBJECT_SIZES = ("small", "large")
 GROUNDS = ("grass", "sand", "snow", "road", "water")
 OBJECT, COLOUR, SIZE, COUNT = range(4)
 GROUPS, SIDE, FAMILY, MOST = 3, 3, 6, 3
+REGIONS, FEATURES = 12, 64
 GROUND_GROUP = GROUPS
 """A phrase refers to group 0, 1, 2 or to the ground."""
 EXCHANGED, GROUND_SLOT = GROUPS * 4, GROUPS * 4 + 1
@@ -40,11 +41,11 @@ class Scenes:
         return len(self.ground)
 
 
-def draw_scenes(images: int, most: int, rng: np.random.Generator) -> tuple[Scenes, Int[np.ndarray, " images"]]:
-    """Draw families of FAMILY scenes, in random order, and the family of each; groups have at most `most` objects."""
+def draw_scenes(images: int, rng: np.random.Generator) -> tuple[Scenes, Int[np.ndarray, " images"]]:
+    """Draw families of FAMILY scenes, in random order, and the family of each; groups have at most MOST objects."""
     families = -(-images // FAMILY)
     objects = rng.permuted(np.tile(np.arange(len(OBJECTS)), (families, 1)), axis=1)
-    ranges = (0, len(OBJECT_COLOURS)), (0, len(OBJECT_SIZES)), (1, most + 1)
+    ranges = (0, len(OBJECT_COLOURS)), (0, len(OBJECT_SIZES)), (1, MOST + 1)
     drawn = [rng.integers(low, high, size=(families, GROUPS)) for low, high in ranges]
     groups = np.stack([objects[:, :GROUPS], *drawn], axis=-1)
     groups[rng.random(families) < 0.4, GROUPS - 1, COUNT] = 0
@@ -52,7 +53,7 @@ def draw_scenes(images: int, most: int, rng: np.random.Generator) -> tuple[Scene
     ground = rng.integers(len(GROUNDS), size=families)
 
     slots = np.column_stack([groups.reshape(families, GROUPS * 4), np.zeros(families, dtype=np.int64), ground])
-    slots = _vary(slots, objects[:, GROUPS], most, rng)
+    slots = _vary(slots, objects[:, GROUPS], rng)
     cells = np.repeat(np.stack([cells % SIDE, cells // SIDE], axis=-1), FAMILY, axis=0)
     exchanged = slots[:, EXCHANGED] == 1
     cells[exchanged, :2] = cells[exchanged, 1::-1]
@@ -62,15 +63,14 @@ def draw_scenes(images: int, most: int, rng: np.random.Generator) -> tuple[Scene
 
 
 def _vary(
-    slots: Int[np.ndarray, "families slots"], spare: Int[np.ndarray, " families"], most: int, rng: np.random.Generator
+    slots: Int[np.ndarray, "families slots"], spare: Int[np.ndarray, " families"], rng: np.random.Generator
 ) -> Int[np.ndarray, "images slots"]:
     """Copy each scene FAMILY times; all but the first differ in a slot of their own; objects change to the spare."""
     first = np.array([0, 0, 0, 1] * GROUPS + [0, 0])
-    size = np.array([len(OBJECTS), len(OBJECT_COLOURS), len(OBJECT_SIZES), most] * GROUPS + [2, len(GROUNDS)])
+    size = np.array([len(OBJECTS), len(OBJECT_COLOURS), len(OBJECT_SIZES), MOST] * GROUPS + [2, len(GROUNDS)])
     is_absent = np.repeat(slots[:, COUNT : GROUPS * 4 : 4] == 0, 4, axis=1)
     draws = rng.random(slots.shape)
     draws[:, : GROUPS * 4][is_absent] = 1.0
-    draws[:, size == 1] = 1.0
     slot = np.argsort(draws, axis=1)[:, :FAMILY].reshape(-1)
 
     varied = np.repeat(slots, FAMILY, axis=0)
@@ -84,13 +84,13 @@ def _vary(
 
 
 def place_regions(
-    scenes: Scenes, regions: int, rng: np.random.Generator
+    scenes: Scenes, rng: np.random.Generator
 ) -> tuple[Int[np.ndarray, "images regions 5"], Float32[np.ndarray, "images regions 4"]]:
     """Place a region for every object, then ground and clutter, in random order: labels and boxes.
 
     Labels are object, colour, size, group and ground, each UNLABELLED if it does not apply.
     """
-    images, slots = len(scenes), GROUPS * MOST
+    images, slots, regions = len(scenes), GROUPS * MOST, REGIONS
     group = np.repeat(np.arange(GROUPS), MOST)
     there = np.tile(np.arange(MOST), GROUPS) < scenes.groups[:, group, COUNT]
     labels = np.full((images, slots + regions, 5), UNLABELLED)
@@ -111,11 +111,11 @@ def place_regions(
     return labels[rows, chosen], boxes[rows, chosen]
 
 
-def draw_looks(features: int, rng: np.random.Generator) -> dict[str, Float[np.ndarray, "*label features"]]:
+def draw_looks(rng: np.random.Generator) -> dict[str, Float[np.ndarray, "*label features"]]:
     """Draw a random vector for each label; a coloured object has a look of its own, and so has a box's side."""
     shapes: dict[str, tuple[int, ...]] = {name: (len(labels),) for name, labels in LABEL_NAMES.items()}
     shapes |= {"coloured": (len(OBJECTS), len(OBJECT_COLOURS)), "side": (4,)}
-    return {name: rng.standard_normal((*shape, features)) for name, shape in shapes.items()}
+    return {name: rng.standard_normal((*shape, FEATURES)) for name, shape in shapes.items()}
 
 
 def region_features(

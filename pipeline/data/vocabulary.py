@@ -176,7 +176,6 @@ class _Reader(pickle.Unpickler):
 
 
 def _unpickled(path: Path) -> Official:
-    """Turn a pickled vocabulary into the content of SCAN's json."""
     with reading(path, "a pickled vocabulary", _VOCABULARY_REMEDY):
         pickled = read_file(path)
         for opcode, argument, _ in pickletools.genops(pickled):  # raises on lengths beyond the file's end

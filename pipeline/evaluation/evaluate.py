@@ -68,7 +68,7 @@ def evaluate(
     place = torch.device(device)
     pairs = PairData(opened, tokens, max_regions)
     if model.preprocessing is not None:
-        from aoq.pipeline.prepare.pixels import open_pixels  # imported here: most models read features
+        from aoq.pipeline.prepare.photographs import open_pixels  # imported here: most models read features
 
         pairs = replace(pairs, pixels=open_pixels(Path(folder), opened, model.preprocessing))
     matrix = similarity_matrix(model.to(place), pairs, place)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -43,10 +44,11 @@ def extract_blocks(
         for each in extractions
         for start, stop in blocks(len(each.listing) - each.progress["done"], size)
     ]
-    units = [
-        Unit((unit_name(each.split, start, stop),), partial(extract_block, each.reader.part(start, stop)))
-        for each, start, stop in left
-    ]
+    units = []
+    for each, start, stop in left:
+        images = each.listing.images.take(np.arange(start, stop))
+        reader = replace(each.reader, images=images, count=stop - start)
+        units.append(Unit((unit_name(each.split, start, stop),), partial(extract_block, reader)))
     with ExitStack() as stack:
         append = {each.split: stack.enter_context(each.appending()) for each in extractions}
 

@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -57,10 +57,6 @@ class ImageReader(Dataset[ReadImage]):
 
     def __len__(self) -> int:
         return self.count
-
-    def part(self, start: int, stop: int) -> ImageReader:
-        """Select some of them, to be sent elsewhere."""
-        return replace(self, images=self.images.take(np.arange(start, stop)), count=stop - start)
 
     def __getitem__(self, place: int) -> ReadImage:
         try:

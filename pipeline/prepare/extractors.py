@@ -15,15 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from aoq.models.towers.libraries import (
-    OpenClipSource,
-    find_entry,
-    load_sentence_transformers,
-    load_timm,
-    load_transformers,
-    preprocessing_of_transformers,
-    tokeniser_of_transformers,
-)
+from aoq.models.towers import libraries
 from aoq.models.towers.preprocessing import Preprocessing, Whole
 from aoq.pipeline.engine import products_in
 from aoq.pipeline.extras import import_extra, loading
@@ -79,7 +71,7 @@ def _fuse_norms(model: Any) -> None:
 
 
 def open_timm(name: str, tokens: Tokens) -> GridExtractor:
-    network, seen = load_timm(name, pretrained=True)
+    network, seen = libraries.load_timm(name, pretrained=True)
     if tokens == "pooled":
         return GridExtractor.build(name, seen, network, network)
     is_last = getattr(network, "output_fmt", "NCHW") == "NHWC"
@@ -96,7 +88,7 @@ def open_timm(name: str, tokens: Tokens) -> GridExtractor:
 
 def open_transformers(name: str, tokens: Tokens) -> GridExtractor:
     """Open the image encoder of a CLIP, SigLIP, DINOv2 or v3, ViT, Swin, ConvNeXt, …"""
-    seen, whole = preprocessing_of_transformers(name), load_transformers(name)
+    seen, whole = libraries.preprocessing_of_transformers(name), libraries.load_transformers(name)
     if tokens == "patches":
         vision = getattr(whole, "vision_model", whole)
         patch: Any = getattr(vision.config, "patch_size", None)
@@ -117,7 +109,7 @@ def _vector(output: Any) -> Tensor:
 
 
 def open_open_clip(name: str, tokens: Tokens) -> GridExtractor:
-    pair, seen = OpenClipSource.open(name, is_file_allowed=True).load()
+    pair, seen = libraries.OpenClipSource.open(name, is_file_allowed=True).load()
     visual = pair.visual
     if tokens == "pooled":
         return GridExtractor.build(name, seen, visual, visual)
@@ -136,7 +128,7 @@ def open_sentence_transformers(name: str, tokens: Tokens = "pooled") -> GridExtr
             f"{name} gives one vector per image and no patches; add --tokens pooled (in an experiment "
             "tokens = 'pooled')."
         )
-    network = load_sentence_transformers(name)
+    network = libraries.load_sentence_transformers(name)
     if not network.supports("image"):
         raise ValueError(f"{name} encodes {' and '.join(network.modalities)}, and no images; choose one that does.")
     pillow = import_extra("PIL.Image", "prepare", "reading images")
@@ -218,7 +210,7 @@ class Encoder:
 @products_in("float32")
 def open_encoder(name: str) -> Encoder:
     """Open the encoder of that name, on the CPU."""
-    encoder = find_entry(name, ENCODERS, "encoder of images and texts")(name)
+    encoder = libraries.find_entry(name, ENCODERS, "encoder of images and texts")(name)
     with torch.inference_mode():
         images, texts = encoder.images.dims, encoder.texts(["a"], torch.device("cpu")).shape[1]
     if images != texts:
@@ -231,7 +223,7 @@ def _open_transformers(name: str) -> Encoder:
     whole: Any = images.module
     if not hasattr(whole, "get_text_features"):
         raise ValueError(NO_TEXTS.format(name))
-    tokenise = tokeniser_of_transformers(name)
+    tokenise = libraries.tokeniser_of_transformers(name)
     longest = whole.config.text_config.max_position_embeddings
     padding = "max_length" if whole.config.model_type.startswith("siglip") else True  # as SigLIP was trained
 
@@ -243,7 +235,7 @@ def _open_transformers(name: str) -> Encoder:
 
 
 def _open_open_clip(name: str) -> Encoder:
-    pair = OpenClipSource.open(name, is_file_allowed=True)
+    pair = libraries.OpenClipSource.open(name, is_file_allowed=True)
     (network, seen), tokenise = pair.load(), pair.tokeniser()
     images = GridExtractor.build(name, seen, network, network.encode_image)
     return Encoder(images, lambda captions, device: network.encode_text(tokenise(list(captions)).to(device)))

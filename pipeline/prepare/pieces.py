@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from aoq.models.towers.libraries import TOKENISER, OpenClipSource, find_entry, static_folder, tokeniser_of_transformers
-from aoq.pipeline.data.tokens import TokenisedCaptions
+from aoq.pipeline.data.batches import TokenisedCaptions
 from aoq.pipeline.data.vocabulary import Vocabulary
 from aoq.pipeline.extras import import_extra, loading
 from aoq.pipeline.reading import parse_json, read_json

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Int32, Shaped
 
 from aoq.pipeline.config.dataset import Source
 from aoq.pipeline.console import Reporter, visible
@@ -145,7 +144,6 @@ def _workers(engine: Engine) -> int:
 
 
 def _require_files(source: Source, listing: Listing) -> None:
-    """Refuse files of images that do not exist, before anything is extracted."""
     paths = [path for row in range(len(listing)) if (path := listing.images.path(row)) is not None]
     missing = [path for path in paths if not os.path.exists(path)]
     if missing and (not source.skip_broken or len(missing) == len(listing)):
@@ -156,7 +154,6 @@ def _require_files(source: Source, listing: Listing) -> None:
 
 
 def _heed_broken(source: Source, extractions: Sequence[Extraction]) -> None:
-    """Warn of the images that are left out."""
     broken = [
         f"{each.listing.images.describe(place)} {problem}"
         for each in extractions
@@ -183,7 +180,8 @@ def _write_split(folder: Path, extraction: Extraction, *, pack: bool) -> dict[st
     split, records = extraction.split, extraction.records
     listing = extraction.listing.take(np.asarray(records["place"]))
     image_of = np.repeat(np.arange(len(listing), dtype=np.int32), np.diff(listing.captions.offsets.to_numpy()))
-    identity = identities(records["sha256"])
+    _, first, of_image = np.unique(records["sha256"].view("S32"), return_index=True, return_inverse=True)
+    identity = first[of_image.reshape(-1)].astype(np.int32)  # the first image with the content of each
     _write_lines(folder / f"{split}_ids.txt", map(visible, listing.ids.to_pylist()))
     _write_lines(folder / f"{split}_caps.txt", listing.captions.flatten().to_pylist())
     np.save(folder / f"{split}_pairs.npy", image_of)
@@ -194,16 +192,6 @@ def _write_split(folder: Path, extraction: Extraction, *, pack: bool) -> dict[st
         message = "%s: %d images repeat earlier ones byte for byte; %s_identity.npy says which are the same"
         logger.warning(message, split, copies, split)
     return {"images": len(listing), "captions": len(image_of), "copies": copies}
-
-
-def identities(hashes: Shaped[np.ndarray, " images"]) -> Int32[np.ndarray, " images"]:
-    """Return the row of the first image with each image's content.
-
-    >>> identities(np.array([b"a", b"b", b"a"], "V1")).tolist()
-    [0, 1, 0]
-    """
-    _, first, of_image = np.unique(hashes.view(f"S{hashes.dtype.itemsize}"), return_index=True, return_inverse=True)
-    return first[of_image.reshape(-1)].astype(np.int32)
 
 
 def _write_lines(path: Path, texts: Iterable[str]) -> None:

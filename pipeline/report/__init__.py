@@ -1,1 +1,1 @@
-"""The HTML page about runs, and the tables of a study."""
+"""The HTML page about runs."""

@@ -139,5 +139,5 @@ def _verdict(part: str, split: Split, ours: Ranks, theirs: Ranks, *, folds: int 
 
 def _two_rounds(chain: Chain) -> list[Artifact]:
     """Return round two and its control if both exist as different trainings, else nothing."""
-    rounds = [one for stage in ("second_round", "control") if (one := chain.stages.get(stage)) and one.exists()]
+    rounds = [one for stage in ("second_round", "control") if (one := chain.made(stage))]
     return rounds if len({one.key for one in rounds}) == 2 else []

@@ -107,6 +107,11 @@ class Chain:
     def __getitem__(self, stage: str) -> Artifact:
         return self.owner(stage).stages[stage]
 
+    def made(self, stage: str) -> Artifact | None:
+        """Return the artefact of a stage of this chain, if it exists."""
+        artifact = self.stages.get(stage)
+        return artifact if artifact and artifact.exists() else None
+
     @property
     def _reached(self) -> list[str]:
         return [*dict.fromkeys(stage for chain in reversed(self.lineage) for stage in chain.stages)]

@@ -20,7 +20,7 @@ from aoq.pipeline.data.noise import draw_noise, read_noise
 from aoq.pipeline.data.vocabulary import Vocabulary
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.files import digest, known_sha256
-from aoq.pipeline.prepare.photographs import photographs_fingerprint
+from aoq.pipeline.prepare.photographs import photographs_fingerprint, write_demo_pictures
 from aoq.pipeline.stages.chain import Chain, pretrained
 from aoq.pipeline.stages.splits import NOISE, SUBWORDS, VOCABULARY, open_checked, open_true_train_split, take_in_split
 
@@ -75,8 +75,6 @@ def make_world(chain: Chain, build: Build, engine: Engine) -> None:
     build.clear()
     write_demo_world(build.directory, **demo.model_dump(exclude={"pictures"}))
     if demo.pictures:
-        from aoq.pipeline.prepare.demo_pictures import write_demo_pictures
-
         write_demo_pictures(build.directory)
 
 
@@ -155,7 +153,6 @@ def check_feature_size(chain: Chain, split: Split, expected: int) -> None:
 
 
 def _open_vocabulary(chain: Chain, train: Split, dev: Split) -> Vocabulary | Pieces:
-    """Open the named tokeniser or file, or collect the words of both splits."""
     config = chain.experiment.dataset
     if config.tokeniser is not None:
         from aoq.pipeline.prepare.pieces import Pieces

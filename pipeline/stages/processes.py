@@ -92,25 +92,25 @@ def run_ranks(engine: Engine, folder: Path, part: Work) -> tuple[Any, dict[str, 
 
     The leader's own error is raised as it is; if another process fails or is lost, that is a ChildProcessError.
     """
-    return _on_ray(engine, folder, part) if engine.backend == "ray" else (_here(engine, part), {})
-
-
-def _here(engine: Engine, part: Work) -> Any:
+    if engine.backend == "ray":
+        return _on_ray(engine, folder, part)
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the failure is reported below
     with TemporaryDirectory() as logs:
         config = LaunchConfig(1, 1, engine.processes, DefaultLogsSpecs(logs), "training", max_restarts=0)
         config.rdzv_backend, config.rdzv_endpoint, config.local_addr = "c10d", "localhost:0", "localhost"
         try:
-            return elastic_launch(config, _rank)(engine, part, Path(logs), {}, None)[0]
+            return elastic_launch(config, _rank)(engine, part)[0], {}
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
-            reports = ((int(file.stem), *json.loads(file.read_text())) for file in Path(logs).glob("*.error"))
-            failures: dict[int, Any] = {number: PASSED_ON[kind](text) for number, kind, text in reports}
+            failures: dict[int, Any] = {}
+            for file in Path(logs).rglob("error.json"):  # of a process, in the folder of its number
+                kind, _, text = json.loads(file.read_text())["message"]["message"].partition(": ")
+                failures[int(file.parent.name)] = PASSED_ON.get(kind, RuntimeError)(text)
             raise _reason(failures or {rank: f"{describe_exit(failure.exitcode)}."}) from None
 
 
-def _rank(engine: Engine, part: Work, errors: Path | None, environ: Mapping[str, str], log: Any) -> Any:
-    """Run a process that was started here or by Ray; leave its error, a bug with its traceback, in `errors`."""
+def _rank(engine: Engine, part: Work, environ: Mapping[str, str] = {}, log: Any = None) -> Any:
+    """Run a process that was started here or by Ray; a bug's error has its traceback as its text."""
     os.environ.update(environ)
     log_to_console()
     if log is not None and os.environ["RANK"] == "0":
@@ -120,10 +120,7 @@ def _rank(engine: Engine, part: Work, errors: Path | None, environ: Mapping[str,
             return part(processes, engine)
     except Exception as error:
         kind = next((kind for kind in PASSED_ON.values() if isinstance(error, kind)), RuntimeError)
-        text = traceback.format_exc() if kind is RuntimeError else str(error)
-        if errors is not None:
-            (errors / f"{os.environ['RANK']}.error").write_text(json.dumps([kind.__name__, text]))
-        raise kind(text) from None
+        raise kind(traceback.format_exc() if kind is RuntimeError else str(error)) from None
 
 
 def _on_ray(engine: Engine, folder: Path, part: Work) -> tuple[Any, dict[str, list[str]]]:
@@ -153,7 +150,7 @@ def _on_ray(engine: Engine, folder: Path, part: Work) -> tuple[Any, dict[str, li
             for rank in range(count):  # each process sees only its own GPU
                 environ = meeting | dict(zip(VARIABLES, map(str, (rank, count, 0, 1)), strict=True))
                 place = PlacementGroupSchedulingStrategy(group, rank)
-                works.append(task.options(scheduling_strategy=place).remote(engine, part, None, environ, log))
+                works.append(task.options(scheduling_strategy=place).remote(engine, part, environ, log))
             return _leaders_result(ray, works, nodes), {"nodes": nodes}
         finally:
             listener.stop()

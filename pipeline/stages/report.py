@@ -38,25 +38,24 @@ def plan_report(runs: str, *, data_root: Path, artifact_root: Path) -> PlannedRe
         raise ValueError('a report is about runs; name some: "demo; demo@seed=1"')
     if len(set(names)) < len(names):
         raise ValueError(f"a run is listed twice in {list(names)}; name each once.")
-    roots = {"data_root": data_root, "artifact_root": artifact_root}
-    members = [_plan_run(name, **roots) for name in names]
+    members = [_plan_run(name, data_root, artifact_root) for name in names]
     for member in tuple(members):
-        control = find_control(member, **roots)
+        control = find_control(member)
         if control is not None and control.artifact.key not in {member.artifact.key for member in members}:
             members.append(control)
     ingredients, evaluations = {"runs": [member.run for member in members]}, [member.artifact for member in members]
     return PlannedReport(tuple(members), Artifact(artifact_root, "report", 2, ingredients, tuple(evaluations)))
 
 
-def _plan_run(reference: str, **roots: Path) -> Member:
+def _plan_run(reference: str, data_root: Path, artifact_root: Path) -> Member:
     name, override = split_member(reference)
-    chain = plan(name, override=override, **roots)
+    chain = plan(name, override=override, data_root=data_root, artifact_root=artifact_root)
     if "evaluation" not in chain.stages:
         raise ValueError(f"{reference!r} makes a table and trains nothing, so it has no results; name a student.")
     return Member(reference, chain, "evaluation")
 
 
-def find_control(member: Member, *, data_root: Path, artifact_root: Path) -> Member | None:
+def find_control(member: Member) -> Member | None:
     """Return the run whose training is the member's control; None if it is its own, or if no override makes it."""
     experiment = member.chain.experiment
     if not member.chain.is_taught or experiment.co_teaching is not None:
@@ -71,7 +70,7 @@ def find_control(member: Member, *, data_root: Path, artifact_root: Path) -> Mem
     again = {} if experiment.refresh is None else {"refresh": {"rounds": 0}}
     changed = merged(parse_override(override), {"second_round": change, **again})
     try:
-        found = _plan_run(f"{name}@{override_text(changed)}", data_root=data_root, artifact_root=artifact_root)
+        found = _plan_run(f"{name}@{override_text(changed)}", member.chain.data_root, member.chain.artifact_root)
     except ValueError:  # the experiment has options that need offline negatives
         return None
     return found if trains_as_control(found.chain, member.chain) else None

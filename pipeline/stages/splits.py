@@ -9,17 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from aoq.models import MODELS
 from aoq.pipeline.build import SAMPLED, take_in, take_in_planned
+from aoq.pipeline.data import folder
 from aoq.pipeline.data.files import open_features, read_pairing
-from aoq.pipeline.data.folder import (
-    SAMPLED_FILES,
-    Split,
-    changed_files,
-    first_images,
-    open_split,
-    present_files,
-    split_fingerprint,
-    split_paths,
-)
+from aoq.pipeline.data.folder import Split
 from aoq.pipeline.engine import Verify
 from aoq.pipeline.evaluation.retrieval import Ranks, Similarity, folded_ranks, open_similarity
 from aoq.pipeline.files import known_sha256
@@ -27,7 +19,8 @@ from aoq.pipeline.prepare.photographs import photographs_fingerprint
 from aoq.pipeline.stages.chain import Chain
 
 if TYPE_CHECKING:
-    from aoq.pipeline.data.batches import PairData, Pixels
+    from aoq.pipeline.data.batches import PairData
+    from aoq.pipeline.data.pixels import PhotographPixels
 
 logger = logging.getLogger(__name__)
 
@@ -45,14 +38,14 @@ def open_checked(chain: Chain, name: str, verify: Verify = "sampled") -> Split:
         _check_unchanged(chain, name, verify)
     else:
         chain.data_artifact.opened()
-    return open_split(chain.folder, name)
+    return folder.open_split(chain.folder, name)
 
 
 def open_true_train_split(chain: Chain, verify: Verify = "sampled") -> Split:
     """Open the images of the training split that the experiment trains on, with their true captions."""
     dataset = chain.experiment.dataset
     split = open_checked(chain, dataset.train, verify)
-    return split if dataset.train_images is None else first_images(split, dataset.train_images)
+    return split if dataset.train_images is None else folder.first_images(split, dataset.train_images)
 
 
 def open_train_split(chain: Chain, verify: Verify = "sampled") -> Split:
@@ -81,7 +74,7 @@ def fingerprint(chain: Chain) -> str:
 
 def take_in_split(chain: Chain, name: str) -> dict[str, str]:
     """Hash every file of a split, whole, on its first reading."""
-    paths = present_files(chain.folder, name).values()
+    paths = folder.present_files(chain.folder, name).values()
     for path in paths:
         take_in(_named(chain, path.name), partial(known_sha256, path))
     return {path.name: known_sha256(path) for path in paths}
@@ -89,8 +82,7 @@ def take_in_split(chain: Chain, name: str) -> dict[str, str]:
 
 def open_pairs(chain: Chain, role: str, verify: Verify = "sampled") -> PairData:
     """Open the train or dev split, tokenised by the dataset stage; refuse one that lacks what the model needs."""
-    from aoq.pipeline.data.batches import PairData
-    from aoq.pipeline.data.tokens import TokenisedCaptions
+    from aoq.pipeline.data.batches import PairData, TokenisedCaptions
 
     config = chain.experiment.dataset
     split = open_train_split(chain, verify) if role == "train" else open_checked(chain, config.dev, verify)
@@ -119,26 +111,26 @@ def model_options(chain: Chain) -> dict[str, Any]:
     dataset, section = chain["dataset"].manifest(), chain.experiment.model
     sizes = {name: dataset[name] for name in ("feature_size", "vocabulary_size")}
     if not MODELS[section.name].takes_masks:
-        split = open_split(chain.folder, chain.experiment.dataset.train)
+        split = folder.open_split(chain.folder, chain.experiment.dataset.train)
         sizes["regions"] = split.count_regions(chain.experiment.dataset.max_regions)
     return {**section.model_dump(exclude={"name"}), **sizes}
 
 
-def _open_pixels(chain: Chain, split: Split) -> Pixels | None:
+def _open_pixels(chain: Chain, split: Split) -> PhotographPixels | None:
     """Open the photographs that the model reads, if any; refuse photographs that differ from those in the keys."""
     if chain.image_tower is None:
         return None
     import torch
 
     from aoq.models.towers.image_towers import open_image_tower
-    from aoq.pipeline.prepare.pixels import open_pixels
+    from aoq.pipeline.prepare.photographs import open_pixels
 
     evaluated = {chain.experiment.evaluation.split: chain["evaluation"].ingredients.get("photographs")}
     planned = evaluated | chain["dataset"].ingredients.get("photographs", {})
     if expected := planned.get(split.name):
         current, subject = partial(photographs_fingerprint, chain.folder, split.name), f"a photograph of {split.name!r}"
         take_in_planned(f"photographs of {split.name}", expected, current, f"{chain.folder}: {subject}")
-    images = open_features(split_paths(chain.folder, split.name)["ims.npy"]).shape[0]
+    images = open_features(folder.split_paths(chain.folder, split.name)["ims.npy"]).shape[0]
     with torch.device("meta"):  # its weights are not needed
         preprocessing = open_image_tower(chain.image_tower).preprocessing
     return open_pixels(chain.folder, split, preprocessing, images)
@@ -155,17 +147,17 @@ def _check_regions(name: str, pairs: PairData) -> None:
 
 
 def _check_unchanged(chain: Chain, name: str, verify: Verify) -> None:
-    data, dataset, files = chain.experiment.dataset, chain["dataset"], present_files(chain.folder, name)
+    data, dataset, files = chain.experiment.dataset, chain["dataset"], folder.present_files(chain.folder, name)
     planned, recorded = dataset.ingredients["splits"], dataset.manifest()["folder_sha256"] if dataset.exists() else {}
     meant = f"if the change is meant, delete {dataset.path} and what was made from it, and run again."
     remedy = f"is not the file that was read when the dataset was made; restore that one, or, {meant}"
     if not any(path.name in recorded for path in files.values()):
-        for file, flaw in changed_files(chain.folder, [name]):
+        for file, flaw in folder.changed_files(chain.folder, [name]):
             raise ValueError(f"{chain.folder / file} {flaw}.")
     for suffix, path in files.items():
         if (sha256 := recorded.get(path.name)) is None:
             continue
-        if verify == "full" or suffix not in SAMPLED_FILES or path.stat().st_size <= HASHED_WHOLE:
+        if verify == "full" or suffix not in folder.SAMPLED_FILES or path.stat().st_size <= HASHED_WHOLE:
             take_in_planned(_named(chain, path.name), sha256, partial(known_sha256, path), path, remedy)
         else:
             take_in(_named(chain, path.name), partial(str, SAMPLED + sha256))
@@ -173,7 +165,7 @@ def _check_unchanged(chain: Chain, name: str, verify: Verify) -> None:
     if evaluated is not None and evaluated.ingredients.get("content"):
         splits.setdefault(chain.experiment.evaluation.split, evaluated.ingredients["content"])
     if (expected := splits.get(name)) is not None:
-        current = partial(split_fingerprint, chain.folder, name)
+        current = partial(folder.split_fingerprint, chain.folder, name)
         take_in_planned(_named(chain, name), expected, current, f"{chain.folder}: split {name!r}")
 
 

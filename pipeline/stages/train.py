@@ -23,11 +23,11 @@ from aoq.pipeline.config.losses import LogitLoss
 from aoq.pipeline.config.training import CoTeaching, Training
 from aoq.pipeline.console import show_progress
 from aoq.pipeline.data.folder import Split
+from aoq.pipeline.data.pixels import decoded_elsewhere
 from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.engine import Engine, Verify, torchrun_rank
 from aoq.pipeline.evaluation.ranks import DEV_RANKS, chance_level, write_ranks
 from aoq.pipeline.evaluation.retrieval import ensemble, retrieval_ranks, summarise
-from aoq.pipeline.prepare.pixels import decoded_elsewhere
 from aoq.pipeline.stages.chain import Chain
 from aoq.pipeline.stages.data import check_pretrained
 from aoq.pipeline.stages.draws import make_teachers, table_draws
@@ -93,7 +93,6 @@ def train(chain: Chain, stage: str, build: Build, engine: Engine, processes: Pro
 
 
 def _check_batches(experiment: Experiment, captions: int) -> None:
-    """Refuse a batch larger than the training data in any round, before the first one trains."""
     sizes = [(f"[{name}] batch_size is", section.batch_size, "it") for name, section in experiment.trainings.items()]
     if experiment.second_round is not None and experiment.second_round.control == "items":
         makes = '[second_round] control = "items" makes batches of'

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from aoq.pipeline.browse.source import Gallery
+from aoq.pipeline.browse.source import Gallery, find_captions
 from aoq.pipeline.console import visible
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.tables.inspection import inspect_anchor
@@ -85,7 +85,7 @@ def test_search_finds_captions_and_is_paged(browse, source):
     shown = entries(browse.text("/search?q=ON") + browse.text("/search?q=ON&page=2"))
     rows = [int(re.search(r"/caption/(\d+)", " ".join(links)).group(1)) for _, links in shown]
     assert len(rows) > 50
-    assert rows == source.train.texts.rows("on")[: len(rows)]
+    assert rows == find_captions(source.train.texts, "on")[: len(rows)]
     assert "0 captions have" in browse.text("/search?q=zebra")
     assert "Type words" in browse.text("/search")
 

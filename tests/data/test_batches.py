@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aoq.pipeline import reading
-from aoq.pipeline.data.batches import PairData, epoch_order, step_rng, steps_per_epoch
+from aoq.pipeline.data.batches import PairData, TokenisedCaptions, epoch_order, step_rng, steps_per_epoch
 from aoq.pipeline.data.folder import Split
-from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.data.vocabulary import SPECIAL_WORDS, Vocabulary
 
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aoq.pipeline.data import check
+from aoq.pipeline.data.batches import TokenisedCaptions
 from aoq.pipeline.data.check import examine_folder
 from aoq.pipeline.data.findings import Flaw, confusion, median_norm
-from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.data.vocabulary import SPECIAL_WORDS, Vocabulary
 
 

@@ -111,7 +111,7 @@ def test_photographs_become_a_student_and_a_study(here):
 
 def test_a_pretrained_encoder_is_fine_tuned(here, minilm):
     """On a generated world, in few steps."""
-    write_demo_world(here / "data" / "pairs", images=40, dev_images=12, seed=0, feature_size=16)
+    write_demo_world(here / "data" / "pairs", images=40, dev_images=12, seed=0)
     (toml,) = blocks(page("fine_tuning"), "toml")
     toml = toml.replace("transformers:sentence-transformers/all-MiniLM-L6-v2", minilm)
     for usual, few in (("epochs = 10", "epochs = 1"), ("epoch_steps = 50", "epoch_steps = 2"), ("= 128", "= 32")):
@@ -127,7 +127,7 @@ def test_a_pretrained_encoder_is_fine_tuned(here, minilm):
 def test_two_rounds_on_flickr30k(here):
     """Run the tutorial on a generated world in the folder's format, with smaller models."""
     data = here / "data" / "f30k_precomp"
-    write_demo_world(data, images=30, dev_images=8, seed=0, feature_size=16)
+    write_demo_world(data, images=30, dev_images=8, seed=0)
     for kind in ("ims.npy", "caps.txt"):
         (data / f"test_{kind}").write_bytes((data / f"dev_{kind}").read_bytes())
     (here / "configs").mkdir()

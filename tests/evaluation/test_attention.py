@@ -12,12 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aoq.models import build_model
-from aoq.pipeline.data.batches import PairData
+from aoq.pipeline.data.batches import PairData, TokenisedCaptions
 from aoq.pipeline.data.check import examine_folder
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.data.phrases import Phrase, find_phrases, read_phrases
-from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.data.vocabulary import Vocabulary, tokenise
 from aoq.pipeline.evaluation.attention import (
     THRESHOLDS,

@@ -14,7 +14,7 @@ from torch.nn.functional import cosine_similarity
 import aoq
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.data.folder import split_fingerprint
-from aoq.pipeline.prepare.demo_pictures import write_demo_pictures
+from aoq.pipeline.prepare.photographs import write_demo_pictures
 from tests.exports.conftest import clip, datasets, export, run, world  # noqa: F401  (fixtures)
 
 ADAPTIVE = {"alpha": 0.3, "beta": 1.5}

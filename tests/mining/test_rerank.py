@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from aoq.models.base import Code, MatchingModel
-from aoq.pipeline.data.batches import PairData
+from aoq.pipeline.data.batches import PairData, TokenisedCaptions
 from aoq.pipeline.data.folder import Split
-from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.mining import sizes
 from aoq.pipeline.mining.rerank import Rescoring, Shortlist, rerank
 from aoq.pipeline.search.positives import matching_pairs

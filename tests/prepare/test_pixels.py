@@ -20,14 +20,14 @@ from tokenizers.processors import TemplateProcessing
 
 from aoq.models import build_model
 from aoq.models.towers.preprocessing import Preprocessing
+from aoq.pipeline.data.augmentation import GREY, RANDOM_OPERATIONS, augment, random_crop
 from aoq.pipeline.data.batches import PairData
 from aoq.pipeline.data.demo import read_labels, write_demo_world
 from aoq.pipeline.data.folder import open_split
-from aoq.pipeline.prepare.augmentation import GREY, RANDOM_OPERATIONS, augment, random_crop
-from aoq.pipeline.prepare.demo_pictures import write_demo_pictures
+from aoq.pipeline.data.pixels import decoded_elsewhere, may_be_flipped
 from aoq.pipeline.prepare.extractors import open_encoder
+from aoq.pipeline.prepare.photographs import open_pixels, write_demo_pictures
 from aoq.pipeline.prepare.pieces import Pieces
-from aoq.pipeline.prepare.pixels import decoded_elsewhere, may_be_flipped, open_pixels
 from aoq.pipeline.stages.encoding import Encoding
 from tests.prepare.conftest import TINY, WORDS, picture, save_clip
 from tests.programs import forking
@@ -137,7 +137,7 @@ def test_a_wrong_list_of_photographs_is_refused(prepared, photos, column, values
 def test_the_demos_pictures_show_its_scenes(tmp_path):
     """The ground's colour in the background, each object's colour in the middle of its box if nothing lies above."""
     write_demo_world(tmp_path, images=40, dev_images=1, seed=0)
-    write_demo_pictures(tmp_path, ("train",))
+    write_demo_pictures(tmp_path)
     split, labels = open_split(tmp_path, "train"), read_labels(tmp_path, "train")["regions"]
     whole = Preprocessing(96, 96, (96, 96), (0.5,) * 3, (0.5,) * 3)
     pictures = open_pixels(tmp_path, split, whole).read(np.arange(40)).numpy()

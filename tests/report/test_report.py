@@ -64,7 +64,7 @@ def test_the_control_of_a_run_is_taken_along(places, names):
     assert alone.artifact.key == both.artifact.key
     assert [member.reference for member in plan_report(online, **places).members] == [online]
     for member in (one for one in plan_report(";".join(names), **places).members if one.reference in names[::2]):
-        control = find_control(member, **places)
+        control = find_control(member)
         assert control.chain["second_round"].key == member.chain["control"].key
 
 
@@ -230,7 +230,7 @@ def test_the_terminal_says_the_same(planned, options, names):
     ],
 )
 def test_a_table_above_most_positives_is_a_weak_teachers(planned, monkeypatch, unplotted, share, said, unsaid):
-    shown = "aoq.pipeline.report.pictures.describe"
+    shown = "aoq.pipeline.report.page.describe"
     monkeypatch.setattr(shown, lambda *given: replace(describe(*given), above_positive=share))
     page = render_report(planned)
     assert page.count(said) == 2

@@ -61,7 +61,7 @@ def test_a_control_of_equal_items_has_larger_batches_and_as_many_steps(make, los
     assert chain["control"].manifest()["steps"] == -(-200 // training.batch_size) * training.epochs
     if times > 1:
         member = Member(str(tmp_path / "equal.toml"), chain, "evaluation")
-        control = find_control(member, data_root=data_root, artifact_root=tmp_path / "artifacts")
+        control = find_control(member)
         assert control.chain["second_round"].key == chain["control"].key
         make("equal", "second_round", loss=loss, more=more, second_round=equal)
         assert "; the control encoded as many images and captions" in gain_on_control(chain)
@@ -110,7 +110,7 @@ def test_the_control_of_a_refreshed_student_takes_the_steps_of_all_rounds_from_t
     assert (training.epochs, training.batch_size, training.decay_epochs) == (6, batch_size, (3,))
     assert training.epoch_steps == steps
     member = Member(str(tmp_path / "again.toml"), chain, "evaluation")
-    found = find_control(member, data_root=data_root, artifact_root=tmp_path / "artifacts")
+    found = find_control(member)
     assert found is not None
     first = make("once", loss="infonce", second_round=tuned)["first_round"]
     assert first.key in {one.key for one in chain["control"].upstream}

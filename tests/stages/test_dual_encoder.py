@@ -15,7 +15,7 @@ import torch
 
 from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.evaluation.evaluate import evaluate
-from aoq.pipeline.prepare.demo_pictures import write_demo_pictures
+from aoq.pipeline.prepare.photographs import write_demo_pictures
 from aoq.pipeline.stages.splits import open_pairs
 from aoq.pipeline.training import loop
 from aoq.pipeline.training.checkpoint import load_model

@@ -12,8 +12,7 @@ from click.testing import CliRunner
 import tasks
 from aoq.pipeline.cli import main
 from aoq.pipeline.evaluation.retrieval import Ranks, summarise
-from aoq.pipeline.report.study import markdown
-from aoq.pipeline.stages.study import make_study, plan_study
+from aoq.pipeline.stages.study import make_study, markdown, plan_study
 from tests.programs import Program
 from tests.stages.conftest import ENGINE, TINY, make_stage
 

@@ -11,9 +11,8 @@ from aoq.models import build_model, naaf
 from aoq.pipeline.build import UNITS
 from aoq.pipeline.config.losses import AdaptiveLoss, LossSection
 from aoq.pipeline.config.training import Training
-from aoq.pipeline.data.batches import PairData
+from aoq.pipeline.data.batches import PairData, TokenisedCaptions
 from aoq.pipeline.data.folder import Split
-from aoq.pipeline.data.tokens import TokenisedCaptions
 from aoq.pipeline.embedding import similarity_matrix
 from aoq.pipeline.evaluation.retrieval import ensemble, retrieval_ranks
 from aoq.pipeline.search.lists import NegativeLists

@@ -174,7 +174,6 @@ def record_columns(records: Sequence[Mapping[str, Any]], source: Source) -> dict
 
 
 def _caption_lists(texts: pa.Array, owners: Int[np.ndarray, " texts"], count: int) -> pa.ListArray:
-    """Collect the texts of each of `count` owners, in order."""
     offsets = pa.array(group_offsets(np.bincount(owners, minlength=count)), pa.int32())
     return pa.ListArray.from_arrays(offsets, texts.take(pa.array(np.argsort(owners, kind="stable"))))
 

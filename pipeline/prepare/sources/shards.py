@@ -9,16 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from aoq.pipeline.config.dataset import Source
+from aoq.pipeline.prepare.sources import records
 from aoq.pipeline.prepare.sources.images import TarMembers
-from aoq.pipeline.prepare.sources.records import (
-    CAPTION_FIELDS,
-    NUMBERED,
-    SHOWN_BROKEN,
-    SPLIT,
-    Records,
-    record_columns,
-    splits_of_files,
-)
 from aoq.pipeline.reading import parse_json, reading
 
 logger = logging.getLogger(__name__)
@@ -28,15 +20,15 @@ MOST_CAPTION_BYTES = 1 << 24
 KEY = "__key__"
 
 
-def list_shards(path: Path, source: Source) -> Records | None:
+def list_shards(path: Path, source: Source) -> records.Records | None:
     """List the samples of all shards in order; samples without a picture are left out, and counted in the log."""
     shards = sorted(path.glob("*.tar")) if path.is_dir() else [path] if path.suffix == ".tar" else []
     if not shards:
         return None
     if source.images or source.image_column:
         raise ValueError("shards hold their images; leave out --images and --image-column.")
-    splits = splits_of_files(shards)
-    records, members, broken, ignored = [], [], [], Counter[str]()
+    splits = records.splits_of_files(shards)
+    rows, members, broken, ignored = [], [], [], Counter[str]()
     for number, shard in enumerate(shards):
         with reading(shard, "an uncompressed tar archive"), tarfile.open(shard, "r:") as archive:
             for key, files in _tar_samples(archive, ignored).items():
@@ -50,24 +42,24 @@ def list_shards(path: Path, source: Source) -> Records | None:
                 if image is None:
                     ignored["samples have no picture"] += 1
                     continue
-                records.append({**record, KEY: key, **({SPLIT: splits[number]} if splits else {})})
+                rows.append({**record, KEY: key, **({records.SPLIT: splits[number]} if splits else {})})
                 members.append((number, image.offset_data, image.size, image.name))
     for what, count in ignored.items():
         logger.warning("%d %s and are left out", count, what)
     if broken and not source.skip_broken:
-        shown = "; ".join(broken[:SHOWN_BROKEN])
+        shown = "; ".join(broken[: records.SHOWN_BROKEN])
         raise ValueError(
             f"{len(broken)} records cannot be read: {shown}; repair them, or leave them out (--skip-broken)."
         )
     for sentence in broken:
         logger.warning("%s; the record is left out", sentence)
-    if not records:
+    if not rows:
         raise ValueError(f"{path} has no image with a caption of the same name in .txt or .json.")
-    if len({record[KEY] for record in records}) < len(records):
-        for record, member in zip(records, members, strict=True):
+    if len({record[KEY] for record in rows}) < len(rows):
+        for record, member in zip(rows, members, strict=True):
             record[KEY] = f"{shards[member[0]].stem}/{record[KEY]}"
     images = TarMembers([str(shard) for shard in shards], members)
-    return f"{len(shards)} webdataset shards", record_columns(records, source), images
+    return f"{len(shards)} webdataset shards", records.record_columns(rows, source), images
 
 
 def _tar_samples(archive: tarfile.TarFile, ignored: Counter[str]) -> dict[str, dict[str, list[tarfile.TarInfo]]]:
@@ -97,7 +89,7 @@ def _one(files: list[tarfile.TarInfo]) -> tarfile.TarInfo:
 def _record(archive: tarfile.TarFile, files: dict[str, list[tarfile.TarInfo]], source: Source) -> dict[str, Any]:
     """Read a sample's record: the text of `.txt` is its caption, else the record of `.json` has it."""
     chosen = (*source.caption_columns, source.id_column or "", source.split_column or "")
-    named = {name.partition(".")[0] for name in (*CAPTION_FIELDS, SPLIT, *chosen)}
+    named = {name.partition(".")[0] for name in (*records.CAPTION_FIELDS, records.SPLIT, *chosen)}
     record = {}
     if "json" in files:
         member = _one(files["json"])
@@ -105,10 +97,10 @@ def _record(archive: tarfile.TarFile, files: dict[str, list[tarfile.TarInfo]], s
             content = parse_json(_member_text(archive, member), dict[str, Any])
         except ValueError as error:
             raise ValueError(f"{member.name} is not a JSON record ({error})") from None
-        record = {name: value for name, value in content.items() if name in named or NUMBERED.fullmatch(name)}
+        record = {name: value for name, value in content.items() if name in named or records.NUMBERED.fullmatch(name)}
     if "txt" in files and not source.caption_columns:
-        others = {name: value for name, value in record.items() if name not in CAPTION_FIELDS}
-        record = {CAPTION_FIELDS[0]: _member_text(archive, _one(files["txt"])), **others}
+        others = {name: value for name, value in record.items() if name not in records.CAPTION_FIELDS}
+        record = {records.CAPTION_FIELDS[0]: _member_text(archive, _one(files["txt"])), **others}
     return record
 
 

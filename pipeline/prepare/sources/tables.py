@@ -108,7 +108,6 @@ def _read_csv(path: Path) -> dict[str, list[str]]:
 
 
 def _csv_rows(text: str, separator: str) -> list[list[str]]:
-    """Read quoted rows, or unquoted ones."""
     plain = _parse_csv(text, delimiter=separator, quoting=csv.QUOTE_NONE)
     are_lines_rows = len({*map(len, plain)}) == 1
     try:

@@ -6,13 +6,13 @@ import multiprocessing
 import os
 import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from threading import Thread
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,19 +20,19 @@ from jaxtyping import Bool, Int, Int32, UInt8
 from torch import Tensor
 
 from aoq.models.towers.preprocessing import RGB, Preprocessing
-from aoq.pipeline.data.batches import Pixels
-from aoq.pipeline.data.folder import Split
-from aoq.pipeline.extras import import_extra
-from aoq.pipeline.prepare.photographs import Photographs, open_photographs
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 LEFT_RIGHT = re.compile(r"\b(left|right)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class PhotographPixels(Pixels):
-    """Photographs of a split, as the tower sees them in evaluation or augmented; with a pool, its processes decode."""
+class PhotographPixels:
+    """Photographs of a split as an image tower sees them, perhaps augmented; with a pool, its processes decode."""
 
-    photographs: Photographs
+    decode: Callable[[int, int], Image]
+    """Reads a row's photograph, down to the given pixels a side."""
     preprocessing: Preprocessing
     may_flip: Bool[np.ndarray, " images"]
     augmentation: tuple[tuple[str, ...], int, int] | None = None
@@ -41,7 +41,7 @@ class PhotographPixels(Pixels):
     processes: int = 0
 
     def read(self, rows: Int[np.ndarray, " rows"]) -> UInt8[Tensor, "rows height width 3"]:
-        """Read each photograph once, however often it is in the batch."""
+        """Read photographs, each once, however often it is in the batch; they depend on the rows alone."""
         distinct, places = np.unique(rows, return_inverse=True)
         if self.pool is None:
             with ThreadPoolExecutor() as threads:
@@ -58,26 +58,16 @@ class PhotographPixels(Pixels):
             ) from error
 
     def augmented(self, ways: tuple[str, ...], seed: int, epoch: int) -> PhotographPixels:
+        """Return the same photographs, changed at random as a function of the rows, the seed and the epoch."""
         return replace(self, augmentation=(ways, seed, epoch))
 
     def decoded(self, row: int) -> RGB:
-        image = self.photographs.decode(row, self.preprocessing.least)
+        image = self.decode(row, self.preprocessing.least)
         if self.augmentation is None:
             return self.preprocessing.pixels(image)
-        from aoq.pipeline.prepare.augmentation import augment  # late: it imports Pillow
+        from aoq.pipeline.data.augmentation import augment  # late: it imports Pillow
 
         return augment(image, self.preprocessing, *self.augmentation, row, may_flip=bool(self.may_flip[row]))
-
-
-def open_pixels(
-    folder: Path, split: Split, preprocessing: Preprocessing, images: int | None = None
-) -> PhotographPixels:
-    """Open the photographs of a split, or the first ones of the `images` that its folder lists."""
-    import_extra("PIL.Image", "prepare", "an image tower")
-    photographs = open_photographs(folder, split.name, images or split.image_count)
-    return PhotographPixels(
-        photographs, preprocessing, may_be_flipped(split.captions, split.image_of, split.image_count)
-    )
 
 
 def may_be_flipped(
@@ -94,9 +84,8 @@ def may_be_flipped(
 
 
 @contextmanager
-def decoded_elsewhere(pixels: Pixels, count: int) -> Iterator[PhotographPixels]:
+def decoded_elsewhere(pixels: PhotographPixels, count: int) -> Iterator[PhotographPixels]:
     """Yield the photographs, decoded by `count` processes beside a training whose threads share Python's lock."""
-    assert isinstance(pixels, PhotographPixels)  # the only kind that is decoded
     # Spawned: forking a process with threads may hang.
     spawning = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(count, spawning, initializer=_begin_decoding, initargs=(pixels,))
