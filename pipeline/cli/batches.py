@@ -10,7 +10,14 @@ from typing import Any
 import click
 import numpy as np
 
-from aoq.pipeline.batches.lists import MeetingLists, meeting_lists
+from aoq.pipeline.batches.lists import (
+    MeetingLists,
+    measure_meetings,
+    meeting_lists,
+    write_batches_manifest,
+    write_epoch,
+    write_shards,
+)
 from aoq.pipeline.cli.options import PATH, POSITIVE, with_default
 from aoq.pipeline.cli.output import counted, echo, echo_json, show_rows
 from aoq.pipeline.cli.table_options import NamedTable, row_options, takes_tables
@@ -53,25 +60,22 @@ def batches_command(table: NamedTable, output: Path, view: Path | None, as_json:
     Read webdataset's shards, epoch-000/000000.tar and so on, without shuffling. Pictures and captions come from the
     experiment, from a dataset folder (--data), or from --image-root and --texts.
     """
-    from aoq.pipeline.batches import files as batch_files
-    from aoq.pipeline.batches.lists import measure_meetings
-
     read = table.read()
-    epochs, write_shards = options.pop("epochs"), options.pop("write_shards")
+    epochs, with_shards = options.pop("epochs"), options.pop("write_shards")
     _ = table.files.data and table.split  # refuses data that are not the table's
     screen = table.read_view(view)
     lists = meeting_lists(read, read.true_pairs, view=screen, ranks=options["ranks"])
     source = read if screen is None else ScreenedTable(read, screen)
     draw, draw_randomly = (_batches(kind, source, lists, options) for kind in (options["kind"], "random"))
     with made_whole(output) as folder:
-        samples = _shard_samples(table, read, folder.parent) if write_shards else None
+        samples = _shard_samples(table, read, folder.parent) if with_shards else None
         folder.mkdir()
         first = draw(0)
         for epoch in range(epochs):
             drawn = draw(epoch) if epoch else first
-            batch_files.write_epoch(folder, epoch, drawn, read.ids)
+            write_epoch(folder, epoch, drawn, read.ids)
             if samples is not None:
-                batch_files.write_shards(folder / f"epoch-{epoch:03d}", drawn, *samples)
+                write_shards(folder / f"epoch-{epoch:03d}", drawn, *samples)
         met = {
             name: measure_meetings(read, lists, drawn, np.random.default_rng(options["seed"]))
             for name, drawn in (("these", first), ("random", draw_randomly(0)))
@@ -79,7 +83,7 @@ def batches_command(table: NamedTable, output: Path, view: Path | None, as_json:
         shown = {name: asdict(one) for name, one in met.items()}
         hashes = view and {direction: file_sha256(view / f"{direction}.parquet") for direction in read.directions}
         sources = {"table_sha256": read.sha256, "view_sha256": hashes}
-        batch_files.write_batches_manifest(folder, {**options, **sources, "met": shown})
+        write_batches_manifest(folder, {**options, **sources, "met": shown})
     if as_json:
         echo_json(shown)
     else:

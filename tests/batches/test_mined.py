@@ -6,7 +6,7 @@ import pytest
 from aoq.pipeline.batches.lists import measure_meetings, meeting_lists, ranks_met
 from aoq.pipeline.batches.order import MinedBatches, meetings, pass_graph, passes
 from aoq.pipeline.data.batches import epoch_order
-from aoq.pipeline.mining.hard_negatives import hard_negatives
+from aoq.pipeline.mining.mine import hard_negatives
 
 IMAGES, EACH = 60, 3
 PAIRS = IMAGES * EACH

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aoq.pipeline.mining.hard_negatives import hard_negatives
+from aoq.pipeline.mining.mine import hard_negatives
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.positives import matching_pairs
 from aoq.pipeline.tables import fusion, writing

@@ -12,7 +12,7 @@ import pytest
 
 from aoq.pipeline.data.noise import write_clean_pairs
 from aoq.pipeline.files import reclaim, scratch_folder
-from aoq.pipeline.mining.hard_negatives import hard_negatives
+from aoq.pipeline.mining.mine import hard_negatives
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.screens.view import bit, read_view

@@ -17,7 +17,7 @@ from aoq.pipeline.batches.order import MinedBatches
 from aoq.pipeline.config.losses import AdaptiveLoss
 from aoq.pipeline.data.batches import epoch_order, step_rng, steps_per_epoch
 from aoq.pipeline.losses.similarities import positive_pairs
-from aoq.pipeline.mining.hard_negatives import hard_negatives
+from aoq.pipeline.mining.mine import hard_negatives
 from aoq.pipeline.training.batch_sampler import BatchSampler
 from aoq.pipeline.training.drawable import Drawable
 from aoq.pipeline.training.sampler import Sampler
