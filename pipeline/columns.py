@@ -43,12 +43,7 @@ class Parquet:
 
 @contextmanager
 def open_parquet(
-    path: Path,
-    columns: pa.Schema,
-    *,
-    optional: Collection[str] = (),
-    nullable: Collection[str] = (),
-    remedy: str = "",
+    path: Path, columns: pa.Schema, *, optional: Collection[str] = (), nullable: Collection[str] = (), remedy: str = ""
 ) -> Iterator[Parquet]:
     """Open a Parquet file that has columns of these types (`fitted`), except for `optional` ones.
 

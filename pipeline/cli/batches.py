@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ def _batches(
     kind: str, table: NegativeTable | ScreenedTable, lists: MeetingLists, options: Mapping[str, Any]
 ) -> Callable[[int], Sequence[np.ndarray]]:
     """Return a function from an epoch to its batches of pairs (image, caption)."""
-    from aoq.pipeline.batches.order import MinedBatches
+    from aoq.pipeline.batches.order import mined_order
     from aoq.pipeline.data.batches import epoch_order
     from aoq.pipeline.training.batch_sampler import BatchSampler
 
@@ -103,10 +104,10 @@ def _batches(
     if kind == "triples":
         sampler = BatchSampler(table, batch_size=batch_size, seed=seed, companions="anchors")
         return lambda epoch: [sampler.batch(epoch, step) for step in range(len(sampler))]
-    mined = MinedBatches(lists, batch_size, seed, options["community"])
+    mined = partial(mined_order, lists, batch_size, seed=seed, community=options["community"])
 
     def draw(epoch: int) -> Sequence[np.ndarray]:
-        order = mined.order(epoch) if kind == "mined" else epoch_order(len(lists.pairs), seed=seed, epoch=epoch)
+        order = mined(epoch) if kind == "mined" else epoch_order(len(lists.pairs), seed=seed, epoch=epoch)
         return np.split(lists.pairs[order], range(batch_size, len(order), batch_size))
 
     return draw

@@ -213,16 +213,12 @@ def _are_positive(path: Path, grades: Float64[np.ndarray, " pairs"], least: floa
     return are_positive
 
 
-def _of_pandas(name: str) -> str:
-    """Read 12.0 as 12: pandas makes floats of a column with gaps; longer numbers may have been rounded."""
-    return name[:-2] if re.fullmatch(r"[0-9]{1,15}\.0", name) else name
-
-
 def find_rows(path: Path | str, side: Known, column: _Column) -> Int64[np.ndarray, " pairs"]:
     """Turn ids or row numbers into rows; each must exist."""
     if side.ids is not None:
         row_of = rows_by_id(side.ids, side.noun)
-        names = [name if name in row_of else _of_pandas(name) for name in map(str, column)]
+        # pandas makes floats of a column with gaps: 12.0 is 12, and longer numbers may have been rounded.
+        names = [name if name in row_of else re.sub(r"^([0-9]{1,15})\.0\Z", r"\1", name) for name in map(str, column)]
         rows = np.array([row_of.get(name, -1) for name in names], dtype=np.int64)
         reason = f"which is not among the {len(row_of)} ids of {side.noun}s; pairs of rows go into a .npy file"
     else:

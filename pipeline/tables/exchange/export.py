@@ -37,10 +37,6 @@ class Content(NamedTuple):
     """The folder in which a row's id is the name of its file; or each row's file."""
 
 
-SCREENED_NEGATIVES = 5
-"""Default for a view if all rows need equally many negatives: most lists of a view are shorter than the table's."""
-
-
 def export_table(
     table: Path,
     output: Path,
@@ -89,7 +85,8 @@ def export_table(
         anchors, candidates = SIDES[one]
         own = group_positives(one, pairs, len(names[anchors].ids))
         both = None if vectors is None else (vectors[anchors], vectors[candidates])
-        most = SCREENED_NEGATIVES if view is not None and form.full else None
+        # Most lists of a view are too short for rows that all need as many negatives as the table's lists have.
+        most = 5 if view is not None and form.full else None
         depth, sides = _export_depth(table, one, num_negatives, form, most), (names[anchors], names[candidates])
         outgoing[one] = Outgoing(one, lists(one), *sides, own, depth, is_scored, both)
     if form.directions == "joined":
