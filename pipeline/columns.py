@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,37 +17,19 @@ from aoq.pipeline.reading import parse_json, read_utf8, reading
 SEPARATORS = ",\t|;"
 
 
-@dataclass(frozen=True)
-class Parquet:
-    """An open Parquet file; each page that has a checksum is checked when it is read."""
-
-    file: pq.ParquetFile
-    _columns: pa.Schema
-    _nullable: Collection[str]
-    _reading: Callable[[], AbstractContextManager[None]]
-
-    def __len__(self) -> int:
-        return int(self.file.metadata.num_rows)
-
-    def read(self) -> pa.Table:
-        with self._reading():
-            return fitted(self.file.read(self._columns.names), self._columns, self._nullable)
-
-    def batches(self, rows: int) -> Iterator[pa.Table]:
-        """Iterate over blocks of up to `rows` rows."""
-        with self._reading():
-            for batch in self.file.iter_batches(rows, columns=self._columns.names):
-                yield fitted(pa.Table.from_batches([batch]), self._columns, self._nullable)
+Read = Callable[..., Iterator[pa.Table]]
+"""Reads a file whole, or as blocks of up to `rows` rows."""
 
 
 @contextmanager
 def open_parquet(
     path: Path, columns: pa.Schema, *, optional: Collection[str] = (), nullable: Collection[str] = (), remedy: str = ""
-) -> Iterator[Parquet]:
-    """Open a Parquet file that has columns of these types (`fitted`), except for `optional` ones.
+) -> Iterator[tuple[pq.ParquetFile, Read]]:
+    """Open a Parquet file, and read columns of these types (`fitted`) from it, except for missing `optional` ones.
 
     Raises:
-        ValueError: on opening if columns are missing or have other types; on reading for invalid values.
+        ValueError: on opening if columns are missing or have other types; on reading for invalid values, and for pages
+            that do not match their checksums.
     """
     reading_it = partial(reading, path, f"a Parquet file with the columns {', '.join(columns.names)}", remedy)
     with reading_it():
@@ -56,13 +37,22 @@ def open_parquet(
         there = file.schema_arrow.names
         columns = pa.schema([field for field in columns if field.name in there or field.name not in optional])
         fitting_kinds(file.schema_arrow, columns)
+
+    def read(rows: int | None = None) -> Iterator[pa.Table]:
+        with reading_it():
+            if rows is None:
+                yield fitted(file.read(columns.names), columns, nullable)
+                return
+            for batch in file.iter_batches(rows, columns=columns.names):
+                yield fitted(pa.Table.from_batches([batch]), columns, nullable)
+
     with file:
-        yield Parquet(file, columns, nullable, reading_it)
+        yield file, read
 
 
 def read_parquet(path: Path, columns: pa.Schema, *, nullable: Collection[str] = (), remedy: str = "") -> pa.Table:
-    with open_parquet(path, columns, nullable=nullable, remedy=remedy) as file:
-        return file.read()
+    with open_parquet(path, columns, nullable=nullable, remedy=remedy) as (_, read):
+        return next(read())
 
 
 def find_separator(header: str) -> str:

@@ -83,8 +83,8 @@ def test_kinds_that_fit_are_cast(tmp_path):
     found = read(tmp_path / "t.parquet")
     assert found.schema.types == [pa.int32(), pa.list_(pa.int32(), 2), pa.list_(pa.float32(), 2)]
     assert found["ids"].to_pylist() == [[1, 2], [3, 4]]
-    with open_parquet(tmp_path / "t.parquet", KINDS, nullable=["scores"]) as file:
-        assert [batch["row"].to_pylist() for batch in file.batches(1)] == [[0], [1]]
+    with open_parquet(tmp_path / "t.parquet", KINDS, nullable=["scores"]) as (_, blocks):
+        assert [block["row"].to_pylist() for block in blocks(1)] == [[0], [1]]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
@@ -213,5 +212,4 @@ def mine(
         )
         for direction in problem.directions
     }
-    shutil.rmtree(output, ignore_errors=True)  # left by an interrupted run
     write_table(output, provenance, lists, problem.positives)

@@ -7,7 +7,6 @@ anchors in full with the slow model.
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -112,7 +111,6 @@ def rerank(
         about = {"h": h, "search": "rerank", "guarantee": "reranked"}
         about |= {"recall": round(recall, 6), "recall_anchors": anchors}
         tables[direction] = about, map(partial(_block_lists, job, direction, store), job.shortlist.blocks(direction))
-    shutil.rmtree(output, ignore_errors=True)  # left by an interrupted run
     write_table(output, provenance, tables, job.shortlist.positives)
 
 

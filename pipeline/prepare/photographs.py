@@ -108,8 +108,8 @@ def _read_list(folder: Path, split: str) -> tuple[list[str | None], list[str], b
             "makes such a folder."
         )
     columns = pa.schema([PHOTOGRAPHS.field(name) for name in ("path", "sha256")])
-    with open_parquet(path, columns, nullable=["path"], remedy="prepare the folder again") as file:
-        return *file.read().to_pydict().values(), "bytes" in file.file.schema_arrow.names
+    with open_parquet(path, columns, nullable=["path"], remedy="prepare the folder again") as (file, read):
+        return *next(read()).to_pydict().values(), "bytes" in file.schema_arrow.names
 
 
 def photograph_files(folder: Path, split: str, images: int, unpacked: Path | None = None) -> Sequence[str] | None:

@@ -17,9 +17,10 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from typing_extensions import Required, TypedDict
 
-from aoq.pipeline.columns import Parquet, open_parquet, read_parquet
+from aoq.pipeline.columns import Read, open_parquet, read_parquet
 from aoq.pipeline.files import canonical_json, write_atomically
 from aoq.pipeline.reading import read_json, reading
 from aoq.pipeline.search.lists import NegativeLists, from_arrow
@@ -78,8 +79,8 @@ def read_chunks(
     """Read one direction, up to `rows` lists at a time; refuse them at the end if they do not match their hash."""
     path, content, first = folder / f"{direction}.parquet", ContentHash(), 0
     candidates = count_rows(folder, manifest)[SIDES[direction][1]]
-    with open_lists(path) as file:
-        for block in [file.read()] if rows is None else file.batches(rows):
+    with open_lists(path) as (_, read):
+        for block in read(rows):
             require_numbers(path, block, first)
             lists = from_arrow(block)
             ids = lists.negative_ids
@@ -100,8 +101,8 @@ def _require_hash(path: Path, what: str, sha256: str, stated: str | None) -> Non
 
 def count_lists(path: Path) -> tuple[int, int]:
     """Count the lists of one direction, and the length to which each is padded."""
-    with open_lists(path) as file:
-        return len(file), file.file.schema_arrow.field("scores").type.list_size
+    with open_lists(path) as (file, _):
+        return file.metadata.num_rows, file.schema_arrow.field("scores").type.list_size
 
 
 def count_rows(folder: Path, manifest: Mapping[str, Any]) -> dict[str, int]:
@@ -111,17 +112,17 @@ def count_rows(folder: Path, manifest: Mapping[str, Any]) -> dict[str, int]:
 
 
 @contextmanager
-def open_lists(path: Path) -> Iterator[Parquet]:
+def open_lists(path: Path) -> Iterator[tuple[pq.ParquetFile, Read]]:
     if not path.is_file():
         raise FileNotFoundError(
             f"{path} does not exist; a negative table is a folder with i2t.parquet and t2i.parquet."
         )
-    with open_parquet(path, LISTS, optional=["sources"], nullable=["scores"], remedy=MINE_AGAIN) as file:
-        schema = file.file.schema_arrow
+    with open_parquet(path, LISTS, optional=["sources"], nullable=["scores"], remedy=MINE_AGAIN) as (file, read):
+        schema = file.schema_arrow
         lengths = {schema.field(name).type.list_size for name in ("negative_ids", "scores")}
         if len(lengths) > 1 or 0 in lengths:
             raise ValueError(f"{path} has lists of lengths {sorted(lengths)} in one row; {MINE_AGAIN}.")
-        yield file
+        yield file, read
 
 
 def require_numbers(path: Path, table: pa.Table, first: int = 0) -> None:
