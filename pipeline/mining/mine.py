@@ -12,19 +12,10 @@ from numpy.typing import ArrayLike
 
 from aoq.pipeline.files import digest
 from aoq.pipeline.reading import host_array
+from aoq.pipeline.search import units
 from aoq.pipeline.search.backends import choose_backend, run_search, search_problem
 from aoq.pipeline.search.lists import NegativeLists, from_arrow
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
-from aoq.pipeline.search.units import (
-    RECALL_FLOOR,
-    Backend,
-    Folder,
-    MemoryStore,
-    Progress,
-    Runner,
-    Store,
-    run_in_process,
-)
 from aoq.pipeline.tables.files import table_directions
 from aoq.pipeline.tables.table import NegativeTable
 from aoq.pipeline.tables.writing import write_table
@@ -178,15 +169,15 @@ def _empty_lists(rows: int) -> NegativeLists:
 def mine(
     problem: Problem,
     *,
-    search: str | Backend,
+    search: str | units.Backend,
     provenance: Mapping[str, Any],
     work: Path,
     output: Path,
     of: str = "",
-    recall_floor: float = RECALL_FLOOR,
+    recall_floor: float = units.RECALL_FLOOR,
     indexes: Path | None = None,
-    run: Runner[Problem] = run_in_process,
-    progress: Progress = lambda done, total: None,
+    run: units.Runner[Problem] = units.run_in_process,
+    progress: units.Progress = lambda done, total: None,
 ) -> None:
     """Write the table to the folder `output`; finished units of the same search in `work` are reused.
 
@@ -201,9 +192,9 @@ def mine(
         raise ValueError("a table has lists of both directions; h_captions and h_images must be at least 1.")
     work.mkdir(parents=True, exist_ok=True)
     backend = choose_backend(search, problem, recall_floor, indexes) if isinstance(search, str) else search
-    store: Store = MemoryStore()
-    if run is not run_in_process or not backend.is_small(problem):  # other processes need a folder
-        store = Folder.opened(work, digest([backend.name, provenance, of or problem.sha256]))
+    store: units.Store = units.MemoryStore()
+    if run is not units.run_in_process or not backend.is_small(problem):  # other processes need a folder
+        store = units.Folder.opened(work, digest([backend.name, provenance, of or problem.sha256]))
     result = run_search(problem, backend, store, recall_floor=recall_floor, run=run, progress=progress)
     lists = {
         direction: (

@@ -36,8 +36,7 @@ Values = tuple[Float64[np.ndarray, "_ _"], Float64[np.ndarray, " _"], Float64[np
 
 
 def by_rank(lists: NegativeLists) -> Values:
-    values = 1 / (RANK_CONSTANT + np.arange(1, lists.h + 1))
-    listed = np.broadcast_to(values, lists.negative_ids.shape)
+    listed = np.broadcast_to(1 / (RANK_CONSTANT + np.arange(1, lists.h + 1)), lists.negative_ids.shape)
     return listed, np.zeros(len(lists)), np.full(len(lists), np.nan)
 
 
