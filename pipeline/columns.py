@@ -14,9 +14,6 @@ import pyarrow.parquet as pq
 
 from aoq.pipeline.reading import parse_json, read_utf8, reading
 
-SEPARATORS = ",\t|;"
-
-
 Read = Callable[..., Iterator[pa.Table]]
 """Reads a file whole, or as blocks of up to `rows` rows."""
 
@@ -61,7 +58,7 @@ def find_separator(header: str) -> str:
     >>> find_separator("image;caption"), find_separator("image")
     (';', ',')
     """
-    return max(SEPARATORS, key=header.count)
+    return max(",\t|;", key=header.count)
 
 
 def _csv_options(path: Path) -> csv.ParseOptions:

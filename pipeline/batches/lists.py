@@ -30,8 +30,6 @@ from aoq.pipeline.tables.screens.view import EXCLUDED, View
 from aoq.pipeline.tables.table import NegativeTable
 
 MEASURED = 200
-"""Largest number of batches measured."""
-_FORMAT_VERSION = 1
 SAMPLES = 10_000
 """Approximate number of samples in a shard, which holds whole batches."""
 
@@ -179,7 +177,7 @@ def write_epoch(
 def write_batches_manifest(folder: Path, about: Mapping[str, Any]) -> None:
     """Write how the batches were made, with the hash of each epoch's file."""
     files = {path.name: file_sha256(path) for path in sorted(folder.glob("epoch-*.parquet"))}
-    write_manifest(folder, {"format_version": _FORMAT_VERSION, **about, "files": files})
+    write_manifest(folder, {"format_version": 1, **about, "files": files})
 
 
 def write_shards(

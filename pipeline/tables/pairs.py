@@ -97,8 +97,6 @@ def rows_by_id(ids: Sequence[str], noun: str = "image") -> dict[str, int]:
 
 
 COLUMN_PAIRS = (("image_id", "caption_id"), ("query_id", "document_id"), ("query-id", "corpus-id"), ("left", "right"))
-GRADES = ("grade", "score")
-LEAST_GRADE = 1.0
 TABLE_SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl")
 JUDGEMENT_SUFFIXES = (".qrels", ".trec", ".txt")
 _PAIRS_REMEDY = (
@@ -190,7 +188,7 @@ def _read_columns(path: Path, *have_ids: bool) -> _Columns:
         matching = [pair for pair in COLUMN_PAIRS if set(pair) <= set(types)]
         if len(matching) != 1:
             raise ValueError(f"its columns are {list(types)}")
-        grade = next((name for name in GRADES if name in types), None)
+        grade = next((name for name in ("grade", "score") if name in types), None)
         sides: dict[str, pa.DataType] = {
             name: pa.string() if has_ids and types[name] == pa.string() else pa.int64()
             for name, has_ids in zip(matching[0], have_ids, strict=True)
@@ -205,7 +203,7 @@ def _read_columns(path: Path, *have_ids: bool) -> _Columns:
 def _are_positive(path: Path, grades: Float64[np.ndarray, " pairs"], least: float | None) -> Bool[np.ndarray, " pairs"]:
     if len(wrong := np.flatnonzero(~np.isfinite(grades))):
         raise ValueError(f"{path}: the grade of pair {wrong[0]} is not a number.")
-    least = LEAST_GRADE if least is None else least
+    least = 1.0 if least is None else least
     if not (are_positive := grades >= least).any():
         raise ValueError(
             f"{path}: no pair has a grade of at least {least:g}, the highest is {grades.max():g}; lower --min-grade."

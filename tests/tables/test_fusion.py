@@ -116,7 +116,7 @@ def fused_table(folders, output, method, weights=None):
 
 @pytest.mark.parametrize("method", ["rank", "score"])
 def test_tables_are_fused_group_by_group(folders, tmp_path, monkeypatch, method):
-    monkeypatch.setattr(fusion, "CHUNK_ROWS", 8)
+    monkeypatch.setattr(fusion, "GROUP_ROWS", 8)
     monkeypatch.setattr(writing, "GROUP_ROWS", 8)
     weights = [1.0, 2.0, 0.5]
     table, members = fused_table(folders, tmp_path / "table", method, weights), [read_table(path) for path in folders]

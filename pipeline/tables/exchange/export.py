@@ -205,8 +205,7 @@ def _write_readme(folder: Path, name: str, form: Format, outgoing: Sequence[Outg
     more += f", with the teacher's scores for {form.scores_are_for}" if outgoing[0].scored else ""
     text = f"Hard negatives in the format {name}, mined by aoq {version('aoq')}: {rows}{more}."
     front_matter = f"---\n{describe_tables(folder, tables)}---\n" if tables else ""
-    content = f"{front_matter}{text}\n\n```{form.language}\n{load}\n```\n"
-    (folder / "README.md").write_text(content, encoding="utf-8")
+    (folder / "README.md").write_text(f"{front_matter}{text}\n\n```{form.language}\n{load}\n```\n", encoding="utf-8")
 
 
 def publish_table(
