@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -158,32 +158,40 @@ def ranks_met(
     return ranks[:, which]
 
 
-def write_epoch(
-    folder: Path, epoch: int, batches: Sequence[Integer[np.ndarray, "_ 2"]], ids: Mapping[str, Sequence[str]]
+def write_batches(
+    folder: Path,
+    epochs: Iterable[Sequence[Integer[np.ndarray, "_ 2"]]],
+    *,
+    ids: Mapping[str, Sequence[str]],
+    samples: tuple[Sequence[str], Sequence[str]] | None,
+    about: Mapping[str, Any],
 ) -> None:
-    """Write the batches of an epoch, pairs (image, caption), into an existing folder."""
-    pairs = np.concatenate(batches)
-    columns: dict[str, Any] = {
-        "batch": np.repeat(np.arange(len(batches), dtype=np.int32), [len(batch) for batch in batches]),
-        "image_id": pairs[:, 0].astype(np.int32),
-        "caption_id": pairs[:, 1].astype(np.int32),
-    }
-    for name, side, rows in (("image", "images", pairs[:, 0]), ("caption", "captions", pairs[:, 1])):
-        if side in ids:
-            columns[name] = pa.array(ids[side], pa.string()).take(pa.array(rows))
-    pq.write_table(pa.table(columns), folder / f"epoch-{epoch:03d}.parquet", compression="zstd")
+    """Write the batches of each epoch, pairs (image, caption), and how they were made (`about`) to the new folder.
+
+    `samples` are the file of each picture, and the captions; with them, shards are written too.
+    """
+    folder.mkdir()
+    hashes = {}
+    for number, batches in enumerate(epochs):
+        path, pairs = folder / f"epoch-{number:03d}.parquet", np.concatenate(batches)
+        columns: dict[str, Any] = {
+            "batch": np.repeat(np.arange(len(batches), dtype=np.int32), [len(batch) for batch in batches]),
+            "image_id": pairs[:, 0].astype(np.int32),
+            "caption_id": pairs[:, 1].astype(np.int32),
+        }
+        for name, side, rows in (("image", "images", pairs[:, 0]), ("caption", "captions", pairs[:, 1])):
+            if side in ids:
+                columns[name] = pa.array(ids[side], pa.string()).take(pa.array(rows))
+        pq.write_table(pa.table(columns), path, compression="zstd")
+        hashes[path.name] = file_sha256(path)
+        if samples is not None:
+            _write_shards(path.with_suffix(""), batches, *samples)
+    write_manifest(folder, {"format_version": 1, **about, "files": hashes})
 
 
-def write_batches_manifest(folder: Path, about: Mapping[str, Any]) -> None:
-    """Write how the batches were made, with the hash of each epoch's file."""
-    files = {path.name: file_sha256(path) for path in sorted(folder.glob("epoch-*.parquet"))}
-    write_manifest(folder, {"format_version": 1, **about, "files": files})
-
-
-def write_shards(
+def _write_shards(
     folder: Path, batches: Sequence[Integer[np.ndarray, "_ 2"]], pictures: Sequence[str], captions: Sequence[str]
 ) -> None:
-    """Write the batches of an epoch to the new folder as `000000.tar` and so on."""
     folder.mkdir()
     each = max(1, SAMPLES // len(batches[0]))
     for first in range(0, len(batches), each):

@@ -11,14 +11,7 @@ from typing import Any
 import click
 import numpy as np
 
-from aoq.pipeline.batches.lists import (
-    MeetingLists,
-    measure_meetings,
-    meeting_lists,
-    write_batches_manifest,
-    write_epoch,
-    write_shards,
-)
+from aoq.pipeline.batches.lists import MeetingLists, measure_meetings, meeting_lists, write_batches
 from aoq.pipeline.cli.options import PATH, POSITIVE, with_default
 from aoq.pipeline.cli.output import counted, echo, echo_json, show_rows
 from aoq.pipeline.cli.table_options import NamedTable, row_options, takes_tables
@@ -70,21 +63,16 @@ def batches_command(table: NamedTable, output: Path, view: Path | None, as_json:
     draw, draw_randomly = (_batches(kind, source, lists, options) for kind in (options["kind"], "random"))
     with made_whole(output) as folder:
         samples = _shard_samples(table, read, folder.parent) if with_shards else None
-        folder.mkdir()
         first = draw(0)
-        for epoch in range(epochs):
-            drawn = draw(epoch) if epoch else first
-            write_epoch(folder, epoch, drawn, read.ids)
-            if samples is not None:
-                write_shards(folder / f"epoch-{epoch:03d}", drawn, *samples)
         met = {
-            name: measure_meetings(read, lists, drawn, np.random.default_rng(options["seed"]))
-            for name, drawn in (("these", first), ("random", draw_randomly(0)))
+            name: measure_meetings(read, lists, batches, np.random.default_rng(options["seed"]))
+            for name, batches in (("these", first), ("random", draw_randomly(0)))
         }
         shown = {name: asdict(one) for name, one in met.items()}
         hashes = view and {direction: file_sha256(view / f"{direction}.parquet") for direction in read.directions}
         sources = {"table_sha256": read.sha256, "view_sha256": hashes}
-        write_batches_manifest(folder, {**options, **sources, "met": shown})
+        drawn = (draw(epoch) if epoch else first for epoch in range(epochs))
+        write_batches(folder, drawn, ids=read.ids, samples=samples, about={**options, **sources, "met": shown})
     if as_json:
         echo_json(shown)
     else:
