@@ -36,7 +36,7 @@ from aoq.pipeline.losses.similarities import duplicate_matches as duplicate_matc
 from aoq.pipeline.losses.similarities import guided_matches as guided_matches
 from aoq.pipeline.losses.similarities import offline_similarities as offline_similarities
 from aoq.pipeline.losses.similarities import positive_pairs as positive_pairs
-from aoq.pipeline.mining.hard_negatives import hard_negatives as hard_negatives
+from aoq.pipeline.mining.mine import hard_negatives as hard_negatives
 from aoq.pipeline.search.lists import NegativeLists as NegativeLists
 from aoq.pipeline.tables.audit import audit as audit
 from aoq.pipeline.tables.statistics import compare as compare

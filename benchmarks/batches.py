@@ -48,7 +48,7 @@ def metis(graph: Graph, size: int, rng: np.random.Generator) -> np.ndarray:
     options = pymetis.Options()
     options.seed = int(rng.integers(2**31 - 1))
     adjacency = pymetis.CSRAdjacency(graph.offsets, graph.neighbours.astype(np.int64))
-    parts = max(1, round(len(graph) / size))
+    parts = max(1, round((len(graph.offsets) - 1) / size))
     cut = pymetis.part_graph(parts, adjacency, eweights=graph.weights.astype(np.int64), options=options)
     return np.asarray(cut.vertex_part, dtype=np.int32)
 
@@ -67,7 +67,7 @@ def main(table: Path, batch_size: int, community: int) -> None:
     for name, partition in (("ours", ours), ("METIS", metis)):
         order.communities = timed = Timed(partition)
         began = time.perf_counter()
-        found = order.MinedBatches(lists, batch_size, community=community).order(0)
+        found = order.mined_order(lists, batch_size, 0, community=community)
         seconds = time.perf_counter() - began
         inside = f"{timed.weights[0] / timed.weights[1]:.1%}"
         rows.add_row(name, f"{timed.seconds:.1f}", f"{seconds:.1f}", inside, *met(read, lists, found, batch_size))

@@ -17,6 +17,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from aoq.pipeline import files
 from aoq.pipeline.build import (
     INPUTS,
     MANIFEST_FILE,
@@ -27,18 +28,6 @@ from aoq.pipeline.build import (
     content_digest,
     read_artifact_manifest,
     take_in,
-)
-from aoq.pipeline.files import (
-    FORBIDDEN,
-    NO_LOCKS,
-    digest,
-    file_sha256,
-    known_sha256,
-    reclaim,
-    scratch_beside,
-    scratch_folder,
-    sync_directory,
-    writing_in,
 )
 
 
@@ -57,7 +46,7 @@ class Artifact:
     key: str = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "key", digest(self.recipe))
+        object.__setattr__(self, "key", files.digest(self.recipe))
 
     @property
     def recipe(self) -> dict[str, Any]:
@@ -121,15 +110,15 @@ class Artifact:
             yield str(error)
 
     def _changed_files(self) -> Iterator[str]:
-        files = self.manifest()["files"]
-        for name, entry in files.items():
+        known = self.manifest()["files"]
+        for name, entry in known.items():
             file = self.path / name
             if not file.is_file():
                 yield f"{file} is missing"
-            elif file.stat().st_size != entry["bytes"] or known_sha256(file) != entry["sha256"]:
+            elif file.stat().st_size != entry["bytes"] or files.known_sha256(file) != entry["sha256"]:
                 yield f"{file} was changed after it was published"
         there = {str(path.relative_to(self.path)) for path in self.path.rglob("*") if path.is_file()}
-        yield from (f"{self.path / name} is not in the manifest" for name in sorted(there - {*files, MANIFEST_FILE}))
+        yield from (f"{self.path / name} is not in the manifest" for name in sorted(there - {*known, MANIFEST_FILE}))
 
     @contextmanager
     def building(self) -> Iterator[Build | None]:
@@ -153,7 +142,7 @@ class Artifact:
                 self.work.mkdir(exist_ok=True)
                 build = Build(self.work)
                 for left in [*self.work.rglob(".*.work")]:  # from a run that was killed while it wrote a file
-                    reclaim(left)
+                    files.reclaim(left)
                 if build.is_finished():
                     self._publish()
                     yield None
@@ -165,7 +154,7 @@ class Artifact:
                     build.clear()  # it may be computed from the other bytes
                     self.work.rmdir()
                     raise
-                upstream = {f"{one.stage}/{one.key}": file_sha256(one.manifest_path) for one in self.upstream}
+                upstream = {f"{one.stage}/{one.key}": files.file_sha256(one.manifest_path) for one in self.upstream}
                 identity = {"stage": self.stage, "key": self.key, "recipe": self.recipe}
                 build.write_manifest({**identity, "upstream_manifests": upstream})
                 self._publish()
@@ -175,7 +164,7 @@ class Artifact:
         if (units := self.work / UNITS).exists():
             shutil.rmtree(units)
         os.rename(self.work, self.path)
-        sync_directory(self.path.parent)
+        files.sync_directory(self.path.parent)
 
     @contextmanager
     def _readable_os_errors(self) -> Iterator[None]:
@@ -185,8 +174,8 @@ class Artifact:
             place = Path(error.filename or self.work)
             if not (place.is_relative_to(self.root) or self.root.is_relative_to(place)):  # such as a data file
                 raise
-            if error.errno in (*FORBIDDEN, *NO_LOCKS):
-                able = "writable one" if error.errno in FORBIDDEN else "file system that locks files"
+            if error.errno in (*files.FORBIDDEN, *files.NO_LOCKS):
+                able = "writable one" if error.errno in files.FORBIDDEN else "file system that locks files"
                 remedy = f"choose a {able}: [paths] artifact_root in luigi.cfg, or --artifact-root"
             elif error.errno in (errno.ENOSPC, errno.EDQUOT) or str(error).endswith(" written"):  # numpy's words
                 remedy = "free some space (`aoq gc` lists what nothing needs), then run again: finished work is kept"
@@ -199,12 +188,12 @@ class Artifact:
         """Point the readable `alias` at this artefact, replacing any earlier link."""
         target = os.path.relpath(self.path, alias.parent)
         if alias.is_symlink() and os.readlink(alias) == target:
-            if (left := scratch_folder(alias)).exists():  # left by a run that was killed after making the link
-                reclaim(left)
+            if (left := files.scratch_folder(alias)).exists():  # left by a run that was killed after making the link
+                files.reclaim(left)
             return
-        with writing_in(alias.parent):
+        with files.writing_in(alias.parent):
             alias.parent.mkdir(parents=True, exist_ok=True)
-        with scratch_beside(alias, wait=True) as folder:
+        with files.scratch_beside(alias, wait=True) as folder:
             temporary = folder / alias.name
             temporary.symlink_to(target)
             os.replace(temporary, alias)

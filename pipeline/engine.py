@@ -175,8 +175,7 @@ def in_parallel(function: Callable[..., Any], count: int, *arguments: Any, parts
     loaded: Any = sys.modules.get("torch")
     threads = int(loaded.get_num_threads()) if loaded else core_count()
     edges = np.linspace(0, count, min(count, parts * threads) + 1, dtype=np.int64).tolist()
-    submit = _threads(threads, os.getpid()).submit
-    running = [submit(function, *rows, *arguments) for rows in pairwise(edges)]
+    running = [_threads(threads, os.getpid()).submit(function, *rows, *arguments) for rows in pairwise(edges)]
     try:
         for part in running:
             part.result()  # raises its error, if any

@@ -20,6 +20,7 @@ from uuid import uuid4
 
 import numpy as np
 
+from aoq.pipeline.artifact import differences
 from aoq.pipeline.build import code_versions
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.extras import import_extra
@@ -178,9 +179,7 @@ def problems_here(versions: Mapping[str, str], seen: Path, lacking: Callable[[],
 
 
 def differing_here(wanted: Mapping[str, str]) -> list[str]:
-    here = code_versions()
-    pairs = {name: (here.get(name, "nothing"), wanted.get(name, "nothing")) for name in {**wanted, **here}}
-    return [f"has {name} {ours}, not {theirs}" for name, (ours, theirs) in pairs.items() if ours != theirs]
+    return [f"has {name} {ours}, not {theirs}" for name, (ours, theirs) in differences(code_versions(), wanted).items()]
 
 
 def run_on_ray(

@@ -44,7 +44,6 @@ _OTHER_ENCODINGS = {
     b"\x1f\x8b": "the file is compressed by gzip; unpack it",
     **dict.fromkeys((b"\xff\xfe", b"\xfe\xff"), "the file is UTF-16 by its byte order mark; save it as UTF-8"),
 }
-PLAIN_ARRAY = "copy it again, or write it with numpy.save as a plain array"
 
 
 @contextmanager
@@ -114,7 +113,7 @@ def open_array(path: Path, mode: Literal["r", "c"] = "r") -> np.ndarray:
     Raises:
         ValueError: if the file is cut short, holds Python objects or is no `.npy` file.
     """
-    with reading(path, "a .npy file of numbers", PLAIN_ARRAY):
+    with reading(path, "a .npy file of numbers", "copy it again, or write it with numpy.save as a plain array"):
         with path.open("rb") as file:
             shape, is_fortran, dtype = _read_header(file, path.stat().st_size)
             start = file.tell()
@@ -249,7 +248,6 @@ def _pickled_sizes(pickled: bytes | BinaryIO) -> Iterator[int]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file."""
     with reading(path, "a TOML file"):
         return parse_toml(read_utf8(path))
 

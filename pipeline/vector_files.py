@@ -158,10 +158,6 @@ def _npy_parts(path: Path) -> dict[str, FilePart]:
     return {"": _array_part(whole, whole)}
 
 
-def _npz_parts(path: Path) -> dict[str, FilePart]:
-    return {name: _array_part(array) for name, array in read_arrays(path).items()}
-
-
 def _safetensors_parts(path: Path) -> dict[str, FilePart]:
     def read(name: str, kind: str) -> Iterator[np.ndarray]:
         with safe_open(path, framework="pt" if kind == "BF16" else "np") as tensors:  # numpy has no bfloat16
@@ -289,7 +285,7 @@ COLUMNED: Mapping[str, Callable[..., dict[str, FilePart]]] = {
 }
 VECTOR_READERS: Mapping[str, Callable[[Path], dict[str, FilePart]]] = {
     ".npy": _npy_parts,
-    ".npz": _npz_parts,
+    ".npz": lambda path: {name: _array_part(array) for name, array in read_arrays(path).items()},
     ".safetensors": _safetensors_parts,
     **COLUMNED,
 }

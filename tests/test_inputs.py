@@ -103,7 +103,7 @@ def test_an_input_that_cannot_be_read_for_now_costs_no_finished_work(table, stud
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
 
     with pytest.raises(OSError, match=r"handle: .*lists"):
-        build(student, table, lambda: monkeypatch.setattr("aoq.pipeline.artifact.known_sha256", unplugged))
+        build(student, table, lambda: monkeypatch.setattr("aoq.pipeline.files.known_sha256", unplugged))
     assert (student.work / "checkpoint").exists()
 
 

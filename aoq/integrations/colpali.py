@@ -22,7 +22,7 @@ from torch.utils.data import Sampler
 
 from aoq.integrations.shared import PairRows, find_places, require_same_draws
 from aoq.pipeline.batches.lists import meeting_lists
-from aoq.pipeline.batches.order import COMMUNITY, MinedBatches, keep_apart
+from aoq.pipeline.batches.order import COMMUNITY, keep_apart, mined_order
 from aoq.pipeline.data.batches import epoch_order, step_rng
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.tables.pairs import SIDES, Pairs
@@ -117,7 +117,7 @@ class TableSampler(Sampler[int]):
         self._order: Callable[[int], np.ndarray] = lambda epoch: epoch_order(len(data), seed=data.seed, epoch=epoch)
         self._length, self._separates_matches = len(data), batches != "triples"
         if batches == "mined":
-            self._order = MinedBatches(self._lists, batch_size, data.seed, community).order
+            self._order = partial(mined_order, self._lists, batch_size, seed=data.seed, community=community)
         elif batches == "triples":
             sampler = BatchSampler(
                 data.table, batch_size=batch_size, seed=data.seed, companions="anchors", drop_last=True

@@ -1,21 +1,37 @@
-"""Pairs of a table that should share a batch, pairs that must not, and what batches hold of both."""
+"""Pairs of a table that should share a batch, pairs that must not, what batches hold of both, and batches as files.
+
+Batches are written as `epoch-000.parquet` and so on (docs/formats/table.md), and as webdataset's shards, which hold an
+epoch in order: every `batch_size` samples are a batch. A sample is an image file unchanged, the caption in `.txt`, and
+in `.json` the rows: image_id, caption_id and batch. `manifest.json` says how the batches were made, from which lists
+(`table_sha256`), and how hard they are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+import json
+import tarfile
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from jaxtyping import Bool, Int32, Int64, Integer
 
+from aoq.pipeline.files import file_sha256
 from aoq.pipeline.search.positives import with_itself
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
+from aoq.pipeline.tables.files import write_manifest
 from aoq.pipeline.tables.pairs import Pairs, is_among, listed_keys, pair_keys
 from aoq.pipeline.tables.screens.view import EXCLUDED, View
 from aoq.pipeline.tables.table import NegativeTable
 
 MEASURED = 200
-"""Largest number of batches measured."""
+SAMPLES = 10_000
+"""Approximate number of samples in a shard, which holds whole batches."""
 
 
 @dataclass(frozen=True)
@@ -140,3 +156,56 @@ def ranks_met(
     anchor, rank = np.nonzero(there[places] == listed)
     ranks[anchor, places[anchor, rank]] = rank
     return ranks[:, which]
+
+
+def write_batches(
+    folder: Path,
+    epochs: Iterable[Sequence[Integer[np.ndarray, "_ 2"]]],
+    *,
+    ids: Mapping[str, Sequence[str]],
+    samples: tuple[Sequence[str], Sequence[str]] | None,
+    about: Mapping[str, Any],
+) -> None:
+    """Write the batches of each epoch, pairs (image, caption), and how they were made (`about`) to the new folder.
+
+    `samples` are the file of each picture, and the captions; with them, shards are written too.
+    """
+    folder.mkdir()
+    hashes = {}
+    for number, batches in enumerate(epochs):
+        path, pairs = folder / f"epoch-{number:03d}.parquet", np.concatenate(batches)
+        columns: dict[str, Any] = {
+            "batch": np.repeat(np.arange(len(batches), dtype=np.int32), [len(batch) for batch in batches]),
+            "image_id": pairs[:, 0].astype(np.int32),
+            "caption_id": pairs[:, 1].astype(np.int32),
+        }
+        for name, side, rows in (("image", "images", pairs[:, 0]), ("caption", "captions", pairs[:, 1])):
+            if side in ids:
+                columns[name] = pa.array(ids[side], pa.string()).take(pa.array(rows))
+        pq.write_table(pa.table(columns), path, compression="zstd")
+        hashes[path.name] = file_sha256(path)
+        if samples is not None:
+            _write_shards(path.with_suffix(""), batches, *samples)
+    write_manifest(folder, {"format_version": 1, **about, "files": hashes})
+
+
+def _write_shards(
+    folder: Path, batches: Sequence[Integer[np.ndarray, "_ 2"]], pictures: Sequence[str], captions: Sequence[str]
+) -> None:
+    folder.mkdir()
+    each = max(1, SAMPLES // len(batches[0]))
+    for first in range(0, len(batches), each):
+        with tarfile.open(folder / f"{first // each:06d}.tar", "w") as shard:
+            for number, batch in enumerate(batches[first : first + each], start=first):
+                for place, (image, caption) in enumerate(batch.tolist()):
+                    key, rows = f"{number:06d}-{place:05d}", {"image_id": image, "caption_id": caption, "batch": number}
+                    picture = Path(pictures[image])
+                    _add(shard, f"{key}{picture.suffix.lower()}", picture.read_bytes())
+                    _add(shard, f"{key}.txt", captions[caption].encode())
+                    _add(shard, f"{key}.json", json.dumps(rows).encode())
+
+
+def _add(shard: tarfile.TarFile, name: str, content: bytes) -> None:
+    about = tarfile.TarInfo(name)
+    about.size = len(content)
+    shard.addfile(about, io.BytesIO(content))

@@ -28,31 +28,26 @@ _PairRows = Int64[np.ndarray, " rows"]
 """Row numbers of pairs."""
 
 
-@dataclass(frozen=True)
-class MinedBatches:
-    """Orders of pairs in batches of `batch_size`, made of communities of about `community` mutual hard negatives."""
+def mined_order(
+    lists: MeetingLists, size: int, epoch: int, *, seed: int = 0, community: int = COMMUNITY
+) -> Int32[np.ndarray, " pairs"]:
+    """Order the rows of all pairs, batch after batch of `size`; the last may be short.
 
-    lists: MeetingLists
-    batch_size: int
-    seed: int = 0
-    community: int = COMMUNITY
-
-    def order(self, epoch: int) -> Int32[np.ndarray, " pairs"]:
-        """Order the rows of all pairs, batch after batch; the last may be short."""
-        rng, size = np.random.default_rng([self.seed, epoch]), self.batch_size
-        wanted = size // max(1, round(size / self.community))
-        full, rest = [], []
-        for rows in passes(self.lists.pairs[:, 0], rng):
-            graph = pass_graph(self.lists, rows, most=MOST_EDGES, rng=rng)
-            packed = rows[pack_communities(communities(graph, wanted, rng), wanted, size, rng)]
-            stop = len(packed) // size * size
-            full.append(packed[:stop])
-            rest.append(packed[stop:])
-        ends = rng.permutation(np.concatenate(rest))
-        stop = len(ends) // size * size
-        batches = np.concatenate([*full, ends[:stop]]).reshape(-1, size)
-        ordered = np.concatenate([rng.permutation(batches).ravel(), ends[stop:]])
-        return keep_apart(self.lists, ordered, size, rng).astype(np.int32)
+    Batches are made of communities of about `community` mutual hard negatives.
+    """
+    rng, wanted = np.random.default_rng([seed, epoch]), size // max(1, round(size / community))
+    full, rest = [], []
+    for rows in passes(lists.pairs[:, 0], rng):
+        graph = pass_graph(lists, rows, most=MOST_EDGES, rng=rng)
+        packed = rows[pack_communities(communities(graph, wanted, rng), wanted, size, rng)]
+        stop = len(packed) // size * size
+        full.append(packed[:stop])
+        rest.append(packed[stop:])
+    ends = rng.permutation(np.concatenate(rest))
+    stop = len(ends) // size * size
+    batches = np.concatenate([*full, ends[:stop]]).reshape(-1, size)
+    ordered = np.concatenate([rng.permutation(batches).ravel(), ends[stop:]])
+    return keep_apart(lists, ordered, size, rng).astype(np.int32)
 
 
 @dataclass(frozen=True)
@@ -62,9 +57,6 @@ class Graph:
     offsets: Int64[np.ndarray, " nodes_and_one"]
     neighbours: Int32[np.ndarray, " ends"]
     weights: Int32[np.ndarray, " ends"]
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
 
 
 def passes(images: Int32[np.ndarray, " pairs"], rng: np.random.Generator) -> list[_PairRows]:
@@ -131,7 +123,7 @@ def communities(graph: Graph, size: int, rng: np.random.Generator) -> Int32[np.n
     So a node that only this community could take is not left behind. METIS, which minimises the edges cut over all
     parts at once, keeps no more edges in small communities and takes several times as long (benchmarks/batches.py).
     """
-    return _grow(graph.offsets, graph.neighbours, graph.weights, rng.permutation(len(graph)), size)
+    return _grow(graph.offsets, graph.neighbours, graph.weights, rng.permutation(len(graph.offsets) - 1), size)
 
 
 @compiled()

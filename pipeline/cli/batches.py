@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
-from aoq.pipeline.batches.lists import MeetingLists, meeting_lists
+from aoq.pipeline.batches.lists import MeetingLists, measure_meetings, meeting_lists, write_batches
 from aoq.pipeline.cli.options import PATH, POSITIVE, with_default
 from aoq.pipeline.cli.output import counted, echo, echo_json, show_rows
 from aoq.pipeline.cli.table_options import NamedTable, row_options, takes_tables
@@ -53,33 +54,25 @@ def batches_command(table: NamedTable, output: Path, view: Path | None, as_json:
     Read webdataset's shards, epoch-000/000000.tar and so on, without shuffling. Pictures and captions come from the
     experiment, from a dataset folder (--data), or from --image-root and --texts.
     """
-    from aoq.pipeline.batches import files as batch_files
-    from aoq.pipeline.batches.lists import measure_meetings
-
     read = table.read()
-    epochs, write_shards = options.pop("epochs"), options.pop("write_shards")
+    epochs, with_shards = options.pop("epochs"), options.pop("write_shards")
     _ = table.files.data and table.split  # refuses data that are not the table's
     screen = table.read_view(view)
     lists = meeting_lists(read, read.true_pairs, view=screen, ranks=options["ranks"])
     source = read if screen is None else ScreenedTable(read, screen)
     draw, draw_randomly = (_batches(kind, source, lists, options) for kind in (options["kind"], "random"))
     with made_whole(output) as folder:
-        samples = _shard_samples(table, read, folder.parent) if write_shards else None
-        folder.mkdir()
+        samples = _shard_samples(table, read, folder.parent) if with_shards else None
         first = draw(0)
-        for epoch in range(epochs):
-            drawn = draw(epoch) if epoch else first
-            batch_files.write_epoch(folder, epoch, drawn, read.ids)
-            if samples is not None:
-                batch_files.write_shards(folder / f"epoch-{epoch:03d}", drawn, *samples)
         met = {
-            name: measure_meetings(read, lists, drawn, np.random.default_rng(options["seed"]))
-            for name, drawn in (("these", first), ("random", draw_randomly(0)))
+            name: measure_meetings(read, lists, batches, np.random.default_rng(options["seed"]))
+            for name, batches in (("these", first), ("random", draw_randomly(0)))
         }
         shown = {name: asdict(one) for name, one in met.items()}
         hashes = view and {direction: file_sha256(view / f"{direction}.parquet") for direction in read.directions}
         sources = {"table_sha256": read.sha256, "view_sha256": hashes}
-        batch_files.write_batches_manifest(folder, {**options, **sources, "met": shown})
+        drawn = (draw(epoch) if epoch else first for epoch in range(epochs))
+        write_batches(folder, drawn, ids=read.ids, samples=samples, about={**options, **sources, "met": shown})
     if as_json:
         echo_json(shown)
     else:
@@ -91,7 +84,7 @@ def _batches(
     kind: str, table: NegativeTable | ScreenedTable, lists: MeetingLists, options: Mapping[str, Any]
 ) -> Callable[[int], Sequence[np.ndarray]]:
     """Return a function from an epoch to its batches of pairs (image, caption)."""
-    from aoq.pipeline.batches.order import MinedBatches
+    from aoq.pipeline.batches.order import mined_order
     from aoq.pipeline.data.batches import epoch_order
     from aoq.pipeline.training.batch_sampler import BatchSampler
 
@@ -99,10 +92,10 @@ def _batches(
     if kind == "triples":
         sampler = BatchSampler(table, batch_size=batch_size, seed=seed, companions="anchors")
         return lambda epoch: [sampler.batch(epoch, step) for step in range(len(sampler))]
-    mined = MinedBatches(lists, batch_size, seed, options["community"])
+    mined = partial(mined_order, lists, batch_size, seed=seed, community=options["community"])
 
     def draw(epoch: int) -> Sequence[np.ndarray]:
-        order = mined.order(epoch) if kind == "mined" else epoch_order(len(lists.pairs), seed=seed, epoch=epoch)
+        order = mined(epoch) if kind == "mined" else epoch_order(len(lists.pairs), seed=seed, epoch=epoch)
         return np.split(lists.pairs[order], range(batch_size, len(order), batch_size))
 
     return draw

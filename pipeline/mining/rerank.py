@@ -7,7 +7,6 @@ anchors in full with the slow model.
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,7 +26,7 @@ from aoq.pipeline.files import digest
 from aoq.pipeline.mining import sizes
 from aoq.pipeline.search.lists import NegativeLists, in_table_order
 from aoq.pipeline.search.problem import DIRECTIONS, OPPOSITE, Direction, blocks
-from aoq.pipeline.search.units import Folder, Store, Unit, run_in_process
+from aoq.pipeline.search.units import Folder, Store, Unit, run_in_process, unit_name
 from aoq.pipeline.tables.pairs import Pairs, group_positives, is_among, listed_keys, pair_keys
 from aoq.pipeline.tables.writing import write_table
 
@@ -112,7 +111,6 @@ def rerank(
         about = {"h": h, "search": "rerank", "guarantee": "reranked"}
         about |= {"recall": round(recall, 6), "recall_anchors": anchors}
         tables[direction] = about, map(partial(_block_lists, job, direction, store), job.shortlist.blocks(direction))
-    shutil.rmtree(output, ignore_errors=True)  # left by an interrupted run
     write_table(output, provenance, tables, job.shortlist.positives)
 
 
@@ -120,7 +118,7 @@ def measured_recall(job: Rescoring, direction: Direction, store: Store) -> float
     """Return the fraction of a checked anchor's true top h that its list has, averaged over these anchors."""
     anchors = job.checked(direction)
     searched = blocks(len(job.shortlist[OPPOSITE[direction]]), sizes.SEARCH_BLOCK)
-    parts = [store.read(_searched_name(direction, block))["score"].to_numpy() for block in searched]
+    parts = [store.read(unit_name(f"search-{direction}", *block))["score"].to_numpy() for block in searched]
     best = -np.sort(-np.concatenate([part.reshape(len(anchors), -1) for part in parts], axis=1), axis=1)
     best = best[:, : job.h[direction]]  # -inf if an anchor has fewer negatives
     wanted = np.isfinite(best).sum(axis=1)
@@ -137,7 +135,7 @@ def measured_recall(job: Rescoring, direction: Direction, store: Store) -> float
 def _block_lists(job: Rescoring, direction: Direction, store: Store, block: _Block) -> NegativeLists:
     shortlist = job.shortlist
     images, captions = ([block] if one == direction else shortlist.blocks(one) for one in DIRECTIONS)
-    scored = [store.read(_scored_name(one, other)) for one in images for other in captions]
+    scored = [store.read(unit_name("pairs", one[0], other[0])) for one in images for other in captions]
     table = pa.concat_tables(scored).sort_by("pair")
     keys, scores = table["pair"].to_numpy(), table["score"].to_numpy()
     ids, listed = shortlist[direction][slice(*block)], shortlist.row_keys(direction, block)
@@ -152,12 +150,12 @@ def _block_lists(job: Rescoring, direction: Direction, store: Store, block: _Blo
 def rescoring_units(job: Rescoring) -> list[Unit[Rescoring]]:
     """Make independent units of work: listed pairs to score, and sampled anchors to search in full."""
     scored = [
-        Unit((_scored_name(images, captions),), partial(_score_listed, images, captions))
+        Unit((unit_name("pairs", images[0], captions[0]),), partial(_score_listed, images, captions))
         for images in job.shortlist.blocks("i2t")
         for captions in job.shortlist.blocks("t2i")
     ]
     searched = [
-        Unit((_searched_name(direction, block),), partial(_search_block, direction, block))
+        Unit((unit_name(f"search-{direction}", *block),), partial(_search_block, direction, block))
         for direction in DIRECTIONS
         for block in blocks(len(job.shortlist[OPPOSITE[direction]]), sizes.SEARCH_BLOCK)
     ]
@@ -206,11 +204,3 @@ def _search_block(direction: Direction, block: _Block, job: Rescoring, store: St
     by_anchor = scores if direction == "i2t" else scores.T
     best = -np.sort(-by_anchor, axis=1)[:, : job.h[direction]]
     return [pa.table({"anchor_id": np.repeat(anchors, best.shape[1]), "score": best.ravel()})]
-
-
-def _scored_name(images: _Block, captions: _Block) -> str:
-    return f"pairs-{images[0]:09d}-{captions[0]:09d}"
-
-
-def _searched_name(direction: Direction, candidates: _Block) -> str:
-    return f"search-{direction}-{candidates[0]:09d}"

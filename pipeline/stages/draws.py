@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from aoq.pipeline.batches.lists import meeting_lists
-from aoq.pipeline.batches.order import COMMUNITY, MinedBatches
+from aoq.pipeline.batches.order import COMMUNITY, mined_order
 from aoq.pipeline.build import UNITS, planned_file
 from aoq.pipeline.config.screen import ScreenSection
 from aoq.pipeline.config.training import TeacherVectors, Training
@@ -55,8 +56,8 @@ def table_draws(chain: Chain, split: Split, training: Training) -> dict[str, Any
     if sampling.batches is not None:
         pairs, true = matching_pairs(split.image_of), matching_pairs(split.image_of, split.identity)
         lists = meeting_lists(table, pairs, true=true, view=view, ranks=sampling.batch_ranks)
-        community = sampling.community or COMMUNITY
-        draws["mined"] = MinedBatches(lists, training.batch_size, chain.experiment.seed, community)
+        drawing = {"seed": chain.experiment.seed, "community": sampling.community or COMMUNITY}
+        draws["mined"] = partial(mined_order, lists, training.batch_size, **drawing)
     listed = training.distillation is not None and training.distillation.listed > 0
     draws["sampler"] = _make_sampler(chain, split, table, view) if training.loss.draws_offline or listed else None
     if sampling.guides:

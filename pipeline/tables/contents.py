@@ -16,14 +16,7 @@ from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.positives import Positives, matching_pairs
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
 from aoq.pipeline.tables import files
-from aoq.pipeline.tables.pairs import (
-    Pairs,
-    group_positives,
-    pair_keys,
-    pairing_sha256,
-    pairs_sha256,
-    require_one_each,
-)
+from aoq.pipeline.tables.pairs import Pairs, group_positives, pair_keys, pairing_sha256, pairs_sha256, require_one_each
 
 _ORIGIN_REMEDY = "its rows differ or are in another order; give the data that the table was mined on, or mine again"
 

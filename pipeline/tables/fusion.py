@@ -26,18 +26,16 @@ from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.problem import Direction
 from aoq.pipeline.tables.files import LISTS, read_chunks, read_manifest
 from aoq.pipeline.tables.pairs import ID_COUNT, Pairs, pair_keys
-from aoq.pipeline.tables.writing import write_table
+from aoq.pipeline.tables.writing import GROUP_ROWS, write_table
 
 RANK_CONSTANT = 60
-CHUNK_ROWS = 4096
 
 Values = tuple[Float64[np.ndarray, "_ _"], Float64[np.ndarray, " _"], Float64[np.ndarray, " _"]]
 """Values of pairs in one member: the listed ones, any other of an anchor, and the lowest positive."""
 
 
 def by_rank(lists: NegativeLists) -> Values:
-    values = 1 / (RANK_CONSTANT + np.arange(1, lists.h + 1))
-    listed = np.broadcast_to(values, lists.negative_ids.shape)
+    listed = np.broadcast_to(1 / (RANK_CONSTANT + np.arange(1, lists.h + 1)), lists.negative_ids.shape)
     return listed, np.zeros(len(lists)), np.full(len(lists), np.nan)
 
 
@@ -97,7 +95,7 @@ def fuse_tables(
     ordered = [_positive_pairs(folder) for folder in folders] if method == "score" else None
 
     def fused(direction: Direction, h: int) -> Iterator[NegativeLists]:
-        parts = (read_chunks(folder, direction, read_manifest(folder), CHUNK_ROWS) for folder in folders)
+        parts = (read_chunks(folder, direction, read_manifest(folder), GROUP_ROWS) for folder in folders)
         for members in zip(*parts, strict=True):
             values = map(by_rank, members) if ordered is None else map(by_score, ordered, members)
             yield fuse(members, list(values), shares.tolist(), h)

@@ -97,8 +97,6 @@ def rows_by_id(ids: Sequence[str], noun: str = "image") -> dict[str, int]:
 
 
 COLUMN_PAIRS = (("image_id", "caption_id"), ("query_id", "document_id"), ("query-id", "corpus-id"), ("left", "right"))
-GRADES = ("grade", "score")
-LEAST_GRADE = 1.0
 TABLE_SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl")
 JUDGEMENT_SUFFIXES = (".qrels", ".trec", ".txt")
 _PAIRS_REMEDY = (
@@ -190,7 +188,7 @@ def _read_columns(path: Path, *have_ids: bool) -> _Columns:
         matching = [pair for pair in COLUMN_PAIRS if set(pair) <= set(types)]
         if len(matching) != 1:
             raise ValueError(f"its columns are {list(types)}")
-        grade = next((name for name in GRADES if name in types), None)
+        grade = next((name for name in ("grade", "score") if name in types), None)
         sides: dict[str, pa.DataType] = {
             name: pa.string() if has_ids and types[name] == pa.string() else pa.int64()
             for name, has_ids in zip(matching[0], have_ids, strict=True)
@@ -205,7 +203,7 @@ def _read_columns(path: Path, *have_ids: bool) -> _Columns:
 def _are_positive(path: Path, grades: Float64[np.ndarray, " pairs"], least: float | None) -> Bool[np.ndarray, " pairs"]:
     if len(wrong := np.flatnonzero(~np.isfinite(grades))):
         raise ValueError(f"{path}: the grade of pair {wrong[0]} is not a number.")
-    least = LEAST_GRADE if least is None else least
+    least = 1.0 if least is None else least
     if not (are_positive := grades >= least).any():
         raise ValueError(
             f"{path}: no pair has a grade of at least {least:g}, the highest is {grades.max():g}; lower --min-grade."
@@ -213,16 +211,12 @@ def _are_positive(path: Path, grades: Float64[np.ndarray, " pairs"], least: floa
     return are_positive
 
 
-def _of_pandas(name: str) -> str:
-    """Read 12.0 as 12: pandas makes floats of a column with gaps; longer numbers may have been rounded."""
-    return name[:-2] if re.fullmatch(r"[0-9]{1,15}\.0", name) else name
-
-
 def find_rows(path: Path | str, side: Known, column: _Column) -> Int64[np.ndarray, " pairs"]:
     """Turn ids or row numbers into rows; each must exist."""
     if side.ids is not None:
         row_of = rows_by_id(side.ids, side.noun)
-        names = [name if name in row_of else _of_pandas(name) for name in map(str, column)]
+        # pandas makes floats of a column with gaps: 12.0 is 12, and longer numbers may have been rounded.
+        names = [name if name in row_of else re.sub(r"^([0-9]{1,15})\.0\Z", r"\1", name) for name in map(str, column)]
         rows = np.array([row_of.get(name, -1) for name in names], dtype=np.int64)
         reason = f"which is not among the {len(row_of)} ids of {side.noun}s; pairs of rows go into a .npy file"
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from jaxtyping import Float, Int32
@@ -69,10 +70,7 @@ class Difference:
 
 
 def describe(
-    lists: NegativeLists,
-    candidates: int,
-    hubs: int = 5,
-    mean_positive: Float[np.ndarray, " anchors"] | None = None,
+    lists: NegativeLists, candidates: int, hubs: int = 5, mean_positive: Float[np.ndarray, " anchors"] | None = None
 ) -> Description:
     """Describe the lists of one direction: their hardness relative to the positives, and the hubs.
 
@@ -110,8 +108,7 @@ def kept_by_margin(lists: NegativeLists, positive_score: Float[np.ndarray, " anc
     scores, is_listed = lists.scores[compared], lists.negative_ids[compared] >= 0
     positive = positive_score[compared, None]
     below = np.where(is_listed, positive - scores, -np.inf)
-    ends = [*(start - 1 for start in BANDS[1:]), None]
-    bands = [slice(start - 1, end) for start, end in zip(BANDS, ends, strict=True)]
+    bands = [slice(start - 1, end - 1) for start, end in pairwise([*BANDS, lists.h + 1])]
     bands = [band for band in bands if is_listed[:, band].any()]
     limits = {margin: margin * np.abs(positive) for margin in MARGINS} if bands else {}
     return {

@@ -44,8 +44,9 @@ class NegativeTable(TableContents):
     """
 
     def __post_init__(self) -> None:
-        if self.positives is not None and getattr(self.positives, "dtype", None) != np.int32:
-            object.__setattr__(self, "positives", _host_pairs(self.positives, len(self.i2t), len(self.t2i)))
+        pairs = self.positives
+        if pairs is not None and (getattr(pairs, "dtype", None) != np.int32 or pairs.ndim != 2):
+            object.__setattr__(self, "positives", _host_pairs(pairs, len(self.i2t), len(self.t2i)))
 
     def __repr__(self) -> str:
         lists = [f"{direction}: {len(self[direction])} lists of {self[direction].h}" for direction in self.directions]

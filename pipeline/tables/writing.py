@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,12 +51,13 @@ def write_table(
     contents: Mapping[Direction, tuple[Mapping[str, Any], Iterable[NegativeLists]]],
     positives: Pairs,
 ) -> dict[str, Any]:
-    """Write the files, then the manifest and a README; return the manifest.
+    """Write the files, then the manifest and a README, into the new folder `output`; return the manifest.
 
     `contents` has each direction's fields of the manifest and its lists, from the first anchor on. Each direction is
     written in its own thread.
     """
-    output.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(output, ignore_errors=True)  # left by an interrupted run
+    output.mkdir(parents=True)
     pairs = write_positives(output, positives)
     header = {"format_version": files.FORMAT_VERSION, **provenance, "positives_sha256": pairs}
     about = {direction: {"direction": direction, **fields} for direction, (fields, _) in contents.items()}

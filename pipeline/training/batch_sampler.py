@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from operator import index
 from typing import Any, SupportsIndex
 
@@ -11,7 +12,7 @@ from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
 from aoq.pipeline.batches.lists import meeting_lists
-from aoq.pipeline.batches.order import COMMUNITY, MinedBatches
+from aoq.pipeline.batches.order import COMMUNITY, mined_order
 from aoq.pipeline.config.losses import Offline
 from aoq.pipeline.data.batches import epoch_order, step_rng
 from aoq.pipeline.reading import host_array
@@ -142,7 +143,7 @@ class BatchSampler:
         self._mined = None
         if batches == "mined":
             lists = meeting_lists(bare, self.pairs, view=view, ranks=batch_ranks)
-            self._mined = MinedBatches(lists, batch_size, seed, community)
+            self._mined = partial(mined_order, lists, batch_size, seed=seed, community=community)
             self._kind["batches"] = f"mined, ranks {batch_ranks or 'all'}, community {community}"
         self._order = -1, np.empty(0, np.int32)  # of the epoch last drawn from
         full, rest = divmod(len(self.pairs), self._drawn)
@@ -192,7 +193,7 @@ class BatchSampler:
         """Return any batch, without advancing."""
         if self._order[0] != epoch:
             plain = epoch_order(len(self.pairs), seed=self._seed, epoch=epoch)
-            self._order = epoch, plain if self._mined is None else self._mined.order(epoch)
+            self._order = epoch, plain if self._mined is None else self._mined(epoch)
         rows = self._order[1][step * self._drawn :][: self._drawn]
         rng = step_rng(seed=self._seed, epoch=epoch, step=step)
         groups = self._sampler.draw_for(self._offline, rows, rng, epoch).groups

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -15,7 +15,6 @@ from jaxtyping import Int32
 from torch import Tensor
 
 from aoq.models.base import Captions, Images, MatchingModel
-from aoq.pipeline.batches.order import MinedBatches
 from aoq.pipeline.config.losses import Offline, online_version
 from aoq.pipeline.data.batches import PairData, epoch_order, step_rng
 from aoq.pipeline.embedding import EmbeddingStore
@@ -39,7 +38,7 @@ class Trainer(Loop):
     """Trains one model through the epochs of a round."""
 
     sampler: Sampler | None
-    mined: MinedBatches | None = None
+    mined: Callable[[int], Int32[np.ndarray, " pairs"]] | None = None
     """Orders the captions of an epoch that draws; by default they come at random."""
     guide: EmbeddingStore | None = None
     """A teacher's embeddings, which exclude in-batch negatives in every epoch."""
@@ -55,7 +54,7 @@ class Trainer(Loop):
         super().__post_init__()
         self.pace = Pace(self.schedule.loss.online_margin) if self.schedule.is_paced else None
         # Steps ask for the order of each pass again.
-        self._mined_order = None if self.mined is None else lru_cache(maxsize=2)(self.mined.order)
+        self._mined_order = None if self.mined is None else lru_cache(maxsize=2)(self.mined)
         if self.schedule.start_up is not None and self.pace is None:
             logger.info("start_up is ignored with loss %r, which has no hardest negatives", self.schedule.loss.name)
 

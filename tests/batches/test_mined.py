@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from aoq.pipeline.batches.lists import measure_meetings, meeting_lists, ranks_met
-from aoq.pipeline.batches.order import MinedBatches, meetings, pass_graph, passes
+from aoq.pipeline.batches.order import meetings, mined_order, pass_graph, passes
 from aoq.pipeline.data.batches import epoch_order
-from aoq.pipeline.mining.hard_negatives import hard_negatives
+from aoq.pipeline.mining.mine import hard_negatives
 
 IMAGES, EACH = 60, 3
 PAIRS = IMAGES * EACH
@@ -37,15 +37,14 @@ def test_an_edge_counts_in_how_many_lists_two_pairs_stand(lists):
             by_caption = [j in lists.t2i[c], i in lists.t2i[d]]
             if u != v and any(by_image + by_caption):
                 expected[u, v] = sum(by_image + by_caption)
-    starts = np.repeat(np.arange(len(graph)), np.diff(graph.offsets))
+    starts = np.repeat(np.arange(len(graph.offsets) - 1), np.diff(graph.offsets))
     found = dict(zip(zip(starts.tolist(), graph.neighbours.tolist(), strict=True), graph.weights, strict=True))
     assert found == expected
 
 
 @pytest.mark.parametrize("size", [6, 8, 25, 64])
 def test_an_epoch_has_every_pair_once_and_no_other_is_the_same(lists, size):
-    mined = MinedBatches(lists, size, seed=4, community=6)
-    orders = [mined.order(epoch) for epoch in (0, 1, 0)]
+    orders = [mined_order(lists, size, epoch, seed=4, community=6) for epoch in (0, 1, 0)]
     assert all(sorted(order.tolist()) == list(range(PAIRS)) for order in orders)
     assert (orders[0] == orders[2]).all()
     assert (orders[0] != orders[1]).any()
@@ -56,7 +55,7 @@ def test_in_batch_negatives_are_harder_than_at_random(table, lists):
         batches = np.split(lists.pairs[order], range(12, PAIRS, 12))
         return measure_meetings(table, lists, batches, np.random.default_rng(0))
 
-    mined = met(MinedBatches(lists, 12, community=6).order(0))
+    mined = met(mined_order(lists, 12, 0, community=6))
     random = met(epoch_order(PAIRS, seed=0, epoch=0))
     for direction in ("i2t", "t2i"):
         ours, theirs = mined.directions[direction], random.directions[direction]
@@ -81,9 +80,9 @@ def test_what_a_screen_suspects_is_no_edge_and_never_meets(table):
     assert flagged.any()
     assert (lists.i2t[flagged] == -1).all()
     assert lists.match(np.nonzero(flagged)[0], table.i2t.negative_ids[flagged]).all()
-    order = MinedBatches(lists, 12, community=6).order(0)
+    order = mined_order(lists, 12, 0, community=6)
     assert len(meetings(lists, order, 12)) == 0
-    bare = MinedBatches(meeting_lists(table, table.positives), 12, community=6).order(0)
+    bare = mined_order(meeting_lists(table, table.positives), 12, 0, community=6)
     assert len(meetings(lists, bare, 12)) > 0
 
 
@@ -97,7 +96,7 @@ def test_one_set_is_batched_too():
     vectors = np.random.default_rng(0).normal(size=(40, 8))
     table = hard_negatives(queries=vectors, positives=np.stack([np.arange(0, 40, 2), np.arange(1, 40, 2)], 1), h=6)
     lists = meeting_lists(table, table.positives)
-    order = MinedBatches(lists, 8, community=4).order(0)
+    order = mined_order(lists, 8, 0, community=4)
     assert sorted(order.tolist()) == list(range(40))
     for batch in np.split(order, range(8, 40, 8)):
         rows = lists.pairs[batch].tolist()

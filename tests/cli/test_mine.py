@@ -10,8 +10,7 @@ import pyarrow.feather as feather
 import pytest
 from safetensors.numpy import save_file
 
-from aoq.pipeline.mining.hard_negatives import hard_negatives
-from aoq.pipeline.mining.mine import mine
+from aoq.pipeline.mining.mine import hard_negatives, mine
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.table import read_table

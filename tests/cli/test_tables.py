@@ -11,7 +11,7 @@ import pytest
 
 from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.embedding import EmbeddingStore
-from aoq.pipeline.mining.hard_negatives import hard_negatives
+from aoq.pipeline.mining.mine import hard_negatives
 from aoq.pipeline.tables.table import read_table
 from tests.cli.conftest import TINY, only, run
 

@@ -8,7 +8,7 @@ import pytest
 from aoq.pipeline.evaluation import hubness
 from aoq.pipeline.evaluation.hubness import corrected, without_hubs
 from aoq.pipeline.evaluation.retrieval import retrieval_ranks
-from aoq.pipeline.mining.hard_negatives import hard_negatives
+from aoq.pipeline.mining.mine import hard_negatives
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.table import read_table
 from tests.cli.conftest import run as aoq

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aoq.pipeline.mining.hard_negatives import hard_negatives
+from aoq.pipeline.mining.mine import hard_negatives
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.table import read_table
 from tests.mining.conftest import by_norm, check, unit

@@ -12,7 +12,7 @@ from aoq.pipeline.data.folder import open_split
 from aoq.pipeline.embedding import EmbeddingStore
 from aoq.pipeline.evaluation.hubness import without_hubs
 from aoq.pipeline.evaluation.retrieval import evaluate_similarity
-from aoq.pipeline.mining.hard_negatives import hard_negatives
+from aoq.pipeline.mining.mine import hard_negatives
 from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.stages.splits import open_train_split
 from aoq.pipeline.tables.audit import audit

@@ -11,7 +11,7 @@ import torch
 from aoq.models import MODELS
 from aoq.pipeline import build
 from aoq.pipeline.batches.lists import meeting_lists
-from aoq.pipeline.batches.order import MinedBatches
+from aoq.pipeline.batches.order import mined_order
 from aoq.pipeline.data.batches import epoch_order, steps_per_epoch
 from aoq.pipeline.data.demo import is_true, read_scenes
 from aoq.pipeline.data.folder import open_split
@@ -206,9 +206,9 @@ def test_any_loss_trains_on_mined_batches_and_its_control_on_random_ones(make, m
         make_stage(chain, stage)
     table = read_table(chain["hard_negatives"].path / "table")
     captions = len(table.t2i)
-    mined = MinedBatches(meeting_lists(table, table.positives), 10, chain.experiment.seed, community=5)
-    orders = [epoch_order(captions, seed=chain.experiment.seed, epoch=epoch) for epoch in (0, 1)]
-    expected = [*orders, *(mined.order(epoch) for epoch in (0, 1))]
+    lists, seed = meeting_lists(table, table.positives), chain.experiment.seed
+    orders = [epoch_order(captions, seed=seed, epoch=epoch) for epoch in (0, 1)]
+    expected = [*orders, *(mined_order(lists, 10, epoch, seed=seed, community=5) for epoch in (0, 1))]
     steps = steps_per_epoch(captions, 10)
     assert [len(one) for one in seen] == [1] * 2 * steps + [groups] * 2 * steps
     for epoch, order in enumerate(expected):

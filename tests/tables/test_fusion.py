@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aoq.pipeline.mining.hard_negatives import hard_negatives
+from aoq.pipeline.mining.mine import hard_negatives
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.positives import matching_pairs
 from aoq.pipeline.tables import fusion, writing
@@ -116,7 +116,7 @@ def fused_table(folders, output, method, weights=None):
 
 @pytest.mark.parametrize("method", ["rank", "score"])
 def test_tables_are_fused_group_by_group(folders, tmp_path, monkeypatch, method):
-    monkeypatch.setattr(fusion, "CHUNK_ROWS", 8)
+    monkeypatch.setattr(fusion, "GROUP_ROWS", 8)
     monkeypatch.setattr(writing, "GROUP_ROWS", 8)
     weights = [1.0, 2.0, 0.5]
     table, members = fused_table(folders, tmp_path / "table", method, weights), [read_table(path) for path in folders]

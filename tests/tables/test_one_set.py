@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from aoq.pipeline.mining.hard_negatives import hard_negatives
+from aoq.pipeline.mining.mine import hard_negatives
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.screens.judgements import pairs_to_judge
 from aoq.pipeline.tables.screens.view import bit, read_view

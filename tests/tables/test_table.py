@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 
 from aoq.pipeline.data.noise import write_clean_pairs
 from aoq.pipeline.files import reclaim, scratch_folder
-from aoq.pipeline.mining.hard_negatives import hard_negatives
+from aoq.pipeline.mining.mine import hard_negatives
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.screens.view import bit, read_view
@@ -140,6 +141,18 @@ def test_what_lacks_a_direction_or_pairs_is_not_saved(table, tmp_path):
     assert half.screen(same_text=True, texts=TEXTS).flags("t2i").shape == (40, 0)
     with pytest.raises(ValueError, match="give it `positives`"):
         replace(table, positives=None).save(tmp_path / "table")
+
+
+def test_positives_of_other_types_or_one_image_per_caption_become_pairs():
+    """In a process of its own, where nothing checks the types that a caller gives."""
+    code = """
+import aoq, numpy as np
+from dataclasses import replace
+table = aoq.hard_negatives(np.eye(3), np.eye(3), h=1)
+for given in (np.arange(3), np.arange(3, dtype=np.int32), table.positives.astype(np.int64)):
+    assert replace(table, positives=given).true_pairs.tolist() == [[0, 0], [1, 1], [2, 2]], given
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_screen_takes_arrays_as_it_takes_files(table, vectors, tmp_path):

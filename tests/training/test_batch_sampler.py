@@ -13,11 +13,11 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from aoq.pipeline.batches.lists import meeting_lists
-from aoq.pipeline.batches.order import MinedBatches
+from aoq.pipeline.batches.order import mined_order
 from aoq.pipeline.config.losses import AdaptiveLoss
 from aoq.pipeline.data.batches import epoch_order, step_rng, steps_per_epoch
 from aoq.pipeline.losses.similarities import positive_pairs
-from aoq.pipeline.mining.hard_negatives import hard_negatives
+from aoq.pipeline.mining.mine import hard_negatives
 from aoq.pipeline.training.batch_sampler import BatchSampler
 from aoq.pipeline.training.drawable import Drawable
 from aoq.pipeline.training.sampler import Sampler
@@ -352,13 +352,13 @@ def test_a_match_is_never_spared_as_a_negative(table):
 
 def test_each_process_has_a_mined_batch_of_its_own_with_negatives_or_without(table, make):
     mined = {"batch_size": 8, "batches": "mined", "community": 4}
-    batches = MinedBatches(meeting_lists(table, TRUE), 8, community=4)
+    lists = meeting_lists(table, TRUE)
     for rank in (0, 1):
         own = make(**mined, rank=rank, world_size=2)
         alone = make(**mined, rank=rank, world_size=2, offline=False)
         assert len(own) == len(alone) == PAIRS // 16
         for epoch, step in ((1, 0), (0, 0), (0, 2)):
-            anchors = TRUE[batches.order(epoch)[16 * step + 8 * rank :][:8]]
+            anchors = TRUE[mined_order(lists, 8, epoch, community=4)[16 * step + 8 * rank :][:8]]
             assert (own.batch(epoch, step)[:8] == anchors).all()
             assert (alone.batch(epoch, step) == anchors).all()
 

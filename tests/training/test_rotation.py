@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
-from aoq.pipeline.mining.hard_negatives import hard_negatives
+from aoq.pipeline.mining.mine import hard_negatives
 from aoq.pipeline.training.rotation import Rotation
 
 IMAGES, EACH, H = 12, 2, {"i2t": 10, "t2i": 7}

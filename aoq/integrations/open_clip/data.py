@@ -71,8 +71,7 @@ class TableData(Dataset[DataRow]):
         A photograph that has changed since it was prepared is refused when it is read.
         """
         folder, opened = Path(folder), open_split(Path(folder), split)
-        bare = table_parts(table).table
-        require_origin(bare, opened, split_fingerprint(folder, split))
+        require_origin(table_parts(table).table, opened, split_fingerprint(folder, split))
         data = cls(table, range(opened.image_count), opened.captions, **options)
         data._photographs = open_photographs(folder, split, opened.image_count)
         return data

@@ -76,9 +76,8 @@ class _ClipTableLoss(nn.Module):
         images, captions, rows = (gather(part) for part in (image_features, text_features, rows))
         order = rows[:, 2].argsort(stable=True)  # processes and accumulated batches follow one another
         images, captions, rows = images[order].float(), captions[order].float(), rows[order]
-        scale, bias = logit_scale.float().sum(), torch.zeros(()).to(images)
-        if logit_bias is not None:
-            bias = logit_bias.float().sum()
+        scale = logit_scale.float().sum()
+        bias = torch.zeros(()).to(images) if logit_bias is None else logit_bias.float().sum()
         with torch.autocast(images.device.type, enabled=False):
             is_positive = self._are_true(rows[: len(rows) // self.groups])
             excluded = None if self._sampler is None else self._sampler.excluded(rows[:, :2])

@@ -128,8 +128,7 @@ class TableData:
         for group, image, caption in zip(groups, self._columns[::2], self._columns[1::2], strict=True):
             rows[image] = self._images[group[:, 0]]
             rows[caption] = self._captions[group[:, 1]]
-        numbers = [*groups[..., 0], *groups[: self._captions_labelled, :, 1]]
-        rows["label"] = np.stack(numbers, axis=1).tolist()
+        rows["label"] = np.stack([*groups[..., 0], *groups[: self._captions_labelled, :, 1]], axis=1).tolist()
         return rows
 
 

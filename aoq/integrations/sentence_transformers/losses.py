@@ -31,7 +31,6 @@ from aoq.pipeline.training.batch_sampler import BatchSampler
 
 LOGGED_TERMS = ("online", "offline", "derived")
 """Terms of a quintuplet loss that the trainer logs."""
-Companions = Literal["anchors"]
 
 
 def embed_sides(model: nn.Module, features: list[Mapping[str, Any]]) -> list[Tensor]:
@@ -59,7 +58,7 @@ class _ColumnLoss(CachedLossMixin, nn.Module):
         adaptive: bool,
         alpha: float = 0.3,
         beta: float = 1.5,
-        companions: Companions | None = None,
+        companions: Literal["anchors"] | None = None,
         mini_batch_size: int | None = None,
         negatives: int | None = None,
         table: NegativeTable | ScreenedTable | None = None,

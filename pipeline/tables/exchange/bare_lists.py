@@ -40,7 +40,6 @@ from aoq.pipeline.tables.pairs import (
 )
 from aoq.pipeline.tables.writing import write_table
 
-TAG = "aoq"
 LARGEST_SCORE = float(np.finfo(np.float32).max)
 BLOCK_LISTS = 1024
 """Lists converted at a time; official lists are 2000 long."""
@@ -64,7 +63,7 @@ def write_run(outgoing: Outgoing, folder: Path) -> tuple[int, int]:
                 lines += len(listed)
                 negatives = zip(listed["row"].tolist(), listed["score"].astype(str).tolist(), strict=True)
                 for rank, (document, score) in enumerate(negatives, start=1):
-                    file.write(f"{queries[anchor]} Q0 {documents[document]} {rank} {score} {TAG}\n")
+                    file.write(f"{queries[anchor]} Q0 {documents[document]} {rank} {score} aoq\n")
     return lines, left_out
 
 

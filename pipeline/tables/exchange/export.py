@@ -37,10 +37,6 @@ class Content(NamedTuple):
     """The folder in which a row's id is the name of its file; or each row's file."""
 
 
-SCREENED_NEGATIVES = 5
-"""Default for a view if all rows need equally many negatives: most lists of a view are shorter than the table's."""
-
-
 def export_table(
     table: Path,
     output: Path,
@@ -89,7 +85,8 @@ def export_table(
         anchors, candidates = SIDES[one]
         own = group_positives(one, pairs, len(names[anchors].ids))
         both = None if vectors is None else (vectors[anchors], vectors[candidates])
-        most = SCREENED_NEGATIVES if view is not None and form.full else None
+        # Most lists of a view are too short for rows that all need as many negatives as the table's lists have.
+        most = 5 if view is not None and form.full else None
         depth, sides = _export_depth(table, one, num_negatives, form, most), (names[anchors], names[candidates])
         outgoing[one] = Outgoing(one, lists(one), *sides, own, depth, is_scored, both)
     if form.directions == "joined":
@@ -208,8 +205,7 @@ def _write_readme(folder: Path, name: str, form: Format, outgoing: Sequence[Outg
     more += f", with the teacher's scores for {form.scores_are_for}" if outgoing[0].scored else ""
     text = f"Hard negatives in the format {name}, mined by aoq {version('aoq')}: {rows}{more}."
     front_matter = f"---\n{describe_tables(folder, tables)}---\n" if tables else ""
-    content = f"{front_matter}{text}\n\n```{form.language}\n{load}\n```\n"
-    (folder / "README.md").write_text(content, encoding="utf-8")
+    (folder / "README.md").write_text(f"{front_matter}{text}\n\n```{form.language}\n{load}\n```\n", encoding="utf-8")
 
 
 def publish_table(

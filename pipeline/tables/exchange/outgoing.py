@@ -169,22 +169,21 @@ def find_pictures(root: Path, ids: Sequence[str]) -> list[str]:
     if base.encode(errors="replace").decode() != base:
         raise ValueError(f"{root} has a name that is not UTF-8, which no trainer could read; rename the folder.")
     files = [_find_picture(base, name) for name in ids]
-    if None in files:
-        first = ids[files.index(None)]
+    if "" in files:
+        first = ids[files.index("")]
         raise ValueError(
-            f"{files.count(None)} of {len(ids)} images have no file below {root}, the first is {first!r}; --image-root "
+            f"{files.count('')} of {len(ids)} images have no file below {root}, the first is {first!r}; --image-root "
             f"needs the folder where the id of an image names its file, with or without an ending ({ENDINGS[0]}, …)."
         )
-    pictures = [path for path in files if path is not None]
-    if empty := next((path for path in pictures if not os.path.getsize(path)), None):
+    if empty := next((path for path in files if not os.path.getsize(path)), None):
         raise ValueError(f"{empty} is not a picture (it is empty); replace it.")
-    return pictures
+    return files
 
 
-def _find_picture(base: str, name: str) -> str | None:
+def _find_picture(base: str, name: str) -> str:
     path = os.path.normpath(os.path.join(base, name))
     # Ids are data, and could be any path.
     if not path.startswith(os.path.join(base, "")) or "\0" in name:
-        return None
+        return ""
     endings = ("", *ENDINGS, *map(str.upper, ENDINGS))
-    return next((path + ending for ending in endings if os.path.isfile(path + ending)), None)
+    return next((path + ending for ending in endings if os.path.isfile(path + ending)), "")

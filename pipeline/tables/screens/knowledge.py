@@ -40,17 +40,11 @@ class Entries:
     anchors: Numbers
     places: Numbers
     candidates: Numbers
+    images: Numbers
+    captions: Numbers
     scores: Float32[np.ndarray, " entries"]
     positive_score: Float32[np.ndarray, " entries"]
     """Score of the positive with which margins compare, by default the anchor's lowest; NaN without one."""
-
-    @property
-    def images(self) -> Numbers:
-        return self.anchors if self.direction == "i2t" else self.candidates
-
-    @property
-    def captions(self) -> Numbers:
-        return self.candidates if self.direction == "i2t" else self.anchors
 
     @property
     def below_positive(self) -> Float64[np.ndarray, " entries"]:
@@ -63,8 +57,10 @@ def entry_blocks(direction: Direction, lists: NegativeLists) -> Iterator[Entries
     for start, stop in blocks(len(lists), max(1, BLOCK_ENTRIES // max(1, lists.h))):
         part = lists[start:stop]
         rows, places = np.nonzero(part.negative_ids >= 0)
-        ids, scores = part.negative_ids[rows, places].astype(np.int64), part.scores[rows, places]
-        yield Entries(direction, rows + start, places, ids, scores, part.positive_score[rows])
+        anchors, ids = rows + start, part.negative_ids[rows, places].astype(np.int64)
+        images, captions = (anchors, ids) if direction == "i2t" else (ids, anchors)
+        scores, positive_score = part.scores[rows, places], part.positive_score[rows]
+        yield Entries(direction, anchors, places, ids, images, captions, scores, positive_score)
 
 
 @dataclass(frozen=True)

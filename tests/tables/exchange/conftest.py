@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from aoq.pipeline.mining.hard_negatives import hard_negatives
+from aoq.pipeline.mining.mine import hard_negatives
 from aoq.pipeline.search.lists import NegativeLists
 from aoq.pipeline.search.positives import matching_pairs
 from aoq.pipeline.tables.exchange.outgoing import Names, Outgoing

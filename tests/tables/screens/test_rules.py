@@ -12,7 +12,7 @@ import pytest
 
 from aoq.pipeline.config.screen import CERTAIN, EXCLUSIONS, RULES, VECTOR_RULES, ScreenSection
 from aoq.pipeline.data.vocabulary import tokenise
-from aoq.pipeline.mining.hard_negatives import hard_negatives
+from aoq.pipeline.mining.mine import hard_negatives
 from aoq.pipeline.tables.screens.judge import PREDICATES, judge
 from aoq.pipeline.tables.screens.judgements import Judgements
 from aoq.pipeline.tables.screens.knowledge import Knowledge
