@@ -70,7 +70,7 @@ def rows_of(
             optimizer = torch.optim.Adam(model.parameters(), lr=2e-4)
             objective = make_objective(AdaptiveLoss(name="adapoffquin"))
             cut = Cut(in_bfloat16=precision == "bfloat16")
-            step = partial(take_step, model, optimizer, objective=objective, gradient_clip=2.0, cut=cut)
+            step = partial(take_step, model, optimizer, objective=objective, clip=2.0, cut=cut)
             make = partial(read_batch, features, pairs, is_gpu)
             there = make(0).to(device)
             alone, reading = found[precision] = [], []

@@ -133,10 +133,8 @@ def concatenate(codes: Sequence[Code]) -> Code:
     """Join codes into one; shorter fragment axes are padded with masked zeros. The context is dropped."""
     lengths = [code.lengths for code in codes if code.lengths is not None]
     pooled = [code.pooled for code in codes if code.pooled is not None]
-    others = {
-        "pooled": torch.cat(pooled) if pooled else None,
-        "lengths": torch.cat(lengths) if len(lengths) == len(codes) else None,
-    }
+    others = {"pooled": torch.cat(pooled)} if pooled else {}
+    others |= {"lengths": torch.cat(lengths)} if len(lengths) == len(codes) else {}
     if len({code.vectors.shape[1:] for code in codes}) == 1 and all(code.mask is None for code in codes):
         return Code(torch.cat([code.vectors for code in codes]), **others)
     longest = max(code.vectors.shape[1] for code in codes)

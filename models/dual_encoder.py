@@ -52,11 +52,10 @@ class DualEncoder(EmbeddingModel):
             text = RecurrentText(vocabulary_size, word_size, embedding_size)
         else:
             text = open_text_tower(text_tower, vocabulary_size=vocabulary_size, native=text_pooling == "native")
-        self.image = PooledEncoder("image", image_tower, image, image_pooling, embedding_size if project else None)
+        size = embedding_size if project else None
+        self.image = PooledEncoder("image", image_tower, image, image_pooling, size)
         # The GRU's states already have this size.
-        self.text = PooledEncoder(
-            "text", text_tower, text, text_pooling, embedding_size if project and text_tower else None
-        )
+        self.text = PooledEncoder("text", text_tower, text, text_pooling, size if text_tower else None)
         if not project and image_pooling == text_pooling == "native" and image_tower != text_tower:
             raise ValueError(
                 f"image_tower = {image_tower!r} and text_tower = {text_tower!r} share no space; leave `project` at "

@@ -50,12 +50,9 @@ class VSEInfinity(EmbeddingModel):
         self.augment = SizeAugmentation(size_augmentation)
         self.mask_word = vocabulary_size if augment_words == "mask" else None
         self.project = Projection(feature_size, embedding_size)
-        self.transform = nn.Sequential(
-            nn.Linear(feature_size, embedding_size // 2),
-            nn.BatchNorm1d(embedding_size // 2),
-            nn.ReLU(),
-            nn.Linear(embedding_size // 2, embedding_size),
-        )
+        half = embedding_size // 2
+        layers = nn.Linear(feature_size, half), nn.BatchNorm1d(half), nn.ReLU(), nn.Linear(half, embedding_size)
+        self.transform = nn.Sequential(*layers)
         words = vocabulary_size + (self.mask_word is not None)
         self.text: TextEncoder | TextTower
         if text_tower is None:

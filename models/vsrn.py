@@ -223,9 +223,8 @@ class Captioner(nn.Module):
         mask = None if counts is None else sent(ranks(memory.shape[1], counts), memory.device)
         size, word_size = state.shape[1], self.embedding.embedding_dim
         keys = F.linear(memory, self.attend.weight[:, :size], self.attend.bias)
-        word_gates = F.linear(
-            self.dropout(self.embedding(words)), self.cell.weight_ih[:, :word_size], self.cell.bias_ih
-        )
+        embedded = self.dropout(self.embedding(words))
+        word_gates = F.linear(embedded, self.cell.weight_ih[:, :word_size], self.cell.bias_ih)
         context_weight = self.cell.weight_ih[:, word_size:]
         state_weight = torch.cat([self.attend.weight[:, size:], self.cell.weight_hh])
         state_bias = F.pad(self.cell.bias_hh, (size, 0))

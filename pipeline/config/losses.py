@@ -204,9 +204,8 @@ WarmUp = Literal["sum", "online"]
 
 def online_version(loss: LossSection, name: WarmUp = "online") -> LossSection:
     """Return the loss without offline negatives that replaces `loss`: same online margin, same masking of positives."""
-    return SECTIONS[name].model_validate(
-        {"name": name, "margin": loss.online_margin, "mask_positives": loss.mask_positives}
-    )
+    options = {"name": name, "margin": loss.online_margin, "mask_positives": loss.mask_positives}
+    return SECTIONS[name].model_validate(options)
 
 
 def control_version(loss: LossSection) -> LossSection:

@@ -28,6 +28,7 @@ CHUNK = 100
 RECALL_METRICS = [f"{direction}_r{k}" for direction in ("i2t", "t2i") for k in K] + ["rsum"]
 """All recalls, and their sum."""
 Interval = tuple[float, float]
+_Gains = Float64[np.ndarray, "2 seeds images"]
 
 
 @dataclass(frozen=True)
@@ -138,15 +139,13 @@ def _hits(ranks: Ranks, image_of: ImageOf) -> Float64[np.ndarray, "2 cutoffs ima
     return np.stack([[ranks.i2t < k for k in K], [np.bincount(image_of, weights=ranks.t2i < k) for k in K]])
 
 
-def _gains(
-    ranks: Sequence[Ranks], baseline: Sequence[Ranks], image_of: ImageOf
-) -> Float64[np.ndarray, "2 seeds images"]:
+def _gains(ranks: Sequence[Ranks], baseline: Sequence[Ranks], image_of: ImageOf) -> _Gains:
     """Count the additional hits at 1, 5 and 10 together."""
     pairs = zip(ranks, baseline, strict=True)
     return np.stack([(_hits(ours, image_of) - _hits(theirs, image_of)).sum(axis=1) for ours, theirs in pairs], axis=1)
 
 
-def _of_images(gains: Float64[np.ndarray, "2 seeds images"], image_of: ImageOf) -> Float64[np.ndarray, "seeds images"]:
+def _of_images(gains: _Gains, image_of: ImageOf) -> Float64[np.ndarray, "seeds images"]:
     """Return the contribution of each image and its captions to the difference in rsum."""
     i2t, t2i = gains
     return 100 * (i2t / i2t.shape[1] + t2i / len(image_of))

@@ -17,6 +17,8 @@ from aoq.models.base import FragmentAttention
 from aoq.models.layers import l2_normalise
 from aoq.pipeline.losses.hinge import NO_NEGATIVE
 
+Weights = Float[Tensor, "pairs keys"]
+
 
 def content_similarities(
     attention: FragmentAttention, uniform: Float64[Tensor, "2 pairs"]
@@ -51,9 +53,7 @@ def eligible_queries(attention: FragmentAttention) -> Bool[Tensor, "pairs querie
     return real & (place > 1) & (place < real.sum(1, keepdim=True))
 
 
-def reversed_weights(
-    weights: Float[Tensor, "pairs keys"], mask: Bool[Tensor, "pairs keys"]
-) -> Float[Tensor, "pairs keys"]:
+def reversed_weights(weights: Weights, mask: Bool[Tensor, "pairs keys"]) -> Weights:
     """Compute w~ = (1 - w) / sum (1 - w) over the real keys, eq. (5); 0 elsewhere, and if there is only one key.
 
     >>> reversed_weights(torch.tensor([[0.5, 0.3, 0.2, 0.0]]), torch.tensor([[True, True, True, False]]))

@@ -12,6 +12,8 @@ NO_NEGATIVE = -1e4
 """Similarity of a missing negative: below every model's range, yet finite."""
 Number = float | Float[Tensor, "..."]
 """A number, or a tensor of numbers that stays on its device."""
+Rows = Float[Tensor, "anchors candidates"]
+Marks = Bool[Tensor, "anchors candidates"]
 
 
 def hinge(positive: Float[Tensor, ...], negative: Float[Tensor, ...], *, margin: Number) -> Float[Tensor, ...]:
@@ -32,9 +34,7 @@ def squared_hinge(positive: Float[Tensor, ...], negative: Float[Tensor, ...], *,
     return hinge(positive, negative, margin=margin).square()
 
 
-def hardest_negative(
-    similarity: Float[Tensor, "anchors candidates"], is_positive: Bool[Tensor, "anchors candidates"]
-) -> Float[Tensor, " anchors"]:
+def hardest_negative(similarity: Rows, is_positive: Marks) -> Float[Tensor, " anchors"]:
     """Return the highest similarity of each row among its negatives, VSE++; AOQ eq. (2).
 
     >>> hardest_negative(torch.tensor([[0.9, 0.3], [0.4, 0.8]]), torch.eye(2).bool())
@@ -43,12 +43,7 @@ def hardest_negative(
     return similarity.masked_fill(is_positive, NO_NEGATIVE).max(dim=1).values
 
 
-def online_negative(
-    similarity: Float[Tensor, "anchors candidates"],
-    is_positive: Bool[Tensor, "anchors candidates"],
-    *,
-    hardness: Number,
-) -> Float[Tensor, " anchors"]:
+def online_negative(similarity: Rows, is_positive: Marks, *, hardness: Number) -> Float[Tensor, " anchors"]:
     """Return the similarity of each row's online negative: a mean of its negatives that favours more similar ones.
 
         s_on = sum over j of p_j s_j,    p = softmax(hardness * s) over the row's negatives, without gradient
@@ -67,9 +62,7 @@ def online_negative(
     return _mean_negative(similarity, is_positive, hardness)
 
 
-def _mean_negative(
-    similarity: Float[Tensor, "anchors candidates"], is_positive: Bool[Tensor, "anchors candidates"], hardness: Number
-) -> Float[Tensor, " anchors"]:
+def _mean_negative(similarity: Rows, is_positive: Marks, hardness: Number) -> Float[Tensor, " anchors"]:
     without = is_positive.all(dim=1, keepdim=True)
     share = (similarity.detach() * hardness).masked_fill(is_positive & ~without, -math.inf).softmax(dim=1)
     return (share * similarity).sum(dim=1).masked_fill(without[:, 0], NO_NEGATIVE)

@@ -27,19 +27,19 @@ from aoq.pipeline.losses.aoq import adaptive_weight
 from aoq.pipeline.losses.hinge import NO_NEGATIVE, Number
 from aoq.pipeline.losses.similarities import LossValue, Similarities, check_temperature, levelled, offline_figures
 
+Columns = Float[Tensor, "batch columns"]
+Weigh = Callable[[Columns, int], Columns]
+"""Computes the addition to the log-weights of a direction's negatives from their similarities and `offline`."""
+
 
 class Negatives(NamedTuple):
     """One direction's negatives, a row per anchor: those of the batch, then its offline ones if there is a table."""
 
-    similarity: Float[Tensor, "batch columns"]
-    log_weight: Float[Tensor, "batch columns"]
+    similarity: Columns
+    log_weight: Columns
     """-inf for entries that are not negatives."""
     offline: int
     """Number of columns at the end drawn for the anchor itself."""
-
-
-Weigh = Callable[[Float[Tensor, "batch columns"], int], Float[Tensor, "batch columns"]]
-"""Computes the addition to the log-weights of a direction's negatives from their similarities and `offline`."""
 
 
 def info_nce(pairs: Similarities, *, temperature: Number = 0.07, hardness_weight: float = 0.0) -> LossValue:
@@ -81,9 +81,7 @@ def adap_info_nce(
     return LossValue(value.total, value.figures | figures)
 
 
-def adaptive_columns(
-    similarity: Float[Tensor, "batch columns"], offline: int, *, alpha: float, beta: float
-) -> Float[Tensor, "batch columns"]:
+def adaptive_columns(similarity: Columns, offline: int, *, alpha: float, beta: float) -> Columns:
     """Weigh every in-batch negative; the last columns, the `offline` ones, have weight 1.
 
     >>> adaptive_columns(torch.tensor([[0.6, 0.3, -0.2, 0.6]]), 1, alpha=0.3, beta=1.5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, replace
 
 import numpy as np
 import torch
@@ -35,11 +35,10 @@ class OfflineSimilarities:
     """S(i_own, t_own), for the quintuplet losses"""
     match_probability: Float[Tensor, "2 batch"] | None = None
     """Probability, for soft margins or weights, that i and t_off match (row 0), and that i_off and t do (row 1)"""
-    columns: tuple[Float[Tensor, "batch K"], Float[Tensor, "batch K"]] | None = field(default=None, kw_only=True)
+    _: KW_ONLY
+    columns: tuple[Float[Tensor, "batch K"], Float[Tensor, "batch K"]] | None = None
     """Where K negatives are drawn for each anchor, those of images and of captions; -10^4 (`NO_NEGATIVE`) is none."""
-    others: tuple[Float[Tensor, "batch others"], Float[Tensor, "batch others"]] | None = field(
-        default=None, kw_only=True
-    )
+    others: tuple[Float[Tensor, "batch others"], Float[Tensor, "batch others"]] | None = None
     """Negatives drawn for other anchors; they count as in-batch ones."""
 
     @classmethod
@@ -265,10 +264,8 @@ def levelled(pairs: Similarities) -> Similarities:
 
         own = level(offline.all_drawn)
         others = None if offline.others is None else level(offline.others)
-        probability = offline.match_probability
-        offline = OfflineSimilarities(
-            own[0].amax(1), own[1].amax(1), match_probability=probability, columns=own, others=others
-        )
+        drawn = OfflineSimilarities.of_columns(*own, groups=own[0].shape[1])
+        offline = replace(drawn, match_probability=offline.match_probability, others=others)
     return replace(pairs, matrix=mean.expand_as(pairs.matrix), offline=offline)
 
 
@@ -280,11 +277,9 @@ def offline_figures(pairs: Similarities) -> dict[str, Tensor]:
     hardest = torch.stack(replace(pairs, hardness=math.inf, offline=None).online)[..., None]
     count = (offline > NO_NEGATIVE / 2).sum().clamp(min=1)
     soft = {} if probability is None else {"offline_match_probability": probability.mean()}
-    return soft | {
-        "offline_above_positive_share": (offline > pairs.positive[:, None] + _SIMILARITY_ROUNDING).sum().double()
-        / count,
-        "offline_harder_share": (offline > hardest + _SIMILARITY_ROUNDING).sum().double() / count,
-    }
+    levels = {"offline_above_positive_share": pairs.positive[:, None], "offline_harder_share": hardest}
+    above = {name: (offline > level + _SIMILARITY_ROUNDING).sum().double() for name, level in levels.items()}
+    return soft | {name: number / count for name, number in above.items()}
 
 
 def check_temperature(temperature: float | Tensor) -> None:

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, optim
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from aoq.models.base import MatchingModel
@@ -32,16 +31,14 @@ def learning_rate(schedule: Schedule, epoch: int, step: int = 0, steps: int = 1)
     return schedule.learning_rate * schedule.decay**decays * rise
 
 
-def make_optimizer(
-    model: MatchingModel, schedule: Training, learnt: Iterable[nn.Parameter] = ()
-) -> torch.optim.Optimizer:
+def make_optimizer(model: MatchingModel, schedule: Training, learnt: Iterable[nn.Parameter] = ()) -> optim.Optimizer:
     """Make Adam, or AdamW if weights decay; the numbers that a loss has `learnt`, such as a temperature, do not."""
     groups = _parameter_groups(model, schedule)
     if numbers := [*learnt]:
         groups.append({"params": numbers, "weight_decay": 0.0})
     if schedule.weight_decay is None:
-        return torch.optim.Adam(groups, lr=schedule.learning_rate, fused=True)
-    return torch.optim.AdamW(groups, lr=schedule.learning_rate, weight_decay=schedule.weight_decay, fused=True)
+        return optim.Adam(groups, lr=schedule.learning_rate, fused=True)
+    return optim.AdamW(groups, lr=schedule.learning_rate, weight_decay=schedule.weight_decay, fused=True)
 
 
 def _parameter_groups(model: MatchingModel, schedule: Schedule) -> list[dict[str, Any]]:

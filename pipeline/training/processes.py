@@ -26,6 +26,7 @@ from aoq.models.base import Code, concatenate
 from aoq.models.sgraf import Moments
 
 Channels = Float[Tensor, " channels"]
+Values = Float[Tensor, "items channels ..."]
 
 
 @dataclass(frozen=True)
@@ -154,9 +155,7 @@ def shared_statistics(model: nn.Module, processes: Processes) -> Iterator[None]:
             del layer.forward
 
 
-def moments(
-    processes: Processes, values: Float[Tensor, "items channels ..."]
-) -> tuple[Channels, Channels, Float[Tensor, ""]]:
+def moments(processes: Processes, values: Values) -> tuple[Channels, Channels, Float[Tensor, ""]]:
     """Return each channel's mean and variance over the values of all processes, and their number per channel.
 
         m = sum_p n_p m_p / n        v = sum_p (q_p + n_p (m_p - m)^2) / n
@@ -175,9 +174,7 @@ def moments(
     return mean, (squares + counts * (means - mean).square()).sum(0) / count, count
 
 
-def _normalise(
-    layer: _BatchNorm, processes: Processes, values: Float[Tensor, "items channels ..."]
-) -> Float[Tensor, "items channels ..."]:
+def _normalise(layer: _BatchNorm, processes: Processes, values: Values) -> Values:
     """Apply BatchNorm; eval mode needs no statistics of the batch."""
     if not layer.training:
         return type(layer).forward(layer, values)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from aoq.models.base import Code, MatchingModel
 from aoq.models.packing import sent
@@ -57,30 +58,22 @@ def make_objective(
     function, online = kind.function, online_triplet
     if loss.makes_triples:
         function, online = with_companions(function), with_companions(online)
-    objective = Objective(
+    return Objective(
         lambda pairs: function(pairs, **{**loss.numbers, **learnt()}),
         loss.mask_positives,
-        is_sparse=lambda: kind.is_sparse,
+        pace=None if pace is None else partial(pace.follow, loss=partial(online, margin=loss.online_margin)),
+        is_sparse=lambda: kind.is_sparse and (pace is None or pace.is_at_hardest),
     )
-    if pace is None:
-        return objective
-    follow = partial(pace.follow, loss=partial(online, margin=loss.online_margin))
-    return replace(objective, pace=follow, is_sparse=lambda: kind.is_sparse and pace.is_at_hardest)
 
 
 def take_step(
-    model: MatchingModel,
-    optimizer: torch.optim.Optimizer,
-    batch: Batch,
-    objective: Objective,
-    gradient_clip: float,
-    cut: Cut = UNCUT,
+    model: MatchingModel, optimizer: Optimizer, batch: Batch, objective: Objective, clip: float, cut: Cut = UNCUT
 ) -> dict[str, Tensor]:
-    """Train on a batch; return its figures without waiting for the device."""
+    """Train on a batch, with the gradient's norm clipped; return its figures without waiting for the device."""
     model.train()
     value, auxiliary, observe = forward(model, batch, objective, cut)
     total = value.total if auxiliary is None else value.total + auxiliary
-    norm = descend(total, optimizer, gradient_clip, cut, batch.size)
+    norm = descend(total, optimizer, clip, cut, batch.size)
     observe()
     figures = {"loss": total, "retrieval_loss": value.total, **value.figures, "gradient_norm": norm}
     if auxiliary is not None:
@@ -161,16 +154,14 @@ def _offline_columns(scores: BatchScores, batch: Batch, groups: int) -> OfflineS
     return OfflineSimilarities.of_columns(captions, images, len(drawn))
 
 
-def descend(
-    total: Tensor, optimizer: torch.optim.Optimizer, gradient_clip: float, cut: Cut, size: int
-) -> Float[Tensor, ""]:
+def descend(total: Tensor, optimizer: Optimizer, clip: float, cut: Cut, size: int) -> Float[Tensor, ""]:
     """Backward, add up the gradients of all processes, clip, update; return the gradient's norm before clipping."""
     optimizer.zero_grad(set_to_none=True)
     total.backward()
     parameters: list[nn.Parameter] = [one for group in optimizer.param_groups for one in group["params"]]
     # Where each process computed the whole batch, the leader's gradients count.
     cut.processes.add_up_gradients(parameters, counts=cut.sharing(size).are_several or cut.processes.leads)
-    norm = torch.nn.utils.clip_grad_norm_(parameters, gradient_clip)
+    norm = torch.nn.utils.clip_grad_norm_(parameters, clip)
     optimizer.step()
     return norm
 
