@@ -17,7 +17,7 @@ from aoq.pipeline.cli.output import command_line, echo_json, echo_next, say, sho
 from aoq.pipeline.config.load import split_member
 from aoq.pipeline.evaluation.significance import FEWEST_SEEDS
 from aoq.pipeline.report.verdict import evaluated_gain, gain_on_control, gains_apart
-from aoq.pipeline.stages.chain import Chain, Member, find_teacher
+from aoq.pipeline.stages.chain import Chain, Member, find_teachers
 from aoq.pipeline.stages.plan import plan, plan_parts
 from aoq.pipeline.stages.report import find_control
 from aoq.pipeline.stages.study import RECALL_NAMES, PlannedStudy, model_table, plan_study, read_cell, summarise_study
@@ -85,9 +85,9 @@ def results_command(
     show_rows(("", *figures, "model", "loss"), _recalls(chain, evaluation, beside, control), right=figures)
     if verdicts := "\n".join(filter(None, (gain_on_control(chain), elsewhere))):
         say(f"\n{verdicts}")
-    teacher = find_teacher(chain)
-    if teacher is not None and "control" in chain.stages and teacher.artifact.key == chain["control"].key:
-        say("the control and the teacher are one training")
+    for title, teacher in find_teachers(chain):
+        if "control" in chain.stages and teacher.artifact.key == chain["control"].key:
+            say(f"the control and {'the ' * (title == 'teacher')}{title} are one training")
     for part, (own, _) in parts.items():
         say(apart.get(part) or f"not trained, {part}: {command_line('aoq', 'run', name, '--override', own)}")
     _show_annotations(evaluation)
@@ -102,9 +102,9 @@ def results_command(
 
 
 def _trainings(chain: Chain) -> Iterator[tuple[str, str, Member]]:
-    """Yield stage, title and training: teacher (or the student one refresh earlier), control, round two."""
-    if (teacher := find_teacher(chain)) is not None:
-        yield "first_round" if teacher.stage == "first_round" else "teacher", "teacher", teacher
+    """Yield stage, title and training: teachers (or the student one refresh earlier), control, round two."""
+    for title, teacher in find_teachers(chain):
+        yield "first_round" if (title, teacher.stage) == ("teacher", "first_round") else title, title, teacher
     experiment = chain.experiment
     student = "imported" if experiment.weights else "co-taught" if experiment.co_teaching else "round two"
     for stage, title in (("control", "control"), ("second_round", student)):

@@ -17,7 +17,7 @@ from aoq.pipeline.evaluation.ranks import DEV_RANKS, read_ranks
 from aoq.pipeline.evaluation.retrieval import EDGES, Ranks, cross_retrieval_ranks, summarise
 from aoq.pipeline.evaluation.significance import Comparison, Interval, compare_runs, metric_intervals
 from aoq.pipeline.search.problem import Direction
-from aoq.pipeline.stages.chain import Chain, Member, find_teacher, run_name, same_queries, trains_as_control
+from aoq.pipeline.stages.chain import Chain, Member, find_teachers, run_name, same_queries, trains_as_control
 from aoq.pipeline.stages.splits import evaluated_ranks, open_checked, open_evaluated
 
 SEED = 0
@@ -107,15 +107,15 @@ def is_control(chain: Chain) -> bool:
 
 
 def collect_teachers(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
-    """Evaluate the trained teachers of runs that train on a table on their dev splits, each once."""
-    teachers: dict[str, tuple[Member, list[str]]] = {}
+    """Evaluate the trained teachers of runs that they teach on their dev splits, each once."""
+    teachers: dict[str, tuple[Member, str, list[str]]] = {}
     for run in runs:
-        teacher = find_teacher(run.chain) if run.chain.trains_on_table else None
-        if teacher and has_ranks(teacher.artifact):
-            teachers.setdefault(teacher.artifact.key, (teacher, []))[1].append(run.label)
+        for title, teacher in find_teachers(run.chain) if run.chain.is_taught else ():
+            if has_ranks(teacher.artifact):
+                teachers.setdefault(teacher.artifact.key, (teacher, title, []))[2].append(run.label)
     described = []
-    for teacher, taught in teachers.values():
-        label = "teacher" if len(teachers) == 1 else f"teacher of {', '.join(taught)}"
+    for teacher, title, taught in teachers.values():
+        label = title if title != "teacher" or len(teachers) == 1 else f"teacher of {', '.join(taught)}"
         about = {"label": label, "model": teacher.chain.experiment.model.name}
         described.append(about | dev_recalls(teacher.chain, teacher.artifact))
     return described

@@ -209,13 +209,20 @@ def table_owner(chain: Chain) -> Chain | None:
     return next((each for each in chain.lineage if "hard_negatives" in each.stages), None)
 
 
-def find_teacher(chain: Chain) -> Member | None:
-    """Return the training whose model scored the chain's table; None if no training did."""
-    if (owner := table_owner(chain)) is None:
-        return None
-    if "first_round" in owner.stages:
-        return Member(owner.experiment.name, owner, "first_round")
-    return next((member for member in reversed(owner.members) if member.stage == "second_round"), None)
+def find_teachers(chain: Chain) -> Iterator[tuple[str, Member]]:
+    """Yield the training whose model scored the chain's table, as "teacher", and those that score its batches, by name.
+
+    The table's is left out where only others teach; encoders and files were not trained.
+    """
+    scoring = [member for member in chain.distilled.get("second_round", ()) if member.reference]
+    if (owner := table_owner(chain)) is not None and (chain.trains_on_table or not scoring):
+        first = [Member(owner.experiment.name, owner, "first_round")] if "first_round" in owner.stages else []
+        others = [member for member in owner.members if member.stage == "second_round"]
+        yield from (("teacher", member) for member in first or others[-1:])
+    for member in scoring:
+        stage = "first_round" if member.stage == "embeddings" else "second_round"
+        if stage in member.chain._reached:
+            yield member.run, Member(member.reference, member.chain, stage)
 
 
 def check_same_data(name: str, one: Chain, other: Chain, stage: str = "hard_negatives") -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from aoq.pipeline.stages.chain import find_teacher, run_name, table_depths, table_owner
+from aoq.pipeline.stages.chain import find_teachers, run_name, table_depths, table_owner
 from tests.stages.conftest import REFRESHED, TINY, chain_of
 
 
@@ -55,5 +55,5 @@ def test_the_lineage_goes_from_the_student_to_the_owner_of_the_table(write):
 
 @pytest.mark.parametrize(("override", "stage"), [("", "first_round"), (REFRESHED, "second_round")])
 def test_the_teacher_is_the_training_that_scored_the_table(override, stage):
-    teacher = find_teacher(chain_of(override))
-    assert (teacher.stage, teacher.artifact.key) == (stage, chain_of()[stage].key)
+    ((title, teacher),) = find_teachers(chain_of(override))
+    assert (title, teacher.stage, teacher.artifact.key) == ("teacher", stage, chain_of()[stage].key)

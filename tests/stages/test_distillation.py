@@ -12,6 +12,7 @@ import torch
 from aoq.pipeline.config.losses import InfoNCELoss
 from aoq.pipeline.embedding import EmbeddingStore, similarity_matrix
 from aoq.pipeline.files import file_sha256
+from aoq.pipeline.report.collect import collect_runs, collect_teachers
 from aoq.pipeline.stages import draws
 from aoq.pipeline.stages.plan import plan, plan_parts
 from aoq.pipeline.stages.report import plan_report, render_report
@@ -143,6 +144,10 @@ def test_a_teacher_that_attends_scores_each_batch(make, taught_by, file_of, plac
     shown = json.loads(shown)
     assert (shown["steps"], "search" in shown) == (steps, False)
     assert shown["drawing"] == ["the student draws nothing from a table, so none is made for it"]
+    shown = aoq("results", file_of("student"), *places).stdout.splitlines()
+    assert [line.split()[0] for line in shown[1:5]] == ["own", "fragments", "control", "round"]
+    reported = collect_runs([("student", chain)])
+    assert [one["label"] for one in collect_teachers(reported)] == ["own", "fragments"]
     listed = {one["key"] for one in json.loads(aoq("status", file_of("student"), *places, "--json").stdout)}
     assert {teacher["second_round"].key, chain["embeddings"].key} <= listed
     model = load_model(teacher["second_round"].path / "model.safetensors")
