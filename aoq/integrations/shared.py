@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +31,12 @@ def count_groups(negatives: str | int | None) -> int:
     if negatives not in drawn and not (isinstance(negatives, int) and negatives > 0):
         raise ValueError(f'negatives is {negatives!r}; it is "quintuplet", "offline", None, or a number from 1.')
     return 1 + negatives if isinstance(negatives, int) else drawn[negatives]
+
+
+def check_drawing(drawing: Mapping[str, Any]) -> None:
+    """Refuse an option of `aoq.BatchSampler` that the losses could not follow."""
+    if "shared" in drawing:
+        raise ValueError("the losses here compare negatives with the whole batch; leave `shared` out.")
 
 
 def find_places(table: NegativeTable, side: str, items: Sized, ids: Sequence[str] | None) -> np.ndarray:

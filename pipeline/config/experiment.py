@@ -189,17 +189,19 @@ class Experiment(Runs):
                 yield f'[first_round.distillation] kind = "{distillation.kind}" needs a table, but there is none yet'
             elif not distillation.teachers:
                 yield "[first_round.distillation] has no table to take its teacher from; name `teachers`"
-        if student.loss.makes_triples and student.distillation is not None and student.distillation.listed:
+        listed = student.distillation is not None and student.distillation.listed > 0
+        if student.loss.makes_triples and listed:
             drawn = 'with companions = "anchors" most pairs of a triple are drawn themselves'
             yield f'[second_round.distillation] lists are drawn for each anchor, but {drawn}; choose kind = "batch"'
         if self.sampling.negatives is not None and student.loss.draws in ("quintuplet", "triples"):
             draws = f"loss {student.loss.name!r} draws a companion for each negative"
             yield f"[sampling] negatives: {draws}; choose 'offtri', 'infonce' or the like, or leave it out"
-        takes_matches = student.loss.draws_offline and not (student.distillation and student.distillation.listed)
-        if self.screen is not None and self.screen.suspected == "positive" and not takes_matches:
+        if (screen := self.screen) is None:
+            return
+        if screen.suspected == "positive" and (listed or not student.loss.draws_offline):
             needs = "needs a loss that draws from the table, without distillation of lists"
             yield f'[screen] suspected = "positive" {needs}; choose "drop"'
-        if (screen := self.screen) is None or not student.loss.draws_offline:
+        if not (student.loss.draws_offline or listed):
             return
         if screen.suspected == "soft_margin" and self.sampling.negatives is not None:
             others = "[sampling] negatives are compared with all anchors"
@@ -210,4 +212,5 @@ class Experiment(Runs):
             others = 'with companions = "anchors" most pairs of a triple are not offline negatives'
             yield f'[screen] suspected = "soft_margin" softens offline negatives, but {others}; choose "downweight"'
         if screen.suspected == "soft_margin" and not student.loss.softens:
-            yield '[screen] suspected = "soft_margin" lowers margin_offline, which is 0; set it, or choose "drop"'
+            lacks = f"loss {student.loss.name!r} has no margin_offline above 0"
+            yield f'[screen] suspected = "soft_margin" lowers the margin, but {lacks}; set it, or choose "drop"'

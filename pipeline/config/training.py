@@ -77,7 +77,7 @@ class Distillation(Section):
 
     kind: Literal["batch", "lists", "both"] = "batch"
     """`batch`: the teachers' scores of all pairs of the batch. `lists`: the table's scores of `negatives` drawn from
-    each list, with the lowest positive; the table may come from a teacher that attends."""
+    each list, with the pair's own score; the table may come from a teacher that attends."""
     teachers: TomlArray[Teacher] = ()
     """Experiments, each with an optional override after `@`, or files of vectors. An experiment scores by the
     embeddings of its first round or encoder; without these, by its student's embeddings; without any, by a forward pass
@@ -122,6 +122,8 @@ class Distillation(Section):
         has_temperature = {"temperature", "student_temperature"} & self.model_fields_set
         if self.kind == "lists" and self.list_loss == "margin_mse" and has_temperature:
             yield 'list_loss = "margin_mse" has no temperature; leave `temperature` and `student_temperature` out'
+        if self.listed == 1 and self.list_loss == "ranking":
+            yield 'list_loss = "ranking" orders an anchor\'s negatives; set `negatives` to at least 2'
         if len(set(map(str, self.teachers))) < len(self.teachers):
             yield "a teacher appears twice; name each once"
 
@@ -294,11 +296,13 @@ def control_training(training: SecondRoundSection, encoded_groups: int = 1, roun
     if training.control is not None:
         groups = encoded_groups if training.control == "items" else 1
         times = 1.0 if isinstance(training.control, str) else training.control
-        longer, steps = groups, training.epoch_steps
-        if steps is not None:
-            longer, times, steps = 1, 1.0, round(times * steps)
-        ends, warm = (training.epochs, *training.decay_epochs), len(training.warmup)  # a warm-up draws nothing
-        epochs, *decay = (round(rounds * times * (end + max(0, end - warm) * (longer - 1))) for end in ends)
+        listed = 0 if training.distillation is None else training.distillation.listed
+        warming, longer = min(groups, 1 + listed), groups  # a warm-up draws for lists alone
+        if (steps := training.epoch_steps) is not None:
+            warming, longer, times, steps = 1, 1, 1.0, round(times * steps)
+        ends, warm = (training.epochs, *training.decay_epochs), len(training.warmup)
+        encoded = [min(end, warm) * warming + max(0, end - warm) * longer for end in ends]
+        epochs, *decay = (round(rounds * times * count) for count in encoded)
         schedule: dict[str, Any] = {"batch_size": groups * training.batch_size, "epoch_steps": steps}
         schedule |= {"epochs": epochs, "decay_epochs": tuple(decay)}
         training = training.model_copy(update=schedule)

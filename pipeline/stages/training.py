@@ -44,9 +44,10 @@ def plan_training(chain: Chain, use: str) -> None:
     if experiment.screen is not None:
         ingredients["suspected"] = experiment.screen.suspected
         table, reads = chain["screen"], [*reads, table]
+    version = 3 if section.distillation is not None and section.distillation.listed else 2
     if sampling.guides:
         reads.append(chain["embeddings"])
-    chain.add("second_round", ingredients, data, table, *start, *teachers, reads=reads, version=2)
+    chain.add("second_round", ingredients, data, table, *start, *teachers, reads=reads, version=version)
 
 
 def check_table(chain: Chain) -> None:

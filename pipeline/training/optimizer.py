@@ -36,6 +36,8 @@ def make_optimizer(model: MatchingModel, schedule: Training, learnt: Iterable[nn
     groups = _parameter_groups(model, schedule)
     if numbers := [*learnt]:
         groups.append({"params": numbers, "weight_decay": 0.0})
+    if not groups:
+        raise ValueError("nothing is trained: towers are frozen, and nothing else has weights; leave out `freeze`.")
     if schedule.weight_decay is None:
         return optim.Adam(groups, lr=schedule.learning_rate, fused=True)
     return optim.AdamW(groups, lr=schedule.learning_rate, weight_decay=schedule.weight_decay, fused=True)

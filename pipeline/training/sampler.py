@@ -156,7 +156,7 @@ class Sampler:
         """
         resample = companions and self._resample
         pairs = self._draw_anchors(rows, rng)
-        start, stop = self._windows[min(epoch, len(self._windows) - 1)]
+        start, stop = self._window(epoch)
         ranks, corresponding, collisions = np.empty((2, len(rows))), np.ones(len(rows), np.bool_), 0.0
         for turn in range(1 + (MOST_REDRAWS if resample else 0)):
             ranks[:, corresponding] = start + self._strategy(rng, int(corresponding.sum())) * (stop - start)
@@ -208,7 +208,7 @@ class Sampler:
 
     def _draw_columns(self, rows: BatchRows, count: int, rng: np.random.Generator, epoch: int) -> Draw:
         """Draw `count` negatives of each anchor, each from a part of its list, and mark columns that are none."""
-        start, stop = self._windows[min(epoch, len(self._windows) - 1)]
+        start, stop = self._window(epoch)
         pairs = self._draw_anchors(rows, rng)
         # The same place in each part, so that lists as long as the count repeat none.
         place, nowhere = self._strategy(rng, len(rows)), np.zeros(len(rows))
@@ -237,12 +237,21 @@ class Sampler:
     def _highest(self, captions: BatchRows) -> HighestScores | None:
         return None if self._highest_scores is None else self._highest_scores[captions]
 
-    def with_lists(self, draw: Draw, count: int, rng: np.random.Generator) -> Draw:
-        """Add `count` negatives of each anchor as further groups, each from a part of its list, with their scores."""
+    def _window(self, epoch: int) -> Sequence[float]:
+        return self._windows[max(0, min(epoch, len(self._windows) - 1))]
+
+    def with_lists(self, draw: Draw, count: int, rng: np.random.Generator, epoch: int = 0) -> Draw:
+        """Add `count` negatives of each anchor as further groups, each from a part of its list, with their scores.
+
+        The score of an anchor's own pair is that of the pair's caption with its lowest image, in both directions.
+        """
+        start, stop = self._window(epoch)
         ranks = (np.arange(count)[:, None, None] + rng.random((count, 2, draw.groups.shape[1]))) / count
+        ranks = start + ranks * (stop - start)
         own_images, own_captions = draw.groups[0].T
         captions, of_images = self._i2t.listed(own_images, ranks[:, 0], self._highest(own_captions))
         images, of_captions = self._t2i.listed(own_captions, ranks[:, 1])
+        of_images[:, 0] = of_captions[:, 0]  # an image's lists serve all of its captions
         groups = np.concatenate([draw.groups, np.stack([images, captions], axis=-1)])
         return replace(draw, groups=groups, listed_scores=np.stack([of_images, of_captions]))
 
@@ -275,5 +284,5 @@ def _check_ids(
             row, place = np.argwhere(is_own)[0]
             raise ValueError(
                 f"the list of {anchor} {start + row} has {candidate} {ids[row, place]} as a negative, but they are "
-                "a true pair; the table is damaged or was mined with other pairs, so mine again with these."
+                "a true pair or judged to match; give it weight 0, or mine again with these pairs."
             )

@@ -104,10 +104,11 @@ class Trainer(Loop):
         captions = self._captions(epoch, step)
         draw = matched(pairs, captions)
         if self.sampler is not None:
-            # Epochs of the sampler count from the first after the warm-up, which draws nothing.
-            draw = self.sampler.draw_for(offline, captions, rng, epoch - len(training.warmup))
+            # Epochs of the sampler count from the first after the warm-up, which draws for lists alone.
+            drawing = epoch - len(training.warmup)
+            draw = self.sampler.draw_for(offline, captions, rng, drawing)
             if training.distillation is not None and training.distillation.listed:
-                draw = self.sampler.with_lists(draw, training.distillation.listed, rng)
+                draw = self.sampler.with_lists(draw, training.distillation.listed, rng, drawing)
         anchors, size = draw.groups[0], draw.groups.shape[1]
         batch = read_batch(pairs.augmented(training.augment, self.seed, epoch), draw, self.cut.rows(size))
         figures = {"collision_rate": draw.collision_rate}

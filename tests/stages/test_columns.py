@@ -44,20 +44,23 @@ def test_a_student_draws_the_least_similar_where_all_are_within_its_pairs_own_ma
         ("infonce", "sampling.negatives = 2", 3),
         ("offtri", "sampling.negatives = 3", 4),
         ("offquin", "", 3),
+        ("offquin", "", 5),
         ("online", "", 1),
     ],
 )
 def test_a_control_of_equal_items_has_larger_batches_and_as_many_steps(make, loss, more, times, data_root, tmp_path):
-    warmup = '["sum"]' if loss == "offquin" else "[]"
-    equal = f'{SHORT}, control = "items", warmup = {warmup}'.replace("epochs = 1", "epochs = 4, decay_epochs = [3]")
+    warmup, lists = '["sum"]' if loss == "offquin" else "[]", 2 * (times == 5)  # drawn in the warm-up too
+    taught = f', distillation = {{kind = "lists", negatives = {lists}}}' * bool(lists)
+    longer = SHORT.replace("epochs = 1", "epochs = 4, decay_epochs = [3]")
+    equal = f'{longer}{taught}, control = "items", warmup = {warmup}'
     chain = make("equal", "mining", "control", loss=loss, more=more, second_round=equal)
     usual = make("usual", loss=loss, more=more, second_round=equal.replace(', control = "items"', ""))
     assert chain["second_round"].key == usual["second_round"].key
     assert (chain["control"].key == usual["control"].key) == (times == 1)
     training, alone = chain.experiment.trained_by("control"), int(loss == "offquin")
     drawing = [4 - alone, 3 - alone]
-    assert (training.batch_size, training.epochs) == (16 * times, alone + times * drawing[0])
-    assert training.decay_epochs == (alone + times * drawing[1],)
+    assert (training.batch_size, training.epochs) == (16 * times, alone * (1 + lists) + times * drawing[0])
+    assert training.decay_epochs == (alone * (1 + lists) + times * drawing[1],)
     assert chain["control"].manifest()["steps"] == -(-200 // training.batch_size) * training.epochs
     if times > 1:
         member = Member(str(tmp_path / "equal.toml"), chain, "evaluation")

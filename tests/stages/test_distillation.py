@@ -101,6 +101,10 @@ def test_vectors_of_files_teach_in_the_order_of_their_ids(make, data_root, file_
     assert (shown["steps"], len(shown["drawing"])) == ({"round two": 13}, 1)
     with pytest.raises(ValueError, match="set exactly one of"):
         make("alone", teacher="", second_round=taught)
+    pq.write_table(pa.table({"id": [*split.ids, "more.jpg"]}), data_root / "more.parquet")
+    more = make("student", loss="online", second_round=taught.replace("ids.parquet", "more.parquet"))
+    with pytest.raises(ValueError, match=r"1 of files: more\.parquet::id has 41 ids, but images\.npy 40 vectors"):
+        make_stage(more, "second_round")
     chain = make("student", loss="online", second_round=TAUGHT.format(f"weight = 0.7, teachers = [{files}]"))
     np.save(data_root / "captions.npy", -store.captions)
     with pytest.raises(ValueError, match=r"captions\.npy"):
@@ -198,6 +202,7 @@ def test_teachers_that_cannot_teach_are_refused(make, taught_by, file_of, data_r
         (f'teachers = ["{file_of("fragments")}"], positives = "one"', "scores on another scale; leave it out"),
         (f'teachers = ["{file_of("student")}"]', "teachers in a circle"),
         (f'teachers = ["{file_of("two")}", "{file_of("two")}"]', "a teacher appears twice"),
+        (f'teachers = ["{file_of("own")}", "{file_of("own")}@seed=0"]', "own.toml@seed=0' have the same artefact"),
         ("negatives = 2", r'kind = "batch" does not use '),
         ("weight = 0.0", "weight: Input should be greater than 0"),
         ('teachers = [{images = "few.npy", captions = "few.npy"}]', "few.npy has 3 vectors, but the split has 40 im"),

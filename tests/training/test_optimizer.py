@@ -169,6 +169,11 @@ def test_learnt_numbers_do_not_decay():
     assert numbers["params"] == list(learnt.parameters())
 
 
+def test_a_model_without_trained_weights_is_refused():
+    with pytest.raises(ValueError, match="nothing is trained: towers are frozen"):
+        make_optimizer(build_model("vsepp", **SMALL).requires_grad_(False), of_loss("online"))
+
+
 RANK = 2
 LINEAR = ("text.network.blocks.0", "text.network.blocks.1")
 

@@ -244,3 +244,15 @@ def test_what_a_screen_takes_is_made_up_for_further_down(left, stop):
 )
 def test_draws_are_set_beside_a_batch(start, stop, candidates, end):
     assert str(DrawnRanks("t2i", start, stop, candidates, batch=64)).endswith(end)
+
+
+def test_lists_of_an_image_have_the_score_of_the_pairs_own_caption_and_ranks_of_the_window(small):
+    table, image_of = small
+    table.i2t.positive_score[:], table.t2i.positive_score[:] = 0.1, np.arange(8) / 10
+    sampler = sampler_of(table, image_of, windows=[(0.0, 0.5), (0.5, 1.0)])
+    draw = sampler.draw_for("none", captions := np.arange(8, dtype=np.int32), rng := np.random.default_rng(0), 0)
+    for epoch, ranks in ((-1, range(3)), (0, range(3)), (7, range(2, 5))):
+        taught = sampler.with_lists(draw, 2, rng, epoch)
+        np.testing.assert_array_equal(taught.listed_scores[:, :, 0], np.tile(table.t2i.positive_score, (2, 1)))
+        listed = table.i2t.negative_ids[image_of][:, ranks]
+        assert all(np.isin(taught.groups[1:, caption, 1], listed[caption]).all() for caption in captions)

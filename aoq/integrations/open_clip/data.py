@@ -18,7 +18,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from aoq.integrations.shared import Items, count_groups, processes, require_same_draws
+from aoq.integrations.shared import Items, check_drawing, count_groups, processes, require_same_draws
 from aoq.pipeline.data.folder import open_split, split_fingerprint
 from aoq.pipeline.data.images import decode
 from aoq.pipeline.prepare.photographs import Photographs, open_photographs
@@ -102,6 +102,7 @@ class TableData(Dataset[DataRow]):
         random or in mined batches (`batches="mined"`). Batches depend only on the seed, the epoch and the step; a short
         last batch is dropped. Further options are those of `aoq.BatchSampler`.
         """
+        check_drawing(drawing)
         groups, group = count_groups(negatives), processes()
         require_same_draws(self.table, self._names(), batch_size, negatives, batches, seed, drawing)
         sampler = BatchSampler(

@@ -12,7 +12,7 @@ from datasets import Dataset
 from sentence_transformers.base.evaluation import BaseEvaluator
 from sentence_transformers.base.sampler import DefaultBatchSampler
 
-from aoq.integrations.shared import Items, PairRows, count_groups, require_same_draws
+from aoq.integrations.shared import Items, PairRows, check_drawing, count_groups, require_same_draws
 from aoq.pipeline.evaluation.evaluate import recalls
 from aoq.pipeline.tables.table import NegativeTable, ScreenedTable, table_parts
 from aoq.pipeline.training.batch_sampler import BatchSampler
@@ -75,6 +75,10 @@ class TableData:
         bare, _, suspected = table_parts(table)
         if suspected == "positive" and not isinstance(negatives, int):
             raise ValueError('suspected = "positive" needs a number of `negatives`; give one, or screen with "drop".')
+        check_drawing(drawing)
+        by_image = isinstance(negatives, str) or batches == "triples"  # all that its loss knows of the pairs
+        if by_image and bare.own("t2i").most > 1:
+            raise ValueError("a caption has several images; give a number of `negatives`, whose loss looks pairs up.")
         self._images = Items(bare, "images", images, image_ids)
         self._captions = Items(bare, "captions", captions, caption_ids)
         self._table, self._seed, self._kind, self._drawing = table, seed, batches, drawing
