@@ -20,7 +20,7 @@ from aoq.pipeline.engine import Engine
 from aoq.pipeline.mining.sizes import fit_depths
 from aoq.pipeline.search.problem import Direction, Problem
 from aoq.pipeline.settings import configured_engine, configured_path
-from aoq.pipeline.stages.chain import Chain, table_depths, table_owner
+from aoq.pipeline.stages.chain import Chain, find_teachers, table_depths, table_owner
 from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.stages.splits import open_true_train_split
 from aoq.pipeline.vectors import fetch_source, open_vectors
@@ -121,10 +121,8 @@ def _estimate_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int],
     trained: dict[str, Training | None] = {"round one": first, "round two": experiment.student}
     if experiment.student.control is not None:  # else it takes round two's steps
         trained["control"] = control_training(experiment.student, experiment.encoded_groups, experiment.tuned_rounds)
-    for teacher in chain.distilled.get("second_round", ()):
-        other = teacher.chain.experiment
-        section = other.first_round if teacher.stage == "embeddings" else other.second_round
-        trained[f"teacher {teacher.run}"] = section if teacher.reference else None
+    teachers = {f"teacher {name}": one for name, one in find_teachers(chain) if name != "teacher"}
+    trained |= {name: getattr(one.chain.experiment, one.stage) for name, one in teachers.items()}
     steps = {
         name: one.epochs * (one.epoch_steps or steps_per_epoch(captions, one.batch_size))
         for name, one in trained.items()

@@ -87,7 +87,7 @@ def results_command(
         say(f"\n{verdicts}")
     for title, teacher in find_teachers(chain):
         if "control" in chain.stages and teacher.artifact.key == chain["control"].key:
-            say(f"the control and {'the ' * (title == 'teacher')}{title} are one training")
+            say(f"the control and {title} are one training")
     for part, (own, _) in parts.items():
         say(apart.get(part) or f"not trained, {part}: {command_line('aoq', 'run', name, '--override', own)}")
     _show_annotations(evaluation)

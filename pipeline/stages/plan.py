@@ -142,11 +142,8 @@ class _Planner:
                 scale = f'positives = "one" is the highest cosine, and {member.reference!r} scores on another scale'
                 raise ValueError(f"[{stage}.distillation] {scale}; leave it out.")
             check_same_data(chain.experiment.name, chain, member.chain, member.stage)
-        seen: dict[str, str] = {}
-        for member in members:
-            if (other := seen.setdefault(member.artifact.key, member.reference)) != member.reference:
-                both = f"teachers {other!r} and {member.reference!r}"
-                raise ValueError(f"[{stage}.distillation] {both} have the same artefact; name one of them.")
+        if len({member.artifact.key for member in members}) < len(members):
+            raise ValueError(f"[{stage}.distillation] two of the teachers {names} are the same; name each once.")
         chain.distilled[stage] = tuple(members)
 
     def teacher(self, experiment: Experiment) -> Chain | None:

@@ -202,7 +202,10 @@ def test_teachers_that_cannot_teach_are_refused(make, taught_by, file_of, data_r
         (f'teachers = ["{file_of("fragments")}"], positives = "one"', "scores on another scale; leave it out"),
         (f'teachers = ["{file_of("student")}"]', "teachers in a circle"),
         (f'teachers = ["{file_of("two")}", "{file_of("two")}"]', "a teacher appears twice"),
-        (f'teachers = ["{file_of("own")}", "{file_of("own")}@seed=0"]', "own.toml@seed=0' have the same artefact"),
+        (
+            f'teachers = ["{file_of("own")}", "{file_of("own")}@seed=0"]',
+            "seed=0'\\] are the same; name each once",
+        ),
         ("negatives = 2", r'kind = "batch" does not use '),
         ("weight = 0.0", "weight: Input should be greater than 0"),
         ('teachers = [{images = "few.npy", captions = "few.npy"}]', "few.npy has 3 vectors, but the split has 40 im"),
