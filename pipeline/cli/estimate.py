@@ -121,7 +121,7 @@ def _estimate_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int],
     trained: dict[str, Training | None] = {"round one": first, "round two": experiment.student}
     if experiment.student.control is not None:  # else it takes round two's steps
         trained["control"] = control_training(experiment.student, experiment.encoded_groups, experiment.tuned_rounds)
-    teachers = {f"teacher {name}": one for name, one in find_teachers(chain) if name != "teacher"}
+    teachers = {f"teacher {one.run}": one for title, one in find_teachers(chain) if title != "teacher"}
     trained |= {name: getattr(one.chain.experiment, one.stage) for name, one in teachers.items()}
     steps = {
         name: one.epochs * (one.epoch_steps or steps_per_epoch(captions, one.batch_size))

@@ -48,8 +48,9 @@ def results_command(
     """Show recalls, with a verdict.
 
     Show the dev recalls of EXPERIMENT's rounds, or the table of a --study, finished or not. The control is the
-    same student, trained without the table or teachers' scores. The verdict is the gain of round two over the control,
-    with the 95 % interval of a bootstrap over the images and a paired test.
+    same student, trained without the table or teachers' scores. The teacher made the table; teachers 1, 2, … score the
+    student's batches. The verdict is the gain of round two over the control, with the 95 % interval of a bootstrap over
+    the images and a paired test.
 
     An evaluation on another split (or in folds) adds its recalls, its verdict if the control is evaluated too, and the
     split's other metrics: attention, several right answers, agreement with people (docs/evaluation.md). An ensemble

@@ -115,7 +115,8 @@ def collect_teachers(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
                 teachers.setdefault(teacher.artifact.key, (teacher, title, []))[2].append(run.label)
     described = []
     for teacher, title, taught in teachers.values():
-        label = title if title != "teacher" or len(teachers) == 1 else f"teacher of {', '.join(taught)}"
+        label = "teacher" if len(teachers) == 1 else f"teacher of {', '.join(taught)}"
+        label = label if title == "teacher" else teacher.run
         about = {"label": label, "model": teacher.chain.experiment.model.name}
         described.append(about | dev_recalls(teacher.chain, teacher.artifact))
     return described

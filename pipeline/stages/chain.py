@@ -210,19 +210,19 @@ def table_owner(chain: Chain) -> Chain | None:
 
 
 def find_teachers(chain: Chain) -> Iterator[tuple[str, Member]]:
-    """Yield the training whose model scored the chain's table, as "teacher", and those that score its batches, by name.
+    """Yield the training whose model scored the chain's table, as "teacher", and those that score its batches.
 
-    The table's is left out where only others teach; encoders and files were not trained.
+    These are "teacher 1" and so on. The table's is left out where only they teach; encoders and files were not trained.
     """
     scoring = [member for member in chain.distilled.get("second_round", ()) if member.reference]
     if (owner := table_owner(chain)) is not None and (chain.trains_on_table or not scoring):
         first = [Member(owner.experiment.name, owner, "first_round")] if "first_round" in owner.stages else []
         others = [member for member in owner.members if member.stage == "second_round"]
         yield from (("teacher", member) for member in first or others[-1:])
-    for member in scoring:
+    for number, member in enumerate(scoring, start=1):
         stage = "first_round" if member.stage == "embeddings" else "second_round"
         if stage in member.chain._reached:
-            yield member.run, Member(member.reference, member.chain, stage)
+            yield f"teacher {number}", Member(member.reference, member.chain, stage)
 
 
 def check_same_data(name: str, one: Chain, other: Chain, stage: str = "hard_negatives") -> None:
