@@ -151,5 +151,5 @@ def test_the_commands_of_the_readme_run(files):
         small = {"5": str(EACH), "17": "7"}
         depths = ("--h-captions", 6, "--h-images", 4) if name == "mine" else ()
         aoq(name, *(small.get(word, word) for word in arguments), *depths)
-    captions = pq.read_table("negatives/captions.parquet")
+    captions = pq.read_table("training/captions.parquet")
     assert captions["text"].to_pylist()[3] == "caption 3"
