@@ -214,7 +214,7 @@ def test_an_epoch_has_each_pair_once_and_the_next_one_another_order(data, batche
 def test_options_and_tables_that_the_losses_cannot_follow_are_refused(world, data):
     vectors = np.random.default_rng(0).normal(size=(15, 4)), np.random.default_rng(1).normal(size=(30, 4))
     pairs = [[caption // 2, caption] for caption in range(30)] + [[14, 0]]
-    several = aoq.hard_negatives(*vectors, positives=pairs, h=3)
+    several = aoq.hard_negatives(queries=vectors[0], documents=vectors[1], positives=np.array(pairs), h=3)
     for wrong in ({}, {"negatives": "offline"}, {"negatives": None, "batches": "triples"}):
         with pytest.raises(ValueError, match="a caption has several images; give a number of `negatives`"):
             TableData(several, world.pictures, world.captions, **wrong)
