@@ -115,7 +115,9 @@ def _open_teacher_files(files: TeacherVectors, root: Path, split: Split, copies:
     if files.image_ids is not None:
         rows_by_id(split.ids)  # refuses an id of two images
         if len(rows := rows_by_id(read_id_file(str(root / files.image_ids)))) != len(images):
-            raise ValueError(f"{files.image_ids} has {len(rows)} ids, but {files.images} {len(images)} vectors.")
+            raise ValueError(
+                f"{files.image_ids} has {len(rows)} ids, but {files.images} {len(images)} vectors; give one each."
+            )
         if absent := [name for name in split.ids if name not in rows]:
             lacks = f"{files.image_ids} lacks {len(absent)} of the split's images"
             raise ValueError(f"{lacks}, the first is {absent[0]!r}.")

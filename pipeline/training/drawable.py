@@ -71,17 +71,16 @@ class Drawable:
 
     def listed(
         self, anchors: BatchRows, ranks: Float64[np.ndarray, "count batch"], highest: HighestScores | None = None
-    ) -> tuple[Int32[np.ndarray, "count batch"], Float32[np.ndarray, "batch candidates"]]:
-        """Return the negatives of each anchor at rising ranks, and the scores of its own pair and of these negatives.
+    ) -> tuple[Int32[np.ndarray, "count batch"], Float32[np.ndarray, "batch count"]]:
+        """Return the negatives of each anchor at rising ranks, and their scores.
 
         The score is -inf where a short list repeats the negative before.
         """
-        assert self.scores is not None  # set for all lists of a table, as is the next
-        assert self.positive_score is not None
+        assert self.scores is not None  # set for all lists of a table
         places = np.stack([self._places(anchors, each, highest) for each in ranks], axis=1)
         scores = self.scores[anchors[:, None], places]
         scores[:, 1:][places[:, 1:] == places[:, :-1]] = -np.inf
-        return self.ids[anchors[:, None], places].T, np.column_stack([self.positive_score[anchors], scores])
+        return self.ids[anchors[:, None], places].T, scores
 
     def _places(
         self, anchors: BatchRows, ranks: _Ranks, highest: HighestScores | None = None

@@ -251,9 +251,11 @@ class Sampler:
         own_images, own_captions = draw.groups[0].T
         captions, of_images = self._i2t.listed(own_images, ranks[:, 0], self._highest(own_captions))
         images, of_captions = self._t2i.listed(own_captions, ranks[:, 1])
-        of_images[:, 0] = of_captions[:, 0]  # an image's lists serve all of its captions
+        assert self._t2i.positive_score is not None  # set for all lists of a table
+        own = self._t2i.positive_score[own_captions]  # an image's list serves all of its captions
+        scores = np.stack([np.column_stack([own, listed]) for listed in (of_images, of_captions)])
         groups = np.concatenate([draw.groups, np.stack([images, captions], axis=-1)])
-        return replace(draw, groups=groups, listed_scores=np.stack([of_images, of_captions]))
+        return replace(draw, groups=groups, listed_scores=scores)
 
 
 def _choose(own: Positives, rows: BatchRows, choice: Float64[np.ndarray, " batch"]) -> BatchRows:
