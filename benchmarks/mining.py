@@ -216,7 +216,7 @@ def prepare_ours(search: str, dimensions: int) -> Work:
     def work(images: np.ndarray, captions: np.ndarray, h_captions: int, h_images: int) -> dict[str, Any]:
         image_of = np.repeat(np.arange(len(images), dtype=np.int32), EACH)
         problem = Problem(images, captions, image_of, h_captions, h_images)
-        backend = choose_backend(search, problem)
+        backend = choose_backend(search)
         steps = backend.plan(problem)
         counts = [len(step) for step in steps]
         names = ["limits", "scan", "merge"] if len(counts) == 3 else ["search"]

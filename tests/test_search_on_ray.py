@@ -22,7 +22,7 @@ from aoq.pipeline.mining.mine import mine
 from aoq.pipeline.on_ray import run_on_ray, ship_problem
 from aoq.pipeline.search.exact import IMAGE_ROWS, ONE_PASS
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
-from aoq.pipeline.search.units import Unit, never, run_in_process
+from aoq.pipeline.search.units import Unit, run_in_process
 from aoq.pipeline.tables.table import read_table
 from tests.two_nodes import STORE_BYTES, begin_to_lose, is_first, two_nodes, wait_for
 
@@ -30,7 +30,6 @@ pytestmark = pytest.mark.cluster
 
 HERE = Path(aoq.__file__).parent.parent
 SHIP = partial(ship_problem, fetched={})
-IN_A_FOLDER = replace(ONE_PASS, is_small=never)
 IMAGES, EACH = 2 * IMAGE_ROWS + 100, 1
 MEMORY = 50_000_000
 
@@ -60,7 +59,7 @@ def opened(folder):
 
 
 def mined(problem, folder, run=run_in_process, **options):
-    given = {"search": IN_A_FOLDER, "provenance": {"dataset": "d"}, "run": run, **options}
+    given = {"search": ONE_PASS, "provenance": {"dataset": "d"}, "run": run, **options}
     mine(problem, work=folder / "work", output=folder / "table", **given)
     return [read_table(folder / "table").manifest["directions"][direction]["sha256"] for direction in DIRECTIONS]
 

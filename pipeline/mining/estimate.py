@@ -15,16 +15,17 @@ import numpy as np
 from jaxtyping import Float32
 
 from aoq.pipeline.mining.mine import mine
-from aoq.pipeline.search.backends import choose_backend, take_piece
+from aoq.pipeline.search.backends import choose_backend
 from aoq.pipeline.search.exact import ONE_PASS
 from aoq.pipeline.search.problem import DIRECTIONS, Problem
-from aoq.pipeline.search.units import Backend, never
+from aoq.pipeline.search.units import Backend
 from aoq.pipeline.vectors import checked_norms
 
 READING, WRITING = "reading the vectors", "writing the table"
 PIECE_IMAGES, PIECE_CAPTIONS = 4096, 8192
 LEAST_PAIRS = 10**7  # a smaller search spends most of its time starting up, which does not grow with its size
 WARM_UP = 64  # rows per side that are mined first, so that code is compiled before the clock starts
+LEAST_DEPTH = 4  # shorter lists of a piece would need far more second searches than those of the whole problem
 DAY = 86_400.0
 
 _SideVectors = tuple[Float32[np.ndarray, "_ D"], Float32[np.ndarray, "_ D"]]
@@ -58,7 +59,7 @@ def estimate(problem: Problem, search: str, vectors: _SideVectors | None = None)
     images, captions = vectors or (problem.images, problem.captions)
     images, captions = images[:PIECE_IMAGES], captions[:PIECE_CAPTIONS]
     piece = take_piece(problem, images, captions)
-    timed = replace(backend if backend.costs else ONE_PASS, is_small=never)
+    timed = backend if backend.costs else ONE_PASS
     _time_mining(take_piece(problem, images[:WARM_UP], captions[:WARM_UP]), timed)
     seconds, table_bytes = _time_mining(piece, timed)
     costs, measured, dimensions = _step_costs(problem, timed), _step_costs(piece, timed), images.shape[1]
@@ -81,6 +82,22 @@ def estimate(problem: Problem, search: str, vectors: _SideVectors | None = None)
         int(backend.work_bytes(problem)),
         int(table_bytes * (costs[WRITING] / measured[WRITING])),
         affordable,
+    )
+
+
+def take_piece(problem: Problem, images: np.ndarray, captions: np.ndarray) -> Problem:
+    """Take a piece of the problem without its pairs, with depths reduced in proportion."""
+    captions = images if problem.one_set else captions
+    h_captions = -(-problem.h_captions * len(captions) // len(problem.captions))
+    h_images = -(-problem.h_images * len(images) // len(problem.images))
+    return replace(
+        problem,
+        images=images,
+        known_norms=None,
+        captions=captions,
+        positives=np.empty((0, 2), np.int32),
+        h_captions=min(max(h_captions, min(LEAST_DEPTH, problem.h_captions)), len(captions) - problem.one_set),
+        h_images=min(max(h_images, min(LEAST_DEPTH, problem.h_images)), len(images)),
     )
 
 

@@ -181,8 +181,8 @@ def mine(
 ) -> None:
     """Write the table to the folder `output`; finished units of the same search in `work` are reused.
 
-    The caller deletes the units once the table is published, so a kill before then repeats no search. A small job keeps
-    them in memory. An approximate search keeps its indexes, as artefacts, below `indexes`, by default in `work`.
+    The caller deletes the units once the table is published, so a kill before then repeats no search. An
+    approximate search keeps its indexes, as artefacts, below `indexes`, by default in `work`.
     `search`, `recall_floor` and `run` are those of `aoq.pipeline.search.backends.run_search`. `provenance` (dataset
     fingerprint, teacher, ...) goes into every footer and the manifest. `of` identifies the problem if its vectors were
     hashed already.
@@ -190,11 +190,8 @@ def mine(
     provenance = {"sides": ["items"], **provenance} if problem.one_set else provenance
     if problem.directions != table_directions(provenance):
         raise ValueError("a table has lists of both directions; h_captions and h_images must be at least 1.")
-    work.mkdir(parents=True, exist_ok=True)
-    backend = choose_backend(search, problem, recall_floor, indexes) if isinstance(search, str) else search
-    store: units.Store = units.MemoryStore()
-    if run is not units.run_in_process or not backend.is_small(problem):  # other processes need a folder
-        store = units.Folder.opened(work, digest([backend.name, provenance, of or problem.sha256]))
+    backend = choose_backend(search, recall_floor, indexes) if isinstance(search, str) else search
+    store = units.Folder.opened(work, digest([backend.name, provenance, of or problem.sha256]))
     result = run_search(problem, backend, store, recall_floor=recall_floor, run=run, progress=progress)
     lists = {
         direction: (

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import numpy as np
 import pyarrow as pa
 
-from aoq.pipeline.console import duration
 from aoq.pipeline.search.exact import ONE_PASS
-from aoq.pipeline.search.faiss_flat import FAISS_FLAT, has_faiss
+from aoq.pipeline.search.faiss_flat import FAISS_FLAT
 from aoq.pipeline.search.faiss_index import FAISS_PREFIX, RECIPES, Indexed
 from aoq.pipeline.search.lists import NegativeLists, from_arrow
 from aoq.pipeline.search.problem import Direction, Problem
@@ -23,13 +20,6 @@ from aoq.pipeline.search.units import RECALL_FLOOR, Backend, MemoryStore, Progre
 logger = logging.getLogger(__name__)
 Lists = TypeVar("Lists")
 
-WORTH_MEASURING = 2e12
-"""Multiplications in a job of ten seconds or more."""
-_PIECE_ROWS = 2048, 8192
-"""Least rows of a piece per side; a thirty-second of a larger side, up to four times as many."""
-_LEAST_DEPTH = 4
-"""Shorter lists of a piece would need far more second searches than those of the whole problem."""
-
 BACKENDS: dict[str, Backend] = {
     "onepass": ONE_PASS,
     "faiss-flat": FAISS_FLAT,
@@ -37,62 +27,13 @@ BACKENDS: dict[str, Backend] = {
 }
 
 
-def fastest(problem: Problem) -> tuple[Backend, str]:
-    """Choose the backend for `auto`, with the reason: large jobs take the one that is faster on a piece of the job."""
-    products = len(problem.images) * len(problem.captions) * problem.images.shape[1]
-    if products < WORTH_MEASURING or not has_faiss():
-        return ONE_PASS, "a tile serves both directions"
-    sides = [
-        side[np.linspace(0, len(side) - 1, min(len(side), max(least, min(4 * least, len(side) // 32))), dtype=np.int64)]
-        for side, least in zip((problem.images, problem.captions), _PIECE_ROWS, strict=True)
-    ]
-    piece, seconds = take_piece(problem, *sides), {}
-    for backend in (ONE_PASS, FAISS_FLAT, ONE_PASS, FAISS_FLAT):  # the first run of each loads and compiles
-        seconds[backend.name] = _forecast(backend, piece, problem)
-    times = ", ".join(f"{name} {duration(total)}" for name, total in seconds.items())
-    return BACKENDS[min(seconds, key=seconds.__getitem__)], f"judging by a piece of the problem, {times}"
-
-
-def _forecast(backend: Backend, piece: Problem, problem: Problem) -> float:
-    """Search the piece, and scale the time of each step by its operations to those of the problem."""
-    assert backend.costs is not None
-    store, total = MemoryStore(), 0.0
-    costs = zip(backend.costs(problem).values(), backend.costs(piece).values(), strict=True)
-    for units, (whole, part) in zip(backend.plan(piece), costs, strict=True):
-        started = time.perf_counter()
-        for unit in units:
-            unit.do(piece, store)
-        total += (time.perf_counter() - started) * whole / max(part, 1.0)
-    return total
-
-
-def take_piece(problem: Problem, images: np.ndarray, captions: np.ndarray) -> Problem:
-    """Take a piece of the problem without its pairs, with depths reduced in proportion."""
-    captions = images if problem.one_set else captions
-    h_captions = -(-problem.h_captions * len(captions) // len(problem.captions))
-    h_images = -(-problem.h_images * len(images) // len(problem.images))
-    return replace(
-        problem,
-        images=images,
-        known_norms=None,
-        captions=captions,
-        positives=np.empty((0, 2), np.int32),
-        h_captions=min(max(h_captions, min(_LEAST_DEPTH, problem.h_captions)), len(captions) - problem.one_set),
-        h_images=min(max(h_images, min(_LEAST_DEPTH, problem.h_images)), len(images)),
-    )
-
-
-def choose_backend(
-    search: str, problem: Problem | None = None, recall_floor: float = RECALL_FLOOR, indexes: Path | None = None
-) -> Backend:
-    """Return the backend of this name; `auto` depends on the problem.
+def choose_backend(search: str, recall_floor: float = RECALL_FLOOR, indexes: Path | None = None) -> Backend:
+    """Return the backend of this name; `auto` is the exact search in one pass.
 
     An approximate one aims at a recall of `recall_floor` and keeps its indexes below the folder `indexes`.
     """
     if search == "auto":
-        backend, why = (ONE_PASS, "") if problem is None else fastest(problem)
-        logger.info("searching with %s: %s", backend.name, why)
-        return backend
+        return ONE_PASS
     if search in RECIPES or (search.startswith(FAISS_PREFIX) and search != FAISS_PREFIX):
         return Indexed(search, recall_floor, indexes).backend()
     if search not in BACKENDS:
@@ -125,7 +66,7 @@ def run_search(
     The lists are tables (`lists_table`), in the order of anchors. Approximate lists whose recall is below
     `recall_floor` are searched more widely if possible, and refused if they still fall short.
     """
-    backend = choose_backend(search, problem, recall_floor) if isinstance(search, str) else search
+    backend = choose_backend(search, recall_floor) if isinstance(search, str) else search
     while True:
         steps = backend.plan(problem)
         run(steps, problem, store, progress)

@@ -34,8 +34,6 @@ from aoq.pipeline.search.units import Backend, Steps, Store, Unit, list_bytes, u
 logger = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 
-SMALL = 2e11
-"""Multiplications in a job of seconds; its tables stay in memory, and a crash loses it."""
 IMAGE_ROWS = 8192
 """Images per unit; a crash loses at most one unit."""
 AGAIN = 6.0, None
@@ -225,7 +223,7 @@ def _one_pass_costs(problem: Problem) -> Mapping[str, float]:
 
 def _work_bytes(problem: Problem) -> float:
     limits = problem.size("t2i").anchors * len(_image_rows(problem)) * ("t2i" in problem.directions)
-    return list_bytes(problem) + KEY_BYTES * (_passed(problem) + limits) * (not _is_small(problem))
+    return list_bytes(problem) + KEY_BYTES * (_passed(problem) + limits)
 
 
 def _passed(problem: Problem) -> float:
@@ -234,16 +232,10 @@ def _passed(problem: Problem) -> float:
     return float(size.anchors * sum(min(size.h, size.kept_share * count) for count in rows)) if size.h else 0.0
 
 
-def _is_small(problem: Problem) -> bool:
-    products = len(problem.images) * len(problem.captions) * problem.images.shape[1]
-    return products <= SMALL and KEY_BYTES * _passed(problem) <= problem.memory / 8
-
-
 ONE_PASS = Backend(
     "onepass",
     "exact, both directions from one pass over tiles of similarities, on a GPU or the CPU",
     _one_pass_steps,
     costs=_one_pass_costs,
     work_bytes=_work_bytes,
-    is_small=_is_small,
 )

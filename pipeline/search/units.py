@@ -202,10 +202,6 @@ def list_bytes(problem: Problem) -> float:
     return float(sum(size.anchors * (8 * size.h + 12) for size in sizes))
 
 
-def never(problem: Problem) -> bool:
-    return False
-
-
 @dataclass(frozen=True)
 class Backend:
     """A search backend: it reads and writes only tables, so it runs in memory, in a folder or on a cluster."""
@@ -221,8 +217,6 @@ class Backend:
     """Bytes that the units write during the search, not counted in `problem.memory`."""
     widened: Callable[[Problem, Store, Sequence[Direction]], Backend | None] = lambda *_: None
     """Return a backend that searches more widely where recall fell short, or None."""
-    is_small: Callable[[Problem], bool] = never
-    """Return whether a job is so short that its tables may stay in memory."""
 
     @property
     def is_exact(self) -> bool:

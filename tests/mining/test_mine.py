@@ -56,7 +56,6 @@ def cut(monkeypatch):
     """Sets how many images and captions a unit, and a tile, has."""
 
     def into(block, tile_images, tile_captions):
-        monkeypatch.setattr(exact, "SMALL", 0)
         monkeypatch.setattr(faiss_flat, "ANCHOR_ROWS", block)
         monkeypatch.setattr(exact, "IMAGE_ROWS", tile_images)
         room = Tiling(tile_images, tile_captions, 0, 14.0, 2**18)

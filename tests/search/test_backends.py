@@ -1,13 +1,12 @@
 """Backends by name: the lists of each are those of the table, and one that only comes near says how near."""
 
 from dataclasses import replace
-from itertools import cycle
 
 import numpy as np
 import pytest
 
-from aoq.pipeline.search import backends, exact, faiss_index
-from aoq.pipeline.search.backends import BACKENDS, choose_backend, search_problem, take_piece
+from aoq.pipeline.search import faiss_index
+from aoq.pipeline.search.backends import BACKENDS, search_problem
 from aoq.pipeline.search.problem import DIRECTIONS
 from tests.search.problems import mined, two_captions_each
 
@@ -57,38 +56,6 @@ def test_rows_that_an_index_cannot_fill_are_short(problem, tmp_path):
 def test_a_search_that_cannot_be_is_refused(problem, tmp_path, search, message):
     with pytest.raises(ValueError, match=message):
         mined(problem, tmp_path, search)
-
-
-def test_a_small_job_passes_through_no_files(problem, tmp_path, monkeypatch):
-    small = mined(problem, tmp_path / "small", "onepass")
-    assert [*(tmp_path / "small" / "work").iterdir()] == []
-    monkeypatch.setattr(exact, "SMALL", 400 * 800 * 12 - 1)
-    assert mined(problem, tmp_path / "large", "onepass").sha256 == small.sha256
-    assert {path.stem[:4] for path in (tmp_path / "large" / "work").iterdir()} == {"i2t-", "t2i-", "kept", "limi"}
-
-
-def test_auto_takes_the_faster_of_a_large_job_and_says_what_it_measured(problem, monkeypatch, caplog):
-    caplog.set_level("INFO")
-    assert choose_backend("auto", problem) is BACKENDS["onepass"]
-    assert caplog.messages[-1] == "searching with onepass: a tile serves both directions"
-    monkeypatch.setattr(backends, "WORTH_MEASURING", 0)
-    taken = choose_backend("auto", problem)
-    assert f"searching with {taken.name}: judging by a piece of the problem, onepass " in caplog.text
-    clock = iter([0, 1, 0, 1, 0, 1, 0, 1, 0, 3, 0, 3, 0, 3, 0, 2])  # three steps and one, twice
-    monkeypatch.setattr(backends.time, "perf_counter", lambda: next(clock))
-    assert choose_backend("auto", problem) is BACKENDS["faiss-flat"]
-    assert caplog.messages[-1].endswith("onepass 9.1 s, faiss-flat 2.0 s")  # a piece has no pairs
-    clock = cycle([0, 1])
-    monkeypatch.setattr(backends, "_PIECE_ROWS", (100, 200))
-    images, captions = problem.images[::4], problem.captions[::4]
-    piece, whole = take_piece(problem, images, captions), {}
-    for name in ("onepass", "faiss-flat"):
-        costs = (BACKENDS[name].costs(one).values() for one in (problem, piece))
-        whole[name] = sum(own / part for own, part in zip(*costs, strict=True))
-    choose_backend("auto", problem)
-    assert caplog.messages[-1].endswith(f"onepass {whole['onepass']:.1f} s, faiss-flat {whole['faiss-flat']:.1f} s")
-    monkeypatch.setattr(backends, "has_faiss", lambda: False)
-    assert choose_backend("auto", problem) is BACKENDS["onepass"]
 
 
 @pytest.mark.parametrize(

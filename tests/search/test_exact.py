@@ -118,7 +118,6 @@ def test_a_run_goes_on_in_another_arithmetic_and_with_a_lost_unit(problem, expec
         if done == total - 1:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(exact, "SMALL", 0)
     use(monkeypatch, how="bfloat16", rows=200)
     with pytest.raises(KeyboardInterrupt):
         mined(problem, tmp_path, "onepass", progress=stop)
@@ -183,7 +182,6 @@ def test_memory_that_runs_out_makes_smaller_tiles(problem, monkeypatch, caplog):
 
 def test_a_device_that_is_lost_stops_the_search(problem, expected, monkeypatch, tmp_path):
     """A tile of the second block of images fails; what was finished serves the next run."""
-    monkeypatch.setattr(exact, "SMALL", 0)
     use(monkeypatch, rows=200)
 
     def fails(*given):
