@@ -99,13 +99,13 @@ class Artifact:
             for name, content in inputs.items():
                 if (self.root / name / MANIFEST_FILE).exists():
                     manifest = read_artifact_manifest(self.root / name)
-                    data |= manifest.get("folder_sha256", {})
+                    read: dict[str, str] = manifest.get("folder_sha256", {})
+                    data |= {one: read[file] for one in manifest["inputs"] if (file := one.rpartition("/")[2]) in read}
                     if content_digest(manifest) != content:
                         yield f"made from another copy of {name} than the present one"
             for name, content in inputs.items():
-                file = name.rpartition("/")[2]
-                if name.startswith("data/") and content.removeprefix(SAMPLED) != data.get(file, content):
-                    yield f"made from another {file} than the dataset's"
+                if name.startswith("data/") and content.removeprefix(SAMPLED) != data.get(name, content):
+                    yield f"made from another {name.rpartition('/')[2]} than the dataset's"
         except ValueError as error:  # a damaged manifest: its own, or that of an input
             yield str(error)
 

@@ -1,9 +1,7 @@
 """Artefacts: keys that depend on what shapes them, publishing in one step, errors one can act on."""
 
 import errno
-import multiprocessing
 import os
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -86,26 +84,6 @@ def test_what_a_run_had_finished_when_it_was_killed_is_published_if_it_is_whole(
         assert (work is None) == (damaged == "")
     assert list(made.problems()) == []
     assert {path.name for path in made.path.rglob("*")} == {"sub", "file.txt", MANIFEST_FILE}
-
-
-def _slow_build(root, log):
-    with artifact(root).building() as work:
-        if work is not None:
-            with open(log, "a") as file:
-                file.write("built\n")
-            time.sleep(0.5)
-
-
-def test_two_at_once_build_once(tmp_path):
-    log = tmp_path / "log"
-    context = multiprocessing.get_context("spawn")
-    both = [context.Process(target=_slow_build, args=(tmp_path / "root", log)) for _ in range(2)]
-    for process in both:
-        process.start()
-    for process in both:
-        process.join()
-        assert process.exitcode == 0
-    assert log.read_text() == "built\n"
 
 
 def failed(number, path="artifacts/file"):

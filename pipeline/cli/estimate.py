@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,18 +15,19 @@ from jaxtyping import Integer
 from aoq.pipeline.cli import vector_options
 from aoq.pipeline.cli.options import EXPERIMENT, as_json, override, roots, with_override
 from aoq.pipeline.cli.output import decimal, echo_json, is_typed, say, show_rows, to_make
+from aoq.pipeline.config.load import split_member
 from aoq.pipeline.console import duration
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.mining.sizes import fit_depths
 from aoq.pipeline.search.problem import Direction, Problem
 from aoq.pipeline.settings import configured_engine, configured_path
-from aoq.pipeline.stages.chain import Chain, find_teachers, table_depths, table_owner
+from aoq.pipeline.stages.chain import Chain, run_name, table_depths, table_owner
 from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.stages.splits import open_true_train_split
 from aoq.pipeline.vectors import fetch_source, open_vectors
 
 if TYPE_CHECKING:
-    from aoq.pipeline.config.training import Training
+    from aoq.pipeline.artifact import Artifact
     from aoq.pipeline.mining.estimate import Estimate
 
 DEMO_CAPTIONS = 5
@@ -108,7 +109,6 @@ def _estimate_vectors(files: Mapping[str, str], options: Mapping[str, Any]) -> E
 
 def _estimate_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int], list[str]]:
     """Estimate the mining, unless the table is made from others; count the steps; describe the draws."""
-    from aoq.pipeline.config.training import control_training
     from aoq.pipeline.data.batches import steps_per_epoch
     from aoq.pipeline.stages.draws import forecast
 
@@ -117,17 +117,15 @@ def _estimate_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int],
         makers = f"estimate {_makers(chain)}, which it combines" if chain.members else "choose another experiment"
         raise ValueError(f"{experiment.name!r} mines and trains nothing; {makers}.")
     images, captions, positives = _training_pairs(source or chain)
-    first = source.experiment.first_round if source and source.table is None else None
-    trained: dict[str, Training | None] = {"round one": first, "round two": experiment.student}
-    if experiment.student.control is not None:  # else it takes round two's steps
-        trained["control"] = control_training(experiment.student, experiment.encoded_groups, experiment.tuned_rounds)
-    teachers = {f"teacher {one.run}": one for title, one in find_teachers(chain) if title != "teacher"}
-    trained |= {name: getattr(one.chain.experiment, one.stage) for name, one in teachers.items()}
-    steps = {
-        name: one.epochs * (one.epoch_steps or steps_per_epoch(captions, one.batch_size))
-        for name, one in trained.items()
-        if one
-    }
+    # By default the control takes round two's steps.
+    stages = ["second_round"] if experiment.student.control is None else ["second_round", "control"]
+    steps = {}
+    for artifact in {one.key: one for stage in stages for one in _trainings(chain[stage])}.values():
+        schedule = _schedule(artifact)
+        reference, stage = next(chain.uses(artifact))
+        title = {"first_round": "round one", "second_round": "round two"}.get(stage, stage)
+        epoch = schedule.get("epoch_steps") or steps_per_epoch(captions, schedule["batch_size"])
+        steps[f"{title} of {run_name(*split_member(reference))}" if reference else title] = schedule["epochs"] * epoch
     if experiment.co_teaching is not None:
         note = "co-taught networks draw from no table; after the warm-up they train on the pairs selected as clean"
         return None, {"co-teaching, at most": 2 * steps["round two"]}, [note]
@@ -146,6 +144,20 @@ def _estimate_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int],
     if chain.trains_on_table and (experiment.student.loss.draws_offline or lists):
         drawing += forecast(chain, (images, captions), depths)
     return mining, steps, drawing
+
+
+def _trainings(artifact: Artifact) -> Iterator[Artifact]:
+    """Yield what is trained for an artefact, in order, itself included."""
+    for one in artifact.upstream:
+        yield from _trainings(one)
+    if _schedule(artifact):
+        yield artifact
+
+
+def _schedule(artifact: Artifact) -> Mapping[str, Any]:
+    """Return the options of a training; nothing for other artefacts."""
+    ingredients = artifact.ingredients
+    return ingredients.get("training") or ingredients.get("co_teaching") or {}
 
 
 def _makers(chain: Chain) -> str:

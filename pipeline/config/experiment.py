@@ -163,9 +163,9 @@ class Experiment(Runs):
 
     def _check_table(self) -> Iterator[str]:
         needs_table = self.uses_table or self.student.start == "teacher"
-        is_taught = self.student.distillation is not None and self.student.distillation.teachers
-        if is_taught and not needs_table and not self.set_among((*TABLE_SOURCES, "mining", "refresh")):
-            return  # named teachers are enough
+        needs_table |= self.student.distillation is not None and not self.student.distillation.teachers
+        if not needs_table and not self.set_among((*TABLE_SOURCES, "mining", "refresh")):
+            return  # named teachers are enough, and the control of their student needs none
         if len(sources := self.set_among(TABLE_SOURCES)) != 1:
             ways = "[first_round], `teacher_weights`, [teacher] encoder and `teacher`"
             yield f"set exactly one of {ways}, which make a table or have one; got {sources or 'none'}"

@@ -119,14 +119,23 @@ class Chain:
     def needed(self, stage: str) -> Iterator[tuple[str, str]]:
         """Yield what must exist before the stage is made: an experiment, "" for this one, and its stage."""
         for artifact in (*self[stage].upstream, *self[stage].reads):
-            yield next(self._uses(artifact))
+            yield next(self.uses(artifact))
 
-    def _uses(self, artifact: Artifact) -> Iterator[tuple[str, str]]:
-        members = [member for chain in self.lineage for member in chain.needs]
+    def uses(self, artifact: Artifact) -> Iterator[tuple[str, str]]:
+        """Yield the experiments, "" for this one, that have the artefact, and the stage that it is in each."""
+        members = [*self._included()]
         yield from ((member.reference, member.stage) for member in members if member.artifact.key == artifact.key)
         others = [*((one.reference, one.chain) for one in members), *((each.reference, each) for each in self.lineage)]
         for reference, chain in [("", self), *others]:
             yield from ((reference, stage) for stage in chain._reached if chain[stage].key == artifact.key)
+
+    def _included(self) -> Iterator[Member]:
+        """Yield the experiments that are needed, those nearest to this one first."""
+        needed = [member for chain in self.lineage for member in chain.needs]
+        yield from needed
+        for member in needed:
+            if member.reference:  # else it is of this lineage
+                yield from member.chain._included()
 
     @property
     def is_ensemble(self) -> bool:
@@ -215,10 +224,11 @@ def find_teachers(chain: Chain) -> Iterator[tuple[str, Member]]:
     These are "teacher 1" and so on. The table's is left out where only they teach; encoders and files were not trained.
     """
     scoring = [member for member in chain.distilled.get("second_round", ()) if member.reference]
-    if (owner := table_owner(chain)) is not None and (chain.trains_on_table or not scoring):
+    others = chain.experiment.student.distillation if chain.is_taught and not chain.trains_on_table else None
+    if (owner := table_owner(chain)) is not None and not (others and others.teachers):
         first = [Member(owner.experiment.name, owner, "first_round")] if "first_round" in owner.stages else []
-        others = [member for member in owner.members if member.stage == "second_round"]
-        yield from (("teacher", member) for member in first or others[-1:])
+        reranking = [member for member in owner.members if member.stage == "second_round"]
+        yield from (("teacher", member) for member in first or reranking[-1:])
     for number, member in enumerate(scoring, start=1):
         stage = "first_round" if member.stage == "embeddings" else "second_round"
         if stage in member.chain._reached:

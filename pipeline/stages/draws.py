@@ -98,6 +98,8 @@ def make_teachers(
         images, captions = read_items(pairs, probed)
         tried.append(score_batch(model, images.to(run.device), captions.to(run.device)))
     for name, scores in zip(names, tried, strict=True):
+        if not scores.isfinite().all():
+            raise ValueError(f"[{stage}.distillation] teacher {name} gives scores that are not finite; name another.")
         if float(scores.max() - scores.min()) < CONSTANT:
             same = f"teacher {name} gives all pairs nearly the same score, so there is nothing to learn from it"
             raise ValueError(f"[{stage}.distillation] {same}; name another.")

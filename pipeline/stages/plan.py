@@ -49,10 +49,10 @@ def plan(name: str, *, data_root: Path, artifact_root: Path, override: str = "")
 def plan_parts(chain: Chain) -> dict[str, tuple[str, Artifact]]:
     """Plan the students of the table alone and of the teachers' scores alone, if `chain` has both, with overrides.
 
-    A part that is the student itself or its control is left out.
+    Left out are the student itself, its control, a part that trains on another table, and scores beside a table.
     """
     experiment, (name, override) = chain.experiment, split_member(chain.reference)
-    if chain.is_ensemble or not chain.trains_on_table or experiment.student.distillation is None:
+    if chain.is_ensemble or not chain.trains_on_table or (distillation := experiment.student.distillation) is None:
         return {}
     loss = {"loss": control_change(experiment.student.loss)}
     changes = {"the table alone": {"distillation": False}, "the teachers' scores alone": loss}
@@ -61,7 +61,10 @@ def plan_parts(chain: Chain) -> dict[str, tuple[str, Artifact]]:
         own = override_text(merged(parse_override(override), {"second_round": change}))
         with suppress(ValueError):  # the experiment has options that need the other part
             planned = plan(name, data_root=chain.data_root, artifact_root=chain.artifact_root, override=own)
-            if planned["second_round"].key not in {chain["second_round"].key, chain["control"].key}:
+            on_table = planned.trains_on_table and planned["hard_negatives"].key == chain["hard_negatives"].key
+            needs_table = part == "the table alone" or distillation.listed > 0
+            both = {chain["second_round"].key, chain["control"].key}
+            if planned["second_round"].key not in both and (on_table if needs_table else not planned.trains_on_table):
                 parts[part] = own, planned["second_round"]
     return parts
 
@@ -138,7 +141,9 @@ class _Planner:
                 lack = lack if member.reference else "the table is mined from no embeddings, so none score the batch"
                 remedy = 'name `teachers` that train a model, or choose kind = "lists".'
                 raise ValueError(f"[{stage}.distillation] {lack}; {remedy}")
-            if member.stage == "second_round" and distillation.positives == "one":
+            model = member.chain.experiment.model
+            are_cosines = member.stage != "second_round" and getattr(model, "normalise_images", True)
+            if distillation.positives == "one" and not are_cosines:
                 scale = f'positives = "one" is the highest cosine, and {member.reference!r} scores on another scale'
                 raise ValueError(f"[{stage}.distillation] {scale}; leave it out.")
             check_same_data(chain.experiment.name, chain, member.chain, member.stage)

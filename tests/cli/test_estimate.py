@@ -57,7 +57,8 @@ def test_a_table_that_is_not_searched_for_still_has_draws(run):
     refresh = "refresh.rounds=1, refresh.h_captions=9, refresh.h_images=5"
     said = json.loads(run("--experiment", TINY, "--override", refresh, "--json").stdout)
     assert said.keys() == {"total_seconds", "steps", "drawing"}
-    assert said["steps"] == {"round two": 3 * 19}
+    assert [*said["steps"].values()] == [2 * 19, 3 * 19, 3 * 19]  # of both rounds before, and of the student
+    assert [*said["steps"]][1].startswith("round two of tiny@refresh.rounds=0,")
     assert said["drawing"][0].startswith(f"the table is made from {TINY}@")
     assert "of 300 captions; draws from the first 9, about 2.1 times harder" in said["drawing"][1]
     assert "of 60 images; draws from the first 5, of which about 25% are easier" in said["drawing"][2]

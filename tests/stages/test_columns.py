@@ -117,6 +117,7 @@ def test_the_control_of_a_refreshed_student_takes_the_steps_of_all_rounds_from_t
     assert found is not None
     first = make("once", loss="infonce", second_round=tuned)["first_round"]
     assert first.key in {one.key for one in chain["control"].upstream}
+    assert [stage for _, stage in chain.needed("control")] == ["dataset", "first_round"]
     assert first.key not in {one.key for one in chain["second_round"].upstream}
 
 

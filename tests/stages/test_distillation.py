@@ -14,8 +14,9 @@ from aoq.pipeline.embedding import EmbeddingStore, similarity_matrix
 from aoq.pipeline.files import file_sha256
 from aoq.pipeline.report.collect import collect_runs, collect_teachers
 from aoq.pipeline.stages import draws
+from aoq.pipeline.stages.chain import Member, find_teachers
 from aoq.pipeline.stages.plan import plan, plan_parts
-from aoq.pipeline.stages.report import plan_report, render_report
+from aoq.pipeline.stages.report import find_control, plan_report, render_report
 from aoq.pipeline.stages.splits import open_pairs, open_train_split
 from aoq.pipeline.training.batches import read_items, score_all, score_batch
 from aoq.pipeline.training.checkpoint import load_model
@@ -95,6 +96,8 @@ def test_vectors_of_files_teach_in_the_order_of_their_ids(make, data_root, file_
     own = make("by_own", "second_round", loss="online", second_round=TAUGHT.format(""))
     assert figures(student) == pytest.approx(figures(own), rel=1e-3)
     alone = make("alone", loss="online", teacher="", second_round=taught)
+    assert find_control(Member(file_of("alone"), alone, "evaluation")) is not None
+    assert not [*find_teachers(student)]  # files alone teach it
     assert [*alone.stages] == ["dataset", "control", "second_round", "evaluation", "student_embeddings"]
     assert alone["second_round"].key == student["second_round"].key
     shown = json.loads(aoq("estimate", "--experiment", file_of("alone"), *places, "--json").stdout)
@@ -144,7 +147,7 @@ def test_a_teacher_that_attends_scores_each_batch(make, taught_by, file_of, plac
     assert all(0 < value < 1e4 for value in figures(chain))
     assert chain.start_of("second_round") is None  # the student starts from fresh weights
     shown = aoq("estimate", "--experiment", file_of("student"), *places, "--json").stdout
-    steps = dict.fromkeys(["round one", "round two", "teacher own", "teacher fragments"], 13)
+    steps = dict.fromkeys(["round one", "round two of fragments", "round two"], 13)  # the first also teaches, as `own`
     shown = json.loads(shown)
     assert (shown["steps"], "search" in shown) == (steps, False)
     assert shown["drawing"] == ["the student draws nothing from a table, so none is made for it"]
@@ -182,17 +185,25 @@ def test_results_tell_the_table_and_the_teacher_apart(make, data_root, tmp_path,
     assert "offtri + distillation<small>batch</small>" in page
 
 
-def test_a_part_that_other_options_need_or_that_is_the_control_is_left_out(make):
+def test_a_part_that_other_options_need_or_that_is_the_control_is_left_out(make, file_of):
     start = TAUGHT.replace("epochs", 'start = "control", epochs').format("")
     assert [*plan_parts(make("started", loss="offtri", second_round=start))] == ["the table alone"]
     lists = TAUGHT.format('kind = "lists"')
     assert not plan_parts(make("listed", loss="online", second_round=lists))
+    items = TAUGHT.format('kind = "lists"') + ', control = "items"'
+    assert not plan_parts(make("items", loss="online", second_round=items))  # without scores it uses no table
+    mined = make("mined", loss="offtri", second_round=TAUGHT.format(""), more='sampling.batches = "mined"')
+    assert [*plan_parts(mined)] == ["the table alone"]
+    again = "refresh = {rounds = 1, h_captions = 9, h_images = 4}"
+    taught = TAUGHT.format(f'teachers = ["{file_of("mined")}@seed=1"]')
+    assert not plan_parts(make("again", loss="offtri", second_round=taught, more=again))  # it has another table
 
 
 def test_teachers_that_cannot_teach_are_refused(make, taught_by, file_of, data_root, tmp_path, monkeypatch):
     make("own", "mining")
     make("two", folder="two")
     make("fragments", model="scan", loss="online", teacher=taught_by("own"))
+    make("longer", model="vsrn", options="embedding_size = 16, word_size = 8, normalise_images = false")
     (tmp_path / "fused.toml").write_text(FUSED.format(file_of("own"), file_of("own") + "@seed=1"))
     np.save(data_root / "few.npy", np.ones((3, 2), np.float32))
     monkeypatch.setattr(draws, "CONSTANT", 3.0)
@@ -200,6 +211,7 @@ def test_teachers_that_cannot_teach_are_refused(make, taught_by, file_of, data_r
         (f'teachers = ["{file_of("two")}"]', "have different training data"),
         (f'teachers = ["{file_of("fused")}"]', "has neither embeddings nor one trained model, so it scores no batch"),
         (f'teachers = ["{file_of("fragments")}"], positives = "one"', "scores on another scale; leave it out"),
+        (f'teachers = ["{file_of("longer")}"], positives = "one"', "scores on another scale; leave it out"),
         (f'teachers = ["{file_of("student")}"]', "teachers in a circle"),
         (f'teachers = ["{file_of("two")}", "{file_of("two")}"]', "a teacher appears twice"),
         (
@@ -213,3 +225,6 @@ def test_teachers_that_cannot_teach_are_refused(make, taught_by, file_of, data_r
     ):
         with pytest.raises(ValueError, match=message):
             make("student", "second_round", loss="online", second_round=TAUGHT.format(distillation))
+    monkeypatch.setattr(draws, "score_all", lambda *given: torch.tensor([0.5, torch.nan]))
+    with pytest.raises(ValueError, match="teacher of the table gives scores that are not finite; name another"):
+        make("student", "second_round", loss="online", second_round=TAUGHT.format("weight = 3.0"))

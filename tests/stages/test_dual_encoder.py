@@ -17,7 +17,6 @@ from aoq.pipeline.data.demo import write_demo_world
 from aoq.pipeline.evaluation.evaluate import evaluate
 from aoq.pipeline.prepare.photographs import write_demo_pictures
 from aoq.pipeline.stages.splits import open_pairs
-from aoq.pipeline.training import loop
 from aoq.pipeline.training.checkpoint import load_model
 from tests.prepare.conftest import save_clip
 from tests.stages.conftest import ENGINE, keys_of, make_stage
@@ -108,33 +107,6 @@ def test_a_pair_starts_at_its_own_temperature(make, tmp_path):
     for change in ('image_pooling = "cls"', 'text_pooling = "mean"', "project = true"):
         with pytest.raises(ValueError, match=r'\[first_round\] loss.temperature = "pair" needs a pretrained pair: one'):
             make(text=re.sub(f"{change.split()[0]} = .*", change, text), **towers)
-
-
-def test_an_interrupted_training_of_adapters_ends_at_the_same_weights(make, monkeypatch):
-    """A first round of six steps is killed at its third checkpoint."""
-    pytest.importorskip("peft")
-    chain = make("world", "dataset", epochs=2, first_round="lora = {rank = 2, alpha = 4}")
-    monkeypatch.setattr(loop, "LOG_STEPS", 2)
-    engine = replace(ENGINE, checkpoint_steps=4)
-    checkpoint, taken = loop.Loop.checkpoint, []
-
-    def killed(self):
-        checkpoint(self)
-        taken.append(self.state.taken)
-        if len(taken) == 3:
-            raise KeyboardInterrupt
-
-    make_stage(chain, "first_round", engine)
-    whole = chain["first_round"].manifest()
-    chain["first_round"].path.rename(chain["first_round"].path.with_name("whole"))
-    monkeypatch.setattr(loop.Loop, "checkpoint", killed)
-    with pytest.raises(KeyboardInterrupt):
-        make_stage(chain, "first_round", engine)
-    make_stage(chain, "first_round", engine)
-    resumed = chain["first_round"].manifest()
-    assert taken[3] > taken[2]
-    assert resumed["final_weights_sha256"] == whole["final_weights_sha256"]
-    assert resumed["files"]["model.safetensors"] == whole["files"]["model.safetensors"]
 
 
 def test_a_model_of_fragments_trains_on_patches_and_pieces(make, tmp_path):

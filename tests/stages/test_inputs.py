@@ -57,7 +57,7 @@ def test_verify_finds_what_was_computed_from_files_that_were_put_right_since(mak
     chain = make("own", "mining", "second_round")
     said = chain["second_round"].manifest()
     said["inputs"][f"hard_negatives/{chain['hard_negatives'].key}"] = "of damaged lists"
-    said["inputs"]["data/one/train_caps.txt"] = "0" * 64
+    said["inputs"] |= {"data/one/train_caps.txt": "0" * 64, "data/vectors/train_ids.txt": "0" * 64}  # not the folder's
     chain["second_round"].manifest_path.write_text(json.dumps({**said, "seal": seal(said)}))
     table, captions = chain["second_round"].problems()
     assert table.startswith("made from another copy of hard_negatives/")
