@@ -99,8 +99,8 @@ class Artifact:
             for name, content in inputs.items():
                 if (self.root / name / MANIFEST_FILE).exists():
                     manifest = read_artifact_manifest(self.root / name)
-                    read: dict[str, str] = manifest.get("folder_sha256", {})
-                    data |= {one: read[file] for one in manifest["inputs"] if (file := one.rpartition("/")[2]) in read}
+                    read, theirs = manifest.get("folder_sha256", {}), manifest.get("inputs", {})
+                    data |= {one: read[file] for one in theirs if (file := one.rpartition("/")[2]) in read}
                     if content_digest(manifest) != content:
                         yield f"made from another copy of {name} than the present one"
             for name, content in inputs.items():

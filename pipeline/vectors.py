@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -32,6 +33,24 @@ class Vectors(NamedTuple):
 def open_vectors(source: str, copy: Path, *, normalise: bool) -> Vectors:
     """Open the matrix in FILE, or in `FILE::NAME` if it is one tensor or column of several."""
     return read_vectors(VectorFile.of(source).open(), source, copy, normalise=normalise)
+
+
+def open_sides(
+    images: str | None, captions: str | None, scratch: Path, *, normalise: bool | Sequence[str] = False
+) -> dict[str, Float32[np.ndarray, "_ D"]]:
+    """Open the vectors of one side or both: all finite, with the same dimension.
+
+    `normalise` divides them by their norms; it may name the sides to divide.
+    """
+    opened = {}
+    for side, file in (("images", images), ("captions", captions)):
+        if file is not None:
+            by_norms = normalise if isinstance(normalise, bool) else side in normalise
+            opened[side] = open_vectors(file, scratch / f"{side}.npy", normalise=by_norms).rows
+    sizes = [vectors.shape[1] for vectors in opened.values()]
+    if len({*sizes}) > 1:
+        raise ValueError(f"images have {sizes[0]} dimensions and captions {sizes[1]}; both must come from one model.")
+    return opened
 
 
 def read_vectors(matrix: FilePart, source: str, copy: Path, *, normalise: bool) -> Vectors:

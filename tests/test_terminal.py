@@ -1,6 +1,5 @@
 """Characters that a terminal would obey are escaped, as are those that its encoding lacks; progress is logged."""
 
-import io
 import logging
 import sys
 import unicodedata
@@ -9,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from aoq.pipeline import console
-from aoq.pipeline.console import escape_what_the_terminal_lacks, is_hidden, visible, visible_value
+from aoq.pipeline.console import is_hidden, visible, visible_value
 from tests.programs import wait_for
 
 SEEN = ["naïve café", "👩‍🚀 a dog 🐕", "כלב רץ על הדשא", "می‌خواهم", "क्‍ष", "two\tcolumns\nand lines"]
@@ -34,16 +33,6 @@ def test_markup_stays_markup():
     assert (type(shown), shown) == (markupsafe.Markup, r"<b>\x07</b>")
     assert visible_value("<b>\x07") == r"<b>\x07"
     assert visible_value(7) == "7"
-
-
-@pytest.mark.parametrize(("encoding", "shown"), [("latin-1", b"caf\xe9 \\u2013"), ("ascii", b"caf\\xe9 \\u2013")])
-def test_a_terminal_of_few_characters_shows_the_rest_as_escapes(monkeypatch, encoding, shown):
-    written = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
-    escape_what_the_terminal_lacks()
-    sys.stdout.write("café –")
-    sys.stdout.flush()
-    assert written.getvalue() == shown
 
 
 def test_without_a_terminal_progress_is_logged_now_and_then(caplog, monkeypatch):

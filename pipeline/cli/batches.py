@@ -90,6 +90,8 @@ def _batches(
 
     batch_size, seed = options["batch_size"], options["seed"]
     if kind == "triples":
+        if batch_size % 3:
+            raise ValueError(f"--batch-size {batch_size} pairs are no whole triples; give a multiple of 3.")
         sampler = BatchSampler(table, batch_size=batch_size, seed=seed, companions="anchors")
         return lambda epoch: [sampler.batch(epoch, step) for step in range(len(sampler))]
     mined = partial(mined_order, lists, batch_size, seed=seed, community=options["community"])

@@ -15,15 +15,15 @@ from jaxtyping import Integer
 from aoq.pipeline.cli.options import PATH, POSITIVE
 from aoq.pipeline.cli.output import counted, echo, echo_next
 from aoq.pipeline.cli.table_options import NamedTable, RowFiles, row_options, takes_tables
-from aoq.pipeline.cli.vector_options import normalise, open_sides, pair_in_order, pairing_options, require_true_pairs
+from aoq.pipeline.cli.vector_options import normalise, pair_in_order, pairing_options, require_true_pairs
 from aoq.pipeline.console import show_progress
-from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.data.folder import open_split, split_fingerprint
 from aoq.pipeline.files import file_sha256
 from aoq.pipeline.tables.files import read_manifest, table_directions
-from aoq.pipeline.tables.pairs import TWO_SIDES, Known, read_pair_file
+from aoq.pipeline.tables.pairs import TWO_SIDES, Known, read_pair_file, read_text_lines
 from aoq.pipeline.tables.writing import made_whole, write_ids
 from aoq.pipeline.vector_files import VectorFile
+from aoq.pipeline.vectors import open_sides
 
 SCORES_ARE = {"exact": "exact scores", "source": "the source's scores", "none": "no scores"}
 
@@ -101,7 +101,7 @@ def export_command(
         instead = "give --image-texts, --image-ids or --image-root instead"
         raise click.UsageError(f"--data has images and captions, but the table has one set; {instead}")
     captions, image_ids, caption_ids = table.names
-    texts = None if image_texts is None else read_lines(image_texts)
+    texts = None if image_texts is None else read_text_lines(image_texts)
     pictures: Any = table.files.image_root
     teacher = manifest.get("teacher")
     divided = (teacher.get("normalised") if isinstance(teacher, dict) else None) or False

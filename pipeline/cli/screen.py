@@ -11,12 +11,12 @@ import click
 from aoq.pipeline.cli.options import PATH, POSITIVE, with_default
 from aoq.pipeline.cli.output import command_line, counted, echo, echo_json, echo_next, say, show_rows
 from aoq.pipeline.cli.table_options import NamedTable, row_options, takes_tables
-from aoq.pipeline.cli.vector_options import open_sides
 from aoq.pipeline.config.screen import RULES, VECTOR_RULES, ScreenSection
 from aoq.pipeline.tables.contents import TableRows
 from aoq.pipeline.tables.pairs import TABLE_SUFFIXES
 from aoq.pipeline.tables.screens.view import View, write_view
 from aoq.pipeline.tables.writing import made_whole
+from aoq.pipeline.vectors import open_sides
 
 
 def _rule_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,15 +16,14 @@ from aoq.pipeline.cli.output import to_make
 from aoq.pipeline.cli.vector_options import ID_OPTIONS
 from aoq.pipeline.config.load import names_in
 from aoq.pipeline.console import did_you_mean
-from aoq.pipeline.data.files import read_lines
 from aoq.pipeline.data.folder import Split, open_split, split_fingerprint
 from aoq.pipeline.prepare.photographs import photograph_files
 from aoq.pipeline.stages.chain import Chain
 from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.stages.splits import open_train_split
 from aoq.pipeline.tables.contents import require_origin
-from aoq.pipeline.tables.files import read_manifest, table_sides
-from aoq.pipeline.tables.pairs import read_id_file
+from aoq.pipeline.tables.files import read_ids, read_manifest, table_sides
+from aoq.pipeline.tables.pairs import TWO_SIDES, read_id_file, read_text_lines, require_order
 from aoq.pipeline.tables.screens.view import View, read_view
 from aoq.pipeline.tables.table import NegativeTable, read_table
 
@@ -50,7 +49,7 @@ class RowFiles:
         """Read captions, image ids and caption ids; the first two come from the split if they have no file."""
         captions, image_ids = (None, None) if split is None else (split.captions, split.ids)
         return (
-            captions if self.texts is None else read_lines(self.texts),
+            captions if self.texts is None else read_text_lines(self.texts),
             image_ids if self.image_ids is None else read_id_file(self.image_ids),
             None if self.caption_ids is None else read_id_file(self.caption_ids),
         )
@@ -124,8 +123,13 @@ class NamedTable:
 
     @cached_property
     def names(self) -> tuple[_RowNames, _RowNames, _RowNames]:
-        """Captions, image ids and caption ids."""
-        return self.files.read(self.split)
+        """Captions, image ids and caption ids; ids that the table keeps for other rows are refused."""
+        captions, *ids = self.files.read(self.split)
+        kept = read_ids(self.folder, read_manifest(self.folder))
+        for side, given in zip(TWO_SIDES, ids, strict=True):
+            if given is not None and side in kept:
+                require_order(given, kept[side], side.removesuffix("s"))
+        return captions, ids[0], ids[1]
 
     @property
     def data_folder(self) -> Path | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 import numpy as np
-from jaxtyping import Float32, Int32, Integer
+from jaxtyping import Int32, Integer
 
 from aoq.pipeline.cli.options import PATH, POSITIVE, threads, together, with_default
 from aoq.pipeline.cli.output import echo, is_typed
@@ -17,7 +17,7 @@ from aoq.pipeline.reading import open_array
 from aoq.pipeline.search.positives import pairs_by_number, unique_pairs
 from aoq.pipeline.search.problem import Problem, longest_lists
 from aoq.pipeline.tables.pairs import TWO_SIDES, Known, read_id_file, read_pair_file, require_one_each, rows_by_id
-from aoq.pipeline.vectors import Vectors, open_vectors
+from aoq.pipeline.vectors import Vectors
 
 MOST_PAIRS = 1 << 28
 """True pairs that --labels may make: 2 GB."""
@@ -190,21 +190,3 @@ def pair_in_order(images: int, captions: int, per_image: int | None) -> Int32[np
             f" {remedy}"
         )
     return np.repeat(np.arange(images, dtype=np.int32), per_image)
-
-
-def open_sides(
-    images: str | None, captions: str | None, scratch: Path, *, normalise: bool | Sequence[str] = False
-) -> dict[str, Float32[np.ndarray, "_ D"]]:
-    """Open the vectors of one side or both: all finite, with the same dimension.
-
-    `normalise` divides them by their norms; it may name the sides to divide.
-    """
-    opened = {}
-    for side, file in zip(TWO_SIDES, (images, captions), strict=True):
-        if file is not None:
-            by_norms = normalise if isinstance(normalise, bool) else side in normalise
-            opened[side] = open_vectors(file, scratch / f"{side}.npy", normalise=by_norms).rows
-    sizes = [vectors.shape[1] for vectors in opened.values()]
-    if len({*sizes}) > 1:
-        raise ValueError(f"images have {sizes[0]} dimensions and captions {sizes[1]}; both must come from one model.")
-    return opened

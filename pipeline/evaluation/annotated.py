@@ -18,7 +18,9 @@ from aoq.pipeline.data.annotations import RightPairs, ScoredPairs, read_annotati
 from aoq.pipeline.data.folder import Split
 from aoq.pipeline.evaluation.retrieval import ImageOf, K, Similarity
 from aoq.pipeline.extras import import_extra
-from aoq.pipeline.search.positives import matching_pairs
+from aoq.pipeline.search.positives import matching_pairs, unique_pairs
+from aoq.pipeline.search.problem import DIRECTIONS, Direction
+from aoq.pipeline.tables.pairs import group_positives
 
 _BLOCK_COLUMNS = 512
 ZETAS = (0, 1, 2)
@@ -26,7 +28,7 @@ RELEVANCE = ("r_precision", "map_r", *(f"r{k}" for k in K), "ndcg_10", "mrr")
 FIRST = 10
 """Ranks that count in `ndcg_10`."""
 _QueryScores = Float[np.ndarray, " candidates"]
-_CandidateRows = Int64[np.ndarray, " some"]
+_CandidateRows = Int[np.ndarray, " some"]
 
 
 def measure_annotations(similarity: Similarity, split: Split, folder: Path, *, folds: int) -> dict[str, Any]:
@@ -41,7 +43,7 @@ def measure_annotations(similarity: Similarity, split: Split, folder: Path, *, f
     measures: dict[str, Any] = {}
     if relevance:
         measures["relevance"] = {
-            name: {direction: _measure_relevance(similarity, direction, pairs) for direction, pairs in both.items()}
+            name: {one: _measure_relevance(similarity, one, both[one]) for one in DIRECTIONS if one in both}
             for name, both in relevance.items()
         }
     if known.classes is not None:
@@ -53,24 +55,18 @@ def measure_annotations(similarity: Similarity, split: Split, folder: Path, *, f
     return measures
 
 
-def _measure_relevance(similarity: Similarity, direction: str, pairs: RightPairs) -> dict[str, float]:
-    (images, captions), (image_count, caption_count) = pairs, similarity.shape
-    if direction == "i2t":
-        return summarise_relevance(similarity, relevant(images, captions, count=image_count, among=caption_count))
-    right = relevant(captions, images, count=caption_count, among=image_count)
-    return summarise_relevance(columns(similarity, np.arange(caption_count)), right)
+def _measure_relevance(similarity: Similarity, direction: Direction, pairs: RightPairs) -> dict[str, float]:
+    queries = similarity if direction == "i2t" else columns(similarity, np.arange(similarity.shape[1]))
+    return summarise_relevance(queries, relevant(direction, np.stack(pairs, axis=1), *similarity.shape))
 
 
 def relevant(
-    queries: Int[np.ndarray, " pairs"], candidates: Int[np.ndarray, " pairs"], *, count: int, among: int
+    direction: Direction, pairs: Int[np.ndarray, "pairs 2"], images: int, captions: int
 ) -> list[_CandidateRows]:
-    """Group the right answers of each of `count` queries, rising; pairs come in any order, repeated or not.
-
-    >>> relevant(np.array([1, 0, 1, 1]), np.array([4, 2, 0, 4]), count=3, among=5)
-    [array([2]), array([0, 4]), array([], dtype=int64)]
-    """
-    keys = np.unique(queries.astype(np.int64) * among + candidates)
-    return np.split(keys % among, np.cumsum(np.bincount(keys // among, minlength=count))[:-1])
+    """Group the right answers of each query, rising; pairs (image, caption) come in any order, repeated or not."""
+    anchors = images if direction == "i2t" else captions
+    own = group_positives(direction, unique_pairs(pairs, images, captions), anchors)
+    return [own[anchor] for anchor in range(anchors)]
 
 
 def ranks_of_relevant(scores: _QueryScores, right: _CandidateRows) -> _CandidateRows:
@@ -86,19 +82,6 @@ def ranks_of_relevant(scores: _QueryScores, right: _CandidateRows) -> _Candidate
     return wrong.cumsum()[: len(own)] + np.arange(1, len(own) + 1)
 
 
-def r_precision(scores: _QueryScores, is_right: Bool[np.ndarray, " candidates"]) -> float:
-    """Return the fraction of right answers among the first R candidates, where R is their number.
-
-    >>> r_precision(np.array([0.5, 0.9, 0.7, 0.7]), np.array([True, False, True, False]))
-    0.0
-    """
-    count = int(np.count_nonzero(is_right))
-    last = np.partition(scores, len(scores) - count)[len(scores) - count]
-    above, level = scores > last, scores == last
-    wrong = np.count_nonzero(level & ~is_right)  # these rank before right ones of the same score
-    return float(np.count_nonzero(above & is_right) + max(0, count - np.count_nonzero(above) - wrong)) / count
-
-
 def columns(similarity: Similarity, captions: Int[np.ndarray, " some"]) -> Iterator[Float[np.ndarray, " images"]]:
     """Iterate over the scores of these captions; a matrix on disk is read in groups of columns."""
     for start in range(0, len(captions), _BLOCK_COLUMNS):
@@ -106,7 +89,7 @@ def columns(similarity: Similarity, captions: Int[np.ndarray, " some"]) -> Itera
 
 
 def summarise_relevance(
-    similarity: Iterable[_QueryScores], right: Sequence[Int64[np.ndarray, " _some"]]
+    similarity: Iterable[_QueryScores], right: Sequence[Int[np.ndarray, " _some"]]
 ) -> dict[str, float]:
     """Average in percent over the queries that have right answers; `similarity` yields a row per query, in order.
 
@@ -168,7 +151,8 @@ def _r_precision(
     for query, scores in enumerate(similarity):
         _check_finite(scores, query)
         differ = np.count_nonzero(shown != shown[queries[query]], axis=1)[candidates]
-        total += sum(r_precision(scores, differ <= zeta) for zeta in ZETAS)
+        for right in (np.flatnonzero(differ <= zeta) for zeta in ZETAS):
+            total += float((ranks_of_relevant(scores, right) <= len(right)).mean())
     return 100.0 * total / (len(queries) * len(ZETAS))
 
 

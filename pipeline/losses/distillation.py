@@ -69,7 +69,7 @@ def list_distillation(
       over n and the negatives that the teacher ranks below it. It teaches the order of hard negatives alone, as
       contrastive partial ranking distillation does (Chen et al. 2024, arXiv 2407.07479).
 
-    A candidate whose teacher score is -inf is left out, such as the padding of a short list.
+    A candidate whose teacher score is -inf or NaN is left out, such as the padding of a short list.
 
     >>> similarities, teacher = torch.tensor([[0.9, 0.2, 0.4]]), torch.tensor([[0.8, 0.1, -torch.inf]])
     >>> float(list_distillation(similarities, teacher, kind="margin_mse"))
@@ -78,6 +78,7 @@ def list_distillation(
     student_temperature = temperature if student_temperature is None else student_temperature
     _check(similarities, teacher_scores, temperature, student_temperature, kind=kind)
     is_listed = teacher_scores > -torch.inf
+    teacher_scores = teacher_scores.where(is_listed, -torch.inf)
     negatives = is_listed[:, 1:].sum(1).clamp(min=1)
     if kind == "margin_mse":
         theirs = teacher_scores[:, :1] - teacher_scores[:, 1:].where(is_listed[:, 1:], 0)
@@ -94,9 +95,13 @@ def list_distillation(
 
 
 def _check(similarities: object, teacher_scores: object, *temperatures: float, **chosen: str) -> None:
+    shapes = []
     for name, scores in (("similarities", similarities), ("teacher_scores", teacher_scores)):
         if not isinstance(scores, Tensor):
             raise TypeError(f"{name} is a {type(scores).__name__}; give a tensor, such as torch.as_tensor({name}).")
+        shapes.append(tuple(scores.shape))
+    if shapes[0] != shapes[1][-2:]:
+        raise ValueError(f"teacher_scores are {shapes[1]}, but similarities {shapes[0]}; give a score for each.")
     for option, value in chosen.items():
         if value not in (known := get_args(Average if option == "average" else ListLoss)):
             raise ValueError(f"{option} is {value!r}; it is {', '.join(map(repr, known[:-1]))} or {known[-1]!r}.")

@@ -87,7 +87,8 @@ def hard_negatives(
     result = search_problem(problem, search=search)
     lists = {d: result.lists.get(d) or _empty_lists(problem.size(d).anchors) for d in DIRECTIONS}
     about = {d: {"h": lists[d].h, "search": result.search, **result.guarantees[d]} for d in problem.directions}
-    manifest = {"teacher": {"vectors": "in memory", "metric": metric}, "directions": about}
+    teacher = {"vectors": "in memory", "metric": metric, "normalised": metric == "cosine"}
+    manifest = {"teacher": teacher, "directions": about}
     manifest |= {"sides": sides} if queries is not None else {}
     return NegativeTable(lists["i2t"], lists["i2t" if alone else "t2i"], manifest, problem.positives)
 

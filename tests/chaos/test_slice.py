@@ -8,13 +8,6 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 SHARE = 0.004
-KILLED = """
-import os, pathlib, sys, time
-from tests.chaos import campaign
-kind = campaign.Kind("deadly", 4, "", lambda reference, folder, rng: os._exit(3))
-outcomes = campaign._all([(kind, n) for n in range(4)], 0, None, pathlib.Path(sys.argv[1]), 2, time.monotonic() + 60)
-sys.exit(campaign._report([kind], outcomes, 4, 0))
-"""
 QUICK = ("commands", "tables", "npy", "parquet", "checkpoints", "arguments", "requests")
 
 
@@ -28,10 +21,3 @@ def test_a_slice_of_the_campaign_holds(kinds):
     ended = run_python("-m", "tests.chaos.campaign", *kinds, *options)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "were not begun" not in ended.stdout
-
-
-def test_a_case_that_ends_its_process_is_broken(tmp_path):
-    ended = run_python("-c", KILLED, str(tmp_path))
-    assert ended.returncode == 1, ended.stdout + ended.stderr
-    for number in range(2):
-        assert f"campaign deadly --seed 0 --case {number}" in ended.stdout

@@ -22,7 +22,7 @@ def run(tmp_path, monkeypatch):
     images = rng.normal(size=(5, 8))[np.arange(IMAGES) % 5] + 0.3 * rng.normal(size=(IMAGES, 8))
     captions = np.repeat(images, EACH, axis=0) + 0.3 * rng.normal(size=(IMAGES * EACH, 8))
     hard_negatives(images, captions, np.arange(IMAGES * EACH) // EACH, h=(12, 6)).save("table")
-    return lambda *arguments: invoke("batches", *arguments)
+    return lambda *arguments, **options: invoke("batches", *arguments, **options)
 
 
 @pytest.mark.parametrize("kind", ["mined", "random"])
@@ -39,6 +39,13 @@ def test_an_epoch_has_every_pair_once(run, tmp_path, kind):
     manifest = json.loads((tmp_path / "out/manifest.json").read_text())
     assert (manifest["kind"], manifest["batch_size"], manifest["format_version"]) == (kind, 8, 1)
     assert sorted(manifest["files"]) == ["epoch-000.parquet", "epoch-001.parquet"]
+
+
+def test_batches_of_triples_hold_as_many_pairs_as_asked_for(run):
+    refused = run("table", "out", "--batch-size", 8, "--kind", "triples", code=1)
+    assert "--batch-size 8 pairs are no whole triples; give a multiple of 3" in refused.stderr
+    run("table", "out", "--batch-size", 9, "--kind", "triples")
+    assert np.bincount(pq.read_table("out/epoch-000.parquet")["batch"]).max() == 9
 
 
 def test_a_screens_suspects_do_not_meet(run):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from aoq.pipeline.mining.mine import hard_negatives
 from aoq.pipeline.search.problem import DIRECTIONS
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.exchange.formats import FORMATS
@@ -73,6 +75,16 @@ def test_scores_of_positives_come_from_the_table_or_from_vectors(files):
     np.save("other.npy", np.load("captions.npy")[::-1])
     other = aoq("export", "table", "out", *given, "--direction", "i2t", "--vectors", "images.npy", "other.npy", code=1)
     assert "give the vectors that the table was mined from" in other.stderr
+    swapped = ("export", "table", "out", *given, "--direction", "i2t", "--vectors", "captions.npy", "images.npy")
+    assert "30 vectors of images are given for 15 rows" in aoq(*swapped, code=1).stderr
+    hard_negatives(*map(np.load, VECTORS[1:]), np.arange(30) // EACH, h=(6, 4)).save("saved")
+    aoq("export", "saved", "python", *given, "--direction", "i2t", *VECTORS)
+    assert Path("python/train.jsonl").read_text() == Path("i2t/train.jsonl").read_text()
+    table = read_table(Path("table"))
+    unscored = replace(table.t2i, positive_score=np.full_like(table.t2i.positive_score, np.nan))
+    replace(table, t2i=unscored).save("fused")
+    refused = aoq("export", "fused", "out", *given, "--direction", "t2i", code=1)
+    assert "the table has no scores of some positives, as one fused by ranks" in refused.stderr
 
 
 def test_official_lists_there_and_back_are_the_same_table(files):
@@ -101,6 +113,9 @@ def test_a_run_may_lack_queries_and_hold_own_positives_and_is_ordered_by_its_sco
     assert lists.negative_ids.tolist() == [[3, 5], [-1, -1], [1, -1]]
     np.testing.assert_array_equal(lists.scores, np.float32([[0.6, 0.5], [np.nan] * 2, [0.8, np.nan]]))
     assert audit(files / "back") == []
+    (files / "i2t.trec").write_text("2 Q0 1 1 0.1 x\n2 Q0 3 2 0.8 x\n")
+    refused = aoq("import-table", "i2t.trec", "far", "--per-image", 2, code=1)
+    assert "i2t.trec: scores rise with the rank, as distances do; negate them" in refused.stderr
 
 
 def test_what_a_view_flags_is_left_out(files):
@@ -126,7 +141,8 @@ def test_rows_of_a_view_have_five_negatives_unless_told_otherwise(files):
 
 
 def test_what_is_published_reads_back_as_the_table_it_was(files):
-    aoq("screen", "table", "view", "--mutual-rank", 2)
+    Path("judged.csv").write_text("caption_id,image_id,probability\n0,1,0.9\n")
+    aoq("screen", "table", "view", "--mutual-rank", 2, "--judgements", files / "judged.csv")
     aoq("publish", "table", "out", "--view", "view", "--image-ids", "ids.txt", "--license", "cc-by-4.0")
     table, back = read_table(files / "table"), read_table(files / "out")
     told = {key: value for key, value in back.manifest.items() if key != "ids"}
@@ -136,6 +152,13 @@ def test_what_is_published_reads_back_as_the_table_it_was(files):
     assert pq.read_table("out/images.parquet")["image_id"].to_pylist() == [f"{row}.jpg" for row in range(IMAGES)]
     views = [read_view(files / name, table.manifest) for name in ("view", "out/view")]
     np.testing.assert_array_equal(views[0].i2t.flags, views[1].i2t.flags)
+    assert str(files) not in Path("out/view/manifest.json").read_text()
+    Path("ids.txt").write_text("".join(f"{row}.jpg\n" for row in reversed(range(IMAGES))))
+    refused = aoq("publish", "out", "again", "--image-ids", "ids.txt", code=1)
+    assert "'14.jpg' is given as image 0, but is image 14 of the table; give ids in its order" in refused.stderr
+    Path("ids.jsonl").write_text('{"id": 1}\n' * IMAGES)
+    refused = aoq("publish", "table", "again", "--image-ids", "ids.jsonl", code=1)
+    assert "ids.jsonl is a table, of which a line per row is needed" in refused.stderr
     captions = ("--captions", "captions.txt", "--image-texts", "ids.txt")
     given = ("--format", "triplet", "--direction", "t2i", "--view", "out/view", *captions)
     aoq("export", "out", "triplets", *given)

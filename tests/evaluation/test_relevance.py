@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aoq.pipeline.data.annotations import ScoredPairs
-from aoq.pipeline.evaluation.annotated import judgement_agreement, pmrp, r_precision, relevant, summarise_relevance
+from aoq.pipeline.evaluation.annotated import judgement_agreement, pmrp, relevant, summarise_relevance
 
 
 def ranked(scores, right):
@@ -40,12 +40,10 @@ def test_equals_sorted_lists(seed):
     right_of = [set(rng.choice(40, size=rng.integers(0, 12), replace=False).tolist()) for _ in range(8)]
     right_of[0] = {3}
     pairs = [(query, candidate) for query, ids in enumerate(right_of) for candidate in ids]
-    queries, candidates = np.array(rng.permutation(pairs + pairs[:5])).T
-    found = summarise_relevance(similarity, relevant(queries, candidates, count=8, among=40))
-    assert found == pytest.approx(slow(similarity, right_of))
-    asked = [query for query, right in enumerate(right_of) if right]
-    shares = [r_precision(similarity[query], np.isin(np.arange(40), list(right_of[query]))) for query in asked]
-    assert 100 * np.mean(shares) == pytest.approx(found["r_precision"])
+    mixed = rng.permutation(pairs + pairs[:5])
+    assert summarise_relevance(similarity, relevant("i2t", mixed, 8, 40)) == pytest.approx(slow(similarity, right_of))
+    mixed = mixed[:, ::-1]
+    assert summarise_relevance(similarity, relevant("t2i", mixed, 40, 8)) == pytest.approx(slow(similarity, right_of))
 
 
 def slow_pmrp(similarity, image_of, labels, direction):
@@ -89,13 +87,13 @@ def test_the_eccv_caption_package_finds_the_same():
     right_of = {query: rng.choice(50, size=rng.integers(1, 9), replace=False).tolist() for query in range(12)}
     theirs = compute_eccv_metrics(dict(enumerate((-similarity).argsort(axis=1).tolist())), right_of)
     pairs = np.array([(query, candidate) for query, ids in right_of.items() for candidate in ids])
-    found = summarise_relevance(similarity, relevant(*pairs.T, count=12, among=50))
+    found = summarise_relevance(similarity, relevant("i2t", pairs, 12, 50))
     ours = {"eccv_map_at_r": found["map_r"], "eccv_rprecision": found["r_precision"], "eccv_r1": found["r1"]}
     assert ours == pytest.approx({name: 100 * value for name, value in theirs.items()})
 
 
 def right_answers(*pairs):
-    return relevant(*np.array(pairs, int).reshape(-1, 2).T, count=2, among=3)
+    return relevant("i2t", np.array(pairs, int).reshape(-1, 2), 2, 3)
 
 
 @pytest.mark.parametrize(

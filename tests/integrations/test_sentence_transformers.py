@@ -215,9 +215,12 @@ def test_options_and_tables_that_the_losses_cannot_follow_are_refused(world, dat
     vectors = np.random.default_rng(0).normal(size=(15, 4)), np.random.default_rng(1).normal(size=(30, 4))
     pairs = [[caption // 2, caption] for caption in range(30)] + [[14, 0]]
     several = aoq.hard_negatives(queries=vectors[0], documents=vectors[1], positives=np.array(pairs), h=3)
+    couples = aoq.hard_negatives(queries=vectors[1], positives=np.arange(30).reshape(15, 2), h=3)
     for wrong in ({}, {"negatives": "offline"}, {"negatives": None, "batches": "triples"}):
         with pytest.raises(ValueError, match="a caption has several images; give a number of `negatives`"):
             TableData(several, world.pictures, world.captions, **wrong)
+        with pytest.raises(ValueError, match="the table has one set; give a number of `negatives`"):
+            TableData(couples, world.captions, world.captions, **wrong)
     TableData(several, world.pictures, world.captions, negatives=None)  # for losses of others
     with pytest.raises(ValueError, match="leave `shared` out"):
         data(negatives=4, shared=False)

@@ -76,6 +76,8 @@ def test_lists_equal_their_definition(kind, own):
     value.backward()
     torch.testing.assert_close(value, expected)
     torch.testing.assert_close(fast.grad, slow.grad.nan_to_num())
+    padded = list_distillation(fast, teacher.where(teacher > NONE, torch.nan), kind=kind, temperature=0.1)
+    torch.testing.assert_close(padded, list_distillation(fast, teacher, kind=kind, temperature=0.1))
 
 
 @pytest.mark.parametrize("function", [batch_distillation, list_distillation])
@@ -93,6 +95,8 @@ def test_lists_and_arrays_are_refused(function, monkeypatch):
             function(scores, torch.zeros(1, 1))
         with pytest.raises(TypeError, match=f"teacher_scores is a {kind}; give a tensor"):
             function(torch.zeros(1, 1), scores)
+    with pytest.raises(ValueError, match=r"teacher_scores are \(1, 3\), but similarities \(3, 3\); give"):
+        function(torch.zeros(3, 3), torch.zeros(1, 3))
 
 
 @pytest.mark.parametrize(("function", "option"), [(batch_distillation, "average"), (list_distillation, "kind")])

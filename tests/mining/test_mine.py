@@ -99,20 +99,6 @@ def interrupt(world, folder, at, **options):
     assert not (folder / "table").exists()
 
 
-@pytest.mark.parametrize("search", EXACT)
-def test_an_interrupted_run_keeps_its_units(world, tmp_path, monkeypatch, cut, search):
-    cut(8, 8, 16)
-    whole = content_hash(run(world, tmp_path / "whole", search=search))
-    interrupt(world, tmp_path / "cut", 3, search=search)
-    there = {path.stem for path in (tmp_path / "cut" / "shards").glob("*.unit")}
-    assert len(there) >= 3
-    kept, has = set(), Folder.has
-    monkeypatch.setattr(Folder, "has", lambda self, name: has(self, name) and (kept.add(name) or True))
-    again = run(world, tmp_path / "cut", search=search)
-    assert kept == there
-    assert content_hash(again) == whole
-
-
 def test_a_table_that_was_not_published_is_written_anew_from_its_units(world, tmp_path, monkeypatch):
     whole = run(world, tmp_path / "whole")
     run(world, tmp_path / "cut")

@@ -36,7 +36,7 @@ def pairs_of(found):
     rows=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 11), st.integers(-1, 3)), min_size=1, max_size=30),
     least=st.sampled_from([None, 0.0, 2.0]),
     columns=st.sampled_from([*COLUMN_PAIRS]),
-    grade=st.sampled_from(["grade", "score"]),
+    grade=st.sampled_from(["grade", "score", "relevance", "label"]),
     by_id=st.booleans(),
 )
 def test_all_formats_say_the_same_pairs(rows, least, columns, grade, by_id, tmp_path_factory):

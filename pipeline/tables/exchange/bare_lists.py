@@ -156,6 +156,9 @@ def _read_run(path: Path, anchors: RowsById, candidates: RowsById) -> np.ndarray
         run = np.fromiter(lines, LINE)
     if not len(run):
         raise ValueError(f"{path} holds no line.")
+    rises = (np.diff(run["place"]) * np.diff(run["score"]))[np.diff(run["anchor"]) == 0] > 0
+    if len(rises) and rises.mean() > 0.5:
+        raise ValueError(f"{path}: scores rise with the rank, as distances do; negate them, so that higher is closer.")
     starts = np.flatnonzero(np.diff(run["anchor"], prepend=-1))
     _, first = np.unique(run["anchor"][starts], return_index=True)
     if len(again := np.setdiff1d(np.arange(len(starts)), first)):
@@ -170,7 +173,8 @@ def _line(where: str, line: str, anchors: RowsById, candidates: RowsById) -> tup
         raise ValueError(f"{where}: {len(fields)} fields where a TREC run has 6: qid Q0 docid rank score tag.")
     if not is_number(fields[4]) or abs(score := float(fields[4])) > LARGEST_SCORE:
         raise ValueError(f"{where}: the score {fields[4]!r} is not a finite number, or too large for float32.")
-    return _id_row(fields[0], anchors, where), _id_row(fields[2], candidates, where), 0, score
+    rank = int(fields[3]) if is_row_number(fields[3]) else 0
+    return _id_row(fields[0], anchors, where), _id_row(fields[2], candidates, where), rank, score
 
 
 def _id_row(name: str, rows: RowsById, where: str) -> int:

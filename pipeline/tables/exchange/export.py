@@ -84,6 +84,8 @@ def export_table(
             raise ValueError(f"{table} was imported without {lacking}; import it with --vectors to have them.")
         anchors, candidates = SIDES[one]
         own = group_positives(one, pairs, len(names[anchors].ids))
+        for side, given in (vectors or {}).items():
+            require_one_each(given, f"vectors of {side}", len(names[side].ids))
         both = None if vectors is None else (vectors[anchors], vectors[candidates])
         # Most lists of a view are too short for rows that all need as many negatives as the table's lists have.
         most = 5 if view is not None and form.full else None
@@ -229,6 +231,10 @@ def publish_table(
             shutil.copyfile(table / name, output / name)
     write_ids(output, {**files.read_ids(table, manifest), **ids})
     if judged is not None:
-        write_view(judged, output / VIEW)
+        screen = {
+            rule: Path(value).name if isinstance(value, str) else value
+            for rule, value in judged.manifest["screen"].items()
+        }
+        write_view(replace(judged, manifest={**judged.manifest, "screen": screen}), output / VIEW)
     write_card(output, name=output.name, licence=licence)
     return sorted(str(path.relative_to(output)) for path in output.rglob("*") if path.is_file())

@@ -142,6 +142,11 @@ class Outgoing:
         """Score positives exactly; refuse vectors that do not reproduce the anchors' lowest scores."""
         has_positive = np.diff(own.offsets) > 0
         if self.vectors is None:
+            if np.isnan(lowest[has_positive]).any():
+                raise ValueError(
+                    "the table has no scores of some positives, as one fused by ranks; leave out --scores, or choose "
+                    "a format without them."
+                )
             return lowest[has_positive]
         anchors, candidates = self.vectors
         scores = exact_scores(anchors[first : first + len(lowest)], candidates, own.offsets, own.ids)
