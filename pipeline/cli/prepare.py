@@ -18,7 +18,6 @@ from aoq.pipeline.engine import Engine
 from aoq.pipeline.files import replace_output, scratch_beside, writing_in
 from aoq.pipeline.tables.writing import made_whole
 
-_BLOCKS = "blocks"
 _test_split = with_default("--split", default="testall", help="The split with COCO's test images.")
 
 
@@ -71,15 +70,15 @@ def prepare_command(
     if (above := folder.parent.parent).is_dir():  # data/mine makes data/ too
         with writing_in(above):
             folder.parent.mkdir(exist_ok=True)
-    with scratch_beside(folder, keep=lambda one: (one / "work").exists() and (one / folder.name).exists()) as scratch:
-        prepared = scratch / folder.name
+    with scratch_beside(folder, keep=lambda one: len([*one.iterdir()]) > 1) as scratch:
+        prepared, work = scratch / folder.name, scratch / f"{folder.name}.work"
         if folder.exists() and not overwrite:
             raise ValueError(f"{folder} exists already; choose another name, or replace it with --overwrite.")
         if folder.exists() and not (folder / PREPARED).is_file():
             raise ValueError(f"{folder} was not made by `aoq prepare`, so it is not replaced; choose another name.")
         with show_progress("preparing") as report:
             extractor, splits = prepare_folder(
-                section, prepared, scratch / "work", engine, thumbnails=thumbnails, batch=batch_size, report=report
+                section, prepared, work, engine, thumbnails=thumbnails, batch=batch_size, report=report
             )
         replace_output(prepared, folder)
     for name, counts in splits.items():
@@ -115,10 +114,10 @@ def embed_command(folder: Path, output: Path, name: str, split: str, **options: 
     engine, opened = Engine(**options), open_split(folder, split)
     encoding = Encoding(name, folder, split, opened.image_count, opened.image_count, opened.captions)
     engine.torch_device()
-    with made_whole(output, keep=lambda one: any(one.glob(f"{_BLOCKS}/*.unit")) and not output.exists()) as embedded:
+    with made_whole(output, keep=lambda one: any(one.glob("*.blocks/*.unit")) and not output.exists()) as embedded:
         embedded.mkdir(exist_ok=True)
         with show_progress("embedding") as report:
-            write_encoded(encoding, embedded, embedded.parent / _BLOCKS, engine, report)
+            write_encoded(encoding, embedded, embedded.parent / f"{output.name}.blocks", engine, report)
     sizes = f"{opened.image_count:,} images and {opened.caption_count:,} captions"
     echo(f"{output}: {sizes}, {encoding.encoder.images.dims} numbers each, by {name}")
     vectors = (str(output / f"{side}.npy") for side in ("images", "captions"))

@@ -6,6 +6,7 @@ Queries missing from a relevance file are left out. A generated world has its ow
 from __future__ import annotations
 
 import logging
+import re
 import warnings
 from functools import cache, partial
 from itertools import product
@@ -195,13 +196,14 @@ def write_coco_classes(folder: Path, split: Split, instances: Path) -> Path:
 
 
 def coco_image_ids(split: Split) -> list[int]:
-    """Return COCO's id of every image: the split's ids, or by position for a split of all 5,000 test images."""
+    """Return COCO's id of every image: the number that its id ends with, or its place among all 5,000 test images."""
     test = _test_images()
     if not (np.bincount(split.image_of) == COCO_CAPTIONS).all():
         raise ValueError(f"split {split.name!r} has images with other than COCO's {COCO_CAPTIONS} captions.")
-    if all(image.isdecimal() for image in split.ids) and set(map(int, split.ids)) <= set(test):
-        return [int(image) for image in split.ids]
-    if split.image_count == len(test):
+    numbers = [int(number[1]) for image in split.ids if (number := re.search(r"(\d+)(\.\w+)?$", image))]
+    if len(numbers) == split.image_count and {*numbers} <= {*test}:
+        return numbers
+    if split.image_count == len(test) and split.name.startswith("test"):
         logger.info("%s: its ids are not COCO's; its images are assumed to be in COCO's order", split.name)
         return test
     raise ValueError(

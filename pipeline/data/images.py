@@ -93,7 +93,7 @@ def _upright(opened: Image, least: int) -> Decoded:
     image = ImageOps.exif_transpose(opened)
     if opened.getexif().get(_ORIENTATION) in range(5, 9):
         width, height = height, width
-    if image.mode not in ("RGB", "L"):
+    if image.mode not in ("RGB", "L") or image.has_transparency_data:
         image = _eight_bits(image)
     return Decoded(image.convert("RGB"), width, height)
 

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -33,8 +32,8 @@ SOURCES = {
     "Karpathy's or COCO's .json": tables.list_json,
     "webdataset's .tar shards": list_shards,
     "a saved Hugging Face data set": tables.list_saved,
+    "a folder with train_ids.txt and train_caps.txt": tables.list_id_files,  # ours have Parquet files too
     "a folder of Parquet files": tables.list_parquet_folder,
-    "a folder with train_ids.txt and train_caps.txt": tables.list_id_files,
     "a folder of images with a .txt beside each": tables.list_sidecars,
 }
 """Kinds of sources in the order in which they are tried; each gives None for a source of another kind."""
@@ -102,15 +101,12 @@ def read_sizes(text: str) -> dict[str, int]:
     return sizes
 
 
-def named_splits(listing: Listing, restval: Literal["train", "drop"]) -> Listing:
-    """Rename the source's splits; Karpathy's `restval` belongs to train, or is left out."""
+def named_splits(listing: Listing) -> Listing:
+    """Rename the source's splits; Karpathy's `restval` belongs to train."""
     names = listing.splits.to_pylist() if listing.splits is not None else []
     if missing := [place for place, name in enumerate(names) if not name]:
         image = listing.ids[missing[0]].as_py()
         raise ValueError(f"image {image} has no split; give every image one, or draw them: --split-sizes.")
-    if restval == "drop":
-        listing = listing.take(np.array([place for place, name in enumerate(names) if name != "restval"], np.int64))
-        names = [name for name in names if name != "restval"]
     ours = {name: "train" if name == "restval" else OUR_SPLITS.get(name.lower(), name) for name in dict.fromkeys(names)}
     if wrong := [name for name in ours if not SPLIT_WORD.fullmatch(name)]:
         raise ValueError(f"a split is called {wrong[0]!r}; names have letters, digits, dots and hyphens.")

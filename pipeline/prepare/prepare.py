@@ -51,6 +51,8 @@ def prepare_folder(
         load_ray()
     listing = list_source(source)
     logger.info("%s is %s of %d images", source.path, listing.kind, len(listing))
+    if source.restval == "drop" and listing.splits is not None:
+        listing = listing.take(np.flatnonzero(listing.splits.to_numpy(zero_copy_only=False) != "restval"))
     listing = clean_captions(listing)
     _require_files(source, listing)
     folder.mkdir(parents=True, exist_ok=True)
@@ -60,7 +62,7 @@ def prepare_folder(
     thumbs = folder / "thumbs" if thumbnails else None
     key = _begin_job(source, listing, extractor, thumbs, folder, work)
     if listing.splits is not None and not source.split_sizes:
-        listing = named_splits(listing, source.restval)
+        listing = named_splits(listing)
     else:
         if not (file := work / "hashes.bin").is_file():
             write_atomically(file, b"".join(hash_images(listing.images, len(listing), report)))
@@ -167,7 +169,7 @@ def _heed_broken(source: Source, extractions: Sequence[Extraction]) -> None:
         total = sum(len(each.listing) for each in extractions)
         raise ValueError(
             f"{len(broken)} of {total:,} images cannot be read: {shown}; repair them, or leave them out with their "
-            "captions (--skip-broken, in an experiment skip_broken = true). The features extracted so far are kept."
+            "captions (--skip-broken, in an experiment skip_broken = true), which keeps the features extracted so far."
         )
     for sentence in broken:
         logger.warning("%s", sentence)

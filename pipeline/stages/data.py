@@ -42,7 +42,9 @@ def plan_data(chain: Chain) -> None:
 
         ignored = {"path", "images", "skip_broken", *(() if data.source.pack else ("pack",))}
         content = source_fingerprint(below(data.source, chain.data_root))
-        chain.add("prepared", {**data.source.model_dump(mode="json", exclude=ignored), "content": content})
+        weights = pretrained(data.source.extractor)  # those of a hub are known by their name
+        recipe = data.source.model_dump(mode="json", exclude=ignored) | {"content": content}
+        chain.add("prepared", recipe | ({"weights": weights["files"]} if "files" in weights else {}))
     splits = {"train": data.train, "dev": data.dev}
     if data.folder is not None:
         splits = {role: split_fingerprint(chain.folder, name) for role, name in splits.items()}

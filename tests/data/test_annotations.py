@@ -5,6 +5,7 @@ COCO's annotations find their rows: against the eccv_caption package's own numbe
 
 import json
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -122,12 +123,16 @@ def coco_images(known):
 
 @pytest.mark.parametrize("count", [400, 5000])
 def test_pairs_are_those_of_the_package(tmp_path, known, count):
-    """Some images, in another order, go by COCO's ids; all 5000 go by their order."""
+    """Some images, in another order, go by COCO's ids; all 5000 of a test split go by their order."""
     rows, images = np.arange(5000), coco_images(known)
     if count < 5000:
         rows = np.random.default_rng(0).permutation(rows)[:count]
-    split = write_split(tmp_path, [images[row] for row in rows] if count < 5000 else rows, count)
+    names = [f"val2014/COCO_val2014_{images[row]:012}.jpg" for row in rows]
+    split = write_split(tmp_path, names if count < 5000 else rows, count)
     write_coco_relevance(tmp_path, split)
+    if count == 5000:
+        with pytest.raises(ValueError, match="split 'dev' has 5000 images with ids like '0': neither COCO's ids"):
+            write_coco_relevance(tmp_path, replace(split, name="dev"))
     ids = [images[row] for row in rows], [int(known.coco_ids[5 * row + n]) for row in rows for n in range(5)]
     here = set(ids[0]), set(ids[1])
     found = read_annotations(tmp_path, split).relevance

@@ -28,9 +28,9 @@ def test_images_become_rgb_of_which_the_first_frame_is_taken():
     frames = encoded(picture(0), "GIF", save_all=True, append_images=[picture(1), picture(2)])
     for content, tolerance in ((encoded(picture(0).convert("CMYK"), "TIFF"), 2), (frames, 8)):
         np.testing.assert_allclose(np.asarray(decode(content).image, int), np.asarray(picture(0), int), atol=tolerance)
-    image = picture(0).convert("RGBA")
-    image.putalpha(0)
-    assert (np.asarray(decode(encoded(image)).image) == 255).all()
+    for mode, given in (("RGBA", {}), ("RGB", {"transparency": (0, 0, 0)}), ("L", {"transparency": 0})):
+        image = Image.new(mode, (4, 4))
+        assert (np.asarray(decode(encoded(image, **given)).image) == 255).all()
 
 
 @pytest.mark.parametrize("bits", [8, 10, 12, 14, 16])

@@ -113,6 +113,10 @@ def test_splits_are_drawn_by_a_seed_and_keep_copies_together(tmp_path, prepared)
     groups = [{n // 3 for n in ids} for ids in drawn["one"]]
     assert len(set.union(*groups)) == sum(map(len, groups)) == 10
     assert drawn["again"] == drawn["one"] != drawn["other"]
+    mixed = [[*row, "restval" if n < 9 else "train"] for n, row in enumerate(rows)]
+    table = write_csv(tmp_path / "mixed.csv", ["path", "text", "split"], mixed)
+    folder = prepared(table, "less", split_sizes={"dev": 6}, restval="drop")
+    assert [open_split(folder, split).image_count for split in ("train", "dev")] == [15, 6]
 
 
 def test_captions_are_one_line_each(tmp_path, prepared):

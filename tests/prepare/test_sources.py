@@ -50,7 +50,7 @@ def check(source, *, splits=SPLITS, order=(0, 1, 2), **options):
     if splits is None:
         assert listing.splits is None
     else:
-        assert named_splits(listing, "train").splits.to_pylist() == [splits[n] for n in order]
+        assert named_splits(listing).splits.to_pylist() == [splits[n] for n in order]
     assert len(set(listing.ids.to_pylist())) == 3
     return listing
 
@@ -101,6 +101,11 @@ def test_flickrs_own_files_of_captions(folder, name, header, line):
     rows = [line.format(image, n, text) for image, texts, _ in ROWS for n, text in enumerate(texts)]
     (folder / name).write_text(header + "".join(rows) + "\n")
     check(folder / name, splits=None)
+    if name == "results.csv":  # as one line of Kaggle's
+        (folder / name).write_text(header + "".join(rows) + "a.png| 4   A dog\n")
+        with pytest.raises(ValueError, match=r"row 7 has 2 values, but .* 3 columns; repair it, or leave"):
+            listed(folder / name)
+        check(folder / name, splits=None, skip_broken=True)
 
 
 def test_images_with_texts_beside_them(folder, caplog):
@@ -113,6 +118,10 @@ def test_images_with_texts_beside_them(folder, caplog):
     check(folder, splits=None)
     assert "6 empty captions are left out" in caplog.text
     assert "3 images have no caption and are left out" in caplog.text
+    for path in [*folder.glob("*.png"), *folder.glob("*.txt")]:
+        (inside := folder / ("train" if path.stem == "a" else "Test")).mkdir(exist_ok=True)
+        path.rename(inside / path.name)
+    assert {*listed(folder).splits.to_pylist()} == {"train", "Test"}
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.txt", "t.jsonl"])
@@ -134,10 +143,10 @@ def test_a_table_of_another_encoding_is_refused_by_line_and_byte(tmp_path, name,
 def test_splits_have_the_usual_names_and_none_is_empty(folder):
     rows = [[name, "a one", split] for name, split in zip(NAMES, ["Training", "validate", "eval"], strict=True)]
     table = write_csv(folder / "t.csv", ["image", "caption", "split"], rows)
-    assert named_splits(listed(table), "train").splits.to_pylist() == ["train", "dev", "dev"]
+    assert named_splits(listed(table)).splits.to_pylist() == ["train", "dev", "dev"]
     write_csv(table, ["image", "caption", "split"], [*rows[:2], ["c.png", "c one", ""]])
     with pytest.raises(ValueError, match=r"image c\.png has no split; give every image one, or draw them"):
-        named_splits(listed(table), "train")
+        named_splits(listed(table))
 
 
 def test_columns_that_the_user_names(folder):
@@ -149,11 +158,17 @@ def test_columns_that_the_user_names(folder):
         listed(table, caption_columns=("was",))
     listing = check(table, image_column="wo", caption_columns=("was",), id_column="wer", split_column="wann")
     assert listing.ids.to_pylist() == [f"id {name}" for name in NAMES]
+    write_csv(table, ["wo", "was", "wann", "wer"], [[*rows[0][:3], " "], *rows[1:]])
+    with pytest.raises(ValueError, match=r"column 'wer' has no id for image \d"):
+        listed(table, image_column="wo", caption_columns=("was",), id_column="wer")
 
 
 def test_a_caption_per_column(folder):
     rows = [[name, *texts, *[""] * (3 - len(texts)), split] for name, texts, split in ROWS]
-    check(write_csv(folder / "t.csv", ["image", "caption_0", "caption_1", "caption_2", "split"], rows))
+    for first in ("caption_0", "caption"):
+        check(write_csv(folder / "t.csv", ["image", first, "caption_1", "caption_2", "split"], rows))
+    titled = [[*row, "a title"] for row in rows]
+    check(write_csv(folder / "t.csv", ["image", "caption_0", "caption_1", "caption_2", "split", "title"], titled))
 
 
 @pytest.mark.parametrize("layout", ["list", "structs", "struct of lists"])
@@ -205,7 +220,7 @@ def test_karpathys_json_with_its_restval(folder):
     source = folder / "dataset_coco.json"
     source.write_text(json.dumps({"images": images, "dataset": "coco"}))
     listing = check(source)
-    assert named_splits(listing, "drop").splits.to_pylist() == ["train", "dev"]
+    assert named_splits(listing).splits.to_pylist() == ["train", "dev", "train"]
     assert listing.kind.startswith("Karpathy's JSON")
 
 
@@ -241,6 +256,20 @@ def test_files_of_ids_and_captions(folder, mapped):
     check(precomp, images=str(folder), order=(1, 0, 2))
 
 
+def test_a_folder_of_ours_pairs_its_captions_by_its_own_file(folder):
+    own = folder / "own"
+    own.mkdir()
+    pq.write_table(pa.table({"id": NAMES}), own / "train_images.parquet")
+    (own / "train_ids.txt").write_text("".join(f"{name}\n" for name in NAMES))
+    texts = [(text, n) for n, captions in enumerate(CAPTIONS) for text in captions]
+    (own / "train_caps.txt").write_text("".join(f"{text}\n" for text, _ in texts))
+    np.save(own / "train_pairs.npy", np.array([n for _, n in texts], np.int32))
+    found = listed(own, images=str(folder))
+    assert dict(zip(found.ids.to_pylist(), found.captions.to_pylist(), strict=True)) == dict(
+        zip(NAMES, CAPTIONS, strict=True)
+    )
+
+
 def shard(path, members):
     with tarfile.open(path, "w") as archive:
         for name, content in members:
@@ -251,13 +280,14 @@ def shard(path, members):
 
 def test_shards_of_webdataset(tmp_path):
     members = [("0/a.png", FILES["a.png"]), ("0/a.json", json.dumps({"captions": CAPTIONS[0]}).encode())]
-    shard(tmp_path / "train-000.tar", [*members, ("0/lonely.png", FILES["a.png"])])
-    shard(tmp_path / "val-000.tar", [("b.png", FILES["b.png"]), ("b.txt", b"b one"), ("b.cls", b"7")])
+    shard(tmp_path / "cc-Train-000.tar", [*members, ("0/lonely.png", FILES["a.png"])])
+    texts = "\n".join(CAPTIONS[1]).encode()
+    shard(tmp_path / "cc-val-000.tar", [("b.png", FILES["b.png"]), ("b.txt", texts), ("b.cls", b"7")])
     members = [("c.json", json.dumps({"captions": CAPTIONS[2]}).encode()), ("c.png", FILES["c.png"])]
-    shard(tmp_path / "train-001.tar", members)
+    shard(tmp_path / "cc-Train-001.tar", members)
     listing = check(tmp_path, order=BY_SPLIT)
     assert listing.ids.to_pylist() == ["0/a", "c", "b"]
-    assert listing.images.describe(2).endswith("val-000.tar:b.png")
+    assert listing.images.describe(2).endswith("cc-val-000.tar:b.png")
 
 
 WRITTEN = ["a one", "b 'two'", 'c "three"']

@@ -43,6 +43,16 @@ def test_stages_of_a_source(planned):
     assert pairs.images(np.arange(2)).features.shape == (2, 4, 3)
 
 
+def test_weights_in_a_folder_count_in_the_key(photos, tmp_path):
+    keys = set()
+    (tmp_path / "model").mkdir()
+    for content in ("one", "two"):
+        (tmp_path / "model" / "model.safetensors").write_text(content)
+        source = SOURCE.replace("any", str(tmp_path / "model"))
+        keys.add(chain_of(source, root=tmp_path)["prepared"].key)
+    assert len(keys) == 2
+
+
 def test_a_prepared_folder_that_was_damaged_is_not_trained_on(prepared, photos, tmp_path):
     """Neither a number, nor a caption, nor an id of train or dev, nor of the split that is evaluated."""
     folder = prepared(photos, "folder", split_sizes={"dev": 2, "test": 2})

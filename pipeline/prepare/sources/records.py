@@ -40,7 +40,7 @@ TEXT_FIELDS = ("raw", "caption", "text", "sentence")
 OUR_SPLITS = dict.fromkeys(("dev", "development", "val", "valid", "validate", "validation", "eval"), "dev")
 OUR_SPLITS |= {"train": "train", "training": "train", "test": "test", "testing": "test"}
 """Names of our splits, in lower case."""
-SPLIT_NAME = re.compile(rf"({'|'.join(OUR_SPLITS)})(?=[^A-Za-z]|$)")
+SPLIT_NAME = re.compile(rf"(?<![A-Za-z])({'|'.join(OUR_SPLITS)})(?![A-Za-z])", re.IGNORECASE)
 WHITE = r"[\s\x{0b}\x{1c}-\x{1f}\x{85}\x{2028}\x{2029}]+"
 """White space and all that some programs take for the end of a line: the captions file has one caption per line."""
 LIST_BEGINS = re.compile(r"\s*\[\s*(?:['\"\]]|(?:None|null|nan)\b)")
@@ -87,8 +87,9 @@ class Listing:
 
 def read_records(source: Source, kind: str, columns: Columns, images: EncodedImages | Path) -> Listing:
     """List the images of records: one per record, or the files that a column names below a folder."""
-    named = [name for name in CAPTION_FIELDS if name in columns][:1]
-    caption_fields = [*source.caption_columns] or named or [name for name in columns if NUMBERED.fullmatch(name)]
+    numbered = [name for name in columns if NUMBERED.fullmatch(name)]
+    named = [name for name in CAPTION_FIELDS if name in columns and not (numbered and name in ("title", "comment"))][:1]
+    caption_fields = [*source.caption_columns] or named + numbered
     if not caption_fields:
         raise ValueError(
             f"no column is named like captions; the columns are {', '.join(columns)}: name one by --caption-column."
@@ -144,8 +145,10 @@ def clean_captions(listing: Listing) -> Listing:
 
 
 def splits_of_files(paths: Sequence[Path]) -> list[str] | None:
-    """Return the split that each file's name starts with; None unless there are several, and each has one."""
-    names = [named[1] for path in paths if (named := SPLIT_NAME.match(path.name))]
+    """Return the split that each file's name contains; None unless there are several, and each has one."""
+    names = [named[1] for path in paths if (named := SPLIT_NAME.search(path.stem))]
+    if 0 < len(names) < len(paths):
+        logger.warning("%d of %d files' names contain a split, so none is taken", len(names), len(paths))
     return names if len(names) == len(paths) and len({*names}) > 1 else None
 
 
@@ -181,7 +184,12 @@ def _caption_lists(texts: pa.Array, owners: Int[np.ndarray, " texts"], count: in
 def _ids(columns: Columns, name: str | None, first: Int[np.ndarray, " images"]) -> pa.Array:
     """Use the field that is named, or one with a different value for every image; else row numbers."""
     if name is not None:
-        return _strings(columns, name).take(pa.array(first))
+        ids = _strings(columns, name).take(pa.array(first))
+        if blank := [row for row, one in enumerate(ids.to_pylist(), start=1) if not (one or "").strip()]:
+            raise ValueError(f"column {name!r} has no id for image {blank[0]} (from 1); fill it, or name another one.")
+        if twice := len(ids) - pc.count_distinct(ids).as_py():
+            logger.warning("%d images have the id of another one in column %r", twice, name)
+        return ids
     for name in ID_FIELDS:
         if name in columns and not any(isinstance(value, list | dict) for value in column_values(columns, name)):
             ids = _strings(columns, name).take(pa.array(first))

@@ -87,7 +87,7 @@ def _one(files: list[tarfile.TarInfo]) -> tarfile.TarInfo:
 
 
 def _record(archive: tarfile.TarFile, files: dict[str, list[tarfile.TarInfo]], source: Source) -> dict[str, Any]:
-    """Read a sample's record: the text of `.txt` is its caption, else the record of `.json` has it."""
+    """Read a sample's record: the lines of `.txt` are its captions, else the record of `.json` has it."""
     chosen = (*source.caption_columns, source.id_column or "", source.split_column or "")
     named = {name.partition(".")[0] for name in (*records.CAPTION_FIELDS, records.SPLIT, *chosen)}
     record = {}
@@ -100,7 +100,7 @@ def _record(archive: tarfile.TarFile, files: dict[str, list[tarfile.TarInfo]], s
         record = {name: value for name, value in content.items() if name in named or records.NUMBERED.fullmatch(name)}
     if "txt" in files and not source.caption_columns:
         others = {name: value for name, value in record.items() if name not in records.CAPTION_FIELDS}
-        record = {records.CAPTION_FIELDS[0]: _member_text(archive, _one(files["txt"])), **others}
+        record = {records.CAPTION_FIELDS[0]: _member_text(archive, _one(files["txt"])).split("\n"), **others}
     return record
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,11 +16,12 @@ import pyarrow.parquet as pq
 
 from aoq.pipeline.columns import find_separator, parse_json_lines, transpose
 from aoq.pipeline.config.dataset import Source
-from aoq.pipeline.data.files import read_lines
+from aoq.pipeline.data.files import read_lines, read_pairing
 from aoq.pipeline.extras import import_extra
 from aoq.pipeline.prepare.sources.images import DatasetImages, ParquetImages
 from aoq.pipeline.prepare.sources.records import (
     IMAGE_FIELDS,
+    OUR_SPLITS,
     SPLIT,
     Records,
     column_values,
@@ -30,6 +32,8 @@ from aoq.pipeline.prepare.sources.records import (
 )
 from aoq.pipeline.prepare.sources.shards import IMAGE_SUFFIXES
 from aoq.pipeline.reading import checked, read_json, read_utf8, reading
+
+logger = logging.getLogger(__name__)
 
 TEXTS = {".csv": "CSV", ".tsv": "TSV", ".txt": "text"}
 SUFFIXES = {**TEXTS, ".jsonl": "JSON lines", ".ndjson": "JSON lines", ".parquet": "Parquet"}
@@ -57,7 +61,9 @@ def list_table(path: Path, source: Source) -> Records | None:
         if not captions.null_count:
             return "Flickr's captions", {name: (captions.field(name),) for name in ("image", "caption")}, root
     with reading(table, kind):
-        return kind, _read_csv(table) if suffix in TEXTS else record_columns(parse_json_lines(table), source), root
+        if suffix in TEXTS:
+            return kind, _read_csv(table, source.skip_broken), root
+        return kind, record_columns(parse_json_lines(table), source), root
 
 
 def list_parquet_folder(folder: Path, source: Source) -> Records | None:
@@ -95,15 +101,20 @@ def _require_own_names(columns: Sequence[str]) -> None:
         raise ValueError(f"two columns have the same name; they are {', '.join(columns)}")
 
 
-def _read_csv(path: Path) -> dict[str, list[str]]:
-    """Read all columns as texts: an id 007 is not 7."""
+def _read_csv(path: Path, skip_broken: bool) -> dict[str, list[str]]:
+    """Read all columns as texts: an id 007 is not 7. Rows of another length are refused, or skipped."""
     text = read_utf8(path)
     first = re.split(r"[\r\n]", text, maxsplit=1)[0]
     header, *rows = _csv_rows(text, find_separator(first))
     header = [name.strip() for name in header]  # Flickr30K's results.csv has spaces after its bars
     _require_own_names(header)
-    if wrong := next((number for number, row in enumerate(rows, start=1) if len(row) != len(header)), None):
-        raise ValueError(f"row {wrong} has {len(rows[wrong - 1])} values, but the header names {len(header)} columns")
+    if wrong := [row for row in rows if len(row) != len(header)]:
+        place = 1 + rows.index(wrong[0])
+        about = f"row {place} has {len(wrong[0])} values, but the header names {len(header)} columns"
+        if not skip_broken:
+            raise ValueError(f"{about}; repair it, or leave such rows out (--skip-broken)")
+        logger.warning("%s: %d rows are left out, the first: %s", path, len(wrong), about)
+        rows = [row for row in rows if len(row) == len(header)]
     return {name: [row[place] for row in rows] for place, name in enumerate(header)}
 
 
@@ -197,6 +208,8 @@ def _list_coco(paths: list[Path], root: Path) -> Records:
                 if one["image_id"] not in names:
                     raise ValueError(f"a caption belongs to image {one['image_id']}, which is not listed")
                 rows.append({**one, "file_name": names[one["image_id"]], **split})
+            without = names.keys() - {one["image_id"] for one in content["annotations"]}
+            rows += ({"file_name": names[image], **split} for image in sorted(without))
     return "COCO's captions", transpose(rows), root
 
 
@@ -210,11 +223,14 @@ def list_sidecars(folder: Path, source: Source) -> Records | None:
         rows["image"].append(str(path.relative_to(folder)))
         text = path.with_suffix(".txt")
         rows["caption"].append(read_lines(text, may_be_empty=True) if text.is_file() else [])
+    folders = [path.relative_to(folder).parts[0] for path in images]
+    if len({*folders}) > 1 and all(name.lower() in OUR_SPLITS for name in folders):
+        rows[SPLIT] = folders
     return "a folder of images with texts beside them", rows, image_root(source, folder)
 
 
 def list_id_files(folder: Path, source: Source) -> Records | None:
-    """List equally many captions for every id, in order, or an id per caption, as VSE∞, LAPS and our own folders do."""
+    """List equally many captions for every id, or an id per caption, as VSE∞ and LAPS do, or by our `_pairs.npy`."""
     named = (path.name.removesuffix("_ids.txt") for path in sorted(folder.glob("?*_ids.txt")))
     splits = [split for split in named if (folder / f"{split}_caps.txt").is_file()]
     if not splits:
@@ -225,7 +241,9 @@ def list_id_files(folder: Path, source: Source) -> Records | None:
         path = folder / f"{split}_ids.txt"
         ids, captions = read_lines(path), read_lines(folder / f"{split}_caps.txt", may_be_empty=True)
         times, rest = divmod(len(captions), len(ids))
-        if rest or not times:
+        if (pairing := folder / f"{split}_pairs.npy").is_file():
+            ids, times = [ids[image] for image in read_pairing(pairing, len(captions)).tolist()], 1
+        elif rest or not times:
             raise ValueError(
                 f"{path}: {len(ids)} ids for {len(captions)} captions; give each equally many, or one id per caption."
             )
