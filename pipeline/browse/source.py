@@ -27,6 +27,7 @@ from aoq.pipeline.stages.chain import Chain, check_same_data, run_name, same_que
 from aoq.pipeline.stages.splits import open_evaluated, open_train_split
 from aoq.pipeline.tables.contents import ShownRows, TableRows
 from aoq.pipeline.tables.exchange.outgoing import find_pictures
+from aoq.pipeline.tables.files import corrects_hubs
 from aoq.pipeline.tables.inspection import inspect_anchor
 from aoq.pipeline.tables.screens.view import View, read_view
 from aoq.pipeline.tables.table import NegativeTable, read_table
@@ -198,7 +199,7 @@ def _open_tables(runs: Sequence[tuple[str, Chain]]) -> tuple[Album | None, tuple
     for named in users.values():
         owner, screen = named[0][1].owner("hard_negatives"), named[0][1].made("screen")
         embeddings, table = owner.made("embeddings"), read_table(owner["hard_negatives"].opened() / "table")
-        store = EmbeddingStore.open(embeddings.opened()) if embeddings else None
+        store = EmbeddingStore.open(embeddings.opened()) if embeddings and not corrects_hubs(table.manifest) else None
         view = read_view(screen.opened() / "view", table.manifest) if screen else None
         tables.append(OpenTable(tuple(name for name, _ in named), table, view, store))
     inspect_anchor(table, split, "i2t", 0, 0, store)  # compiling and importing takes seconds, too long for a page

@@ -13,7 +13,7 @@ import numpy as np
 
 from aoq.pipeline.batches.lists import MeetingLists, measure_meetings, meeting_lists, write_batches
 from aoq.pipeline.cli.options import PATH, POSITIVE, with_default
-from aoq.pipeline.cli.output import counted, echo, echo_json, show_rows
+from aoq.pipeline.cli.output import counted, echo, echo_json, is_typed, show_rows
 from aoq.pipeline.cli.table_options import NamedTable, row_options, takes_tables
 from aoq.pipeline.files import file_sha256
 from aoq.pipeline.tables.contents import TableRows
@@ -54,13 +54,19 @@ def batches_command(table: NamedTable, output: Path, view: Path | None, as_json:
     Read webdataset's shards, epoch-000/000000.tar and so on, without shuffling. Pictures and captions come from the
     experiment, from a dataset folder (--data), or from --image-root and --texts.
     """
+    kind = options["kind"]
+    if kind != "mined" and (idle := [name for name in ("ranks", "community") if is_typed(name)]):
+        raise click.UsageError(f"--{idle[0]} shapes mined batches, not {kind} ones; leave it out")
+    if kind == "random" and view is not None:
+        raise click.UsageError("--view moves nothing apart in random batches; leave it out")
     read = table.read()
     epochs, with_shards = options.pop("epochs"), options.pop("write_shards")
     _ = table.files.data and table.split  # refuses data that are not the table's
     screen = table.read_view(view)
     lists = meeting_lists(read, read.true_pairs, view=screen, ranks=options["ranks"])
+    ids = {**read.ids, "captions": read.ids["images"]} if read.is_one_set and read.ids else read.ids
     source = read if screen is None else ScreenedTable(read, screen)
-    draw, draw_randomly = (_batches(kind, source, lists, options) for kind in (options["kind"], "random"))
+    draw, draw_randomly = (_batches(kind, source, lists, options) for kind in (kind, "random"))
     with made_whole(output) as folder:
         samples = _shard_samples(table, read, folder.parent) if with_shards else None
         first = draw(0)
@@ -72,7 +78,7 @@ def batches_command(table: NamedTable, output: Path, view: Path | None, as_json:
         hashes = view and {direction: file_sha256(view / f"{direction}.parquet") for direction in read.directions}
         sources = {"table_sha256": read.sha256, "view_sha256": hashes}
         drawn = (draw(epoch) if epoch else first for epoch in range(epochs))
-        write_batches(folder, drawn, ids=read.ids, samples=samples, about={**options, **sources, "met": shown})
+        write_batches(folder, drawn, ids=ids, samples=samples, about={**options, **sources, "met": shown})
     if as_json:
         echo_json(shown)
     else:

@@ -61,7 +61,7 @@ def screen_command(
         known = ", ".join(f"--{rule.replace('_', '-')}" for rule in (*RULES, "match_prior"))
         raise ValueError(f"no rule is given; give at least one of {known}, such as --mutual-rank 5.")
     with made_whole(output) as folder:
-        store = table.embeddings() if any(rules[rule] for rule in VECTOR_RULES) else None
+        store = table.embeddings() if any(rules[rule] is not None for rule in VECTOR_RULES) else None
         own = {} if store is None else {"images": store.images, "captions": store.captions}
         (texts, *_), vectors = table.names, own | open_sides(images, captions, folder.parent)
         view = table.read().screen(texts=texts, allow_empty=allow_empty, **vectors, **rules).view

@@ -22,8 +22,8 @@ from aoq.pipeline.search.problem import OPPOSITE, Direction
 from aoq.pipeline.tables import statistics
 from aoq.pipeline.tables.audit import audit
 from aoq.pipeline.tables.card import describe_guarantee
-from aoq.pipeline.tables.contents import ShownRows, TableRows
-from aoq.pipeline.tables.files import read_manifest, search_facts, table_directions
+from aoq.pipeline.tables.contents import TableRows
+from aoq.pipeline.tables.files import corrects_hubs, read_manifest, search_facts, table_directions
 
 if TYPE_CHECKING:
     from aoq.pipeline.tables.inspection import Inspection
@@ -60,16 +60,16 @@ def inspect_command(
     if read.is_one_set and caption is not None:
         raise click.UsageError("a table of one set has only items; name one by --image ROW_OR_ID")
     known = TableRows(read, *table.names)
-    rows: ShownRows = table.split or known
     screened = table.read_view(view, or_own=True)
     if only and screened is None:
         raise ValueError("--only needs a view: the experiment's own screen, if it was made, or --view FOLDER")
     direction: Direction = "i2t" if caption is None else "t2i"
     if image is not None:
-        row = _find_row("image", image, rows.ids, len(read.i2t))
+        row = _find_row("image", image, known.ids, len(read.i2t))
     else:
         row = _find_row("caption", str(caption), known.named, len(read.t2i))
-    inspection = inspect_anchor(read, rows, direction, row, top, table.embeddings(), screened, only, known.named)
+    store = None if corrects_hubs(read.manifest) else table.embeddings()
+    inspection = inspect_anchor(read, known, direction, row, top, store, screened, only, known.named)
     if as_json:
         echo_json([asdict(inspection)])
     else:

@@ -85,6 +85,9 @@ class ScreenSection(Section):
             yield "`margin_positive` is for `absolute_margin` and `relative_margin`; set one of these, or leave it out"
         if self.margin_positive == "own" and (self.judgements or self.suspected not in ("drop", "positive")):
             yield '`margin_positive = "own"` limits what is drawn: it takes suspected = "drop" and no `judgements`'
+        if self.max_uses and self.suspecting and self.suspected not in ("drop", "positive"):
+            draws = f'suspected = "{self.suspected}" draws suspects as well'
+            yield f'`max_uses` counts the lists in which a candidate is not suspected, but {draws}; choose "drop"'
         if self.suspected == "positive" and not {*MATCHING} & {*self.rules}:
             yield f'suspected = "positive" takes matches from {list(MATCHING)}; set one, or choose "drop"'
         if self.judgements is None and (idle := sorted({*JUDGEMENT_OPTIONS} & self.model_fields_set)):

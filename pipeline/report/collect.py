@@ -165,7 +165,7 @@ def _score_run(chain: Chain, split: Split) -> Scored | None:
     similarity, ranks = open_evaluated(chain)[1], evaluated_ranks(chain)
     intervals = metric_intervals(ranks, split.image_of, rng=np.random.default_rng(SEED))
     cross_ranks, _ = np.histogram(cross_retrieval_ranks(similarity, split.image_of, split.identity), [*EDGES, np.inf])
-    return Scored(similarity, ranks, summarise(ranks), intervals, cross_ranks, evaluation.manifest())
+    return Scored(similarity, ranks, evaluation.manifest()["metrics"], intervals, cross_ranks, evaluation.manifest())
 
 
 class Answer(NamedTuple):

@@ -176,8 +176,10 @@ class _Planner:
         """Plan the shortlist's candidates in the order of the teacher's scores, as `section` configures them."""
         shortlist = self.member("shortlist", rerank.shortlist, "hard_negatives")
         teacher = self.member("teacher", rerank.teacher, "second_round")
-        if "second_round" not in teacher.chain.stages:
-            nothing = f"teacher {rerank.teacher!r} trains nothing and has no weights, so it scores no pairs"
+        is_co_taught = teacher.chain.experiment.co_teaching is not None
+        if is_co_taught or "second_round" not in teacher.chain.stages:
+            lack = "is two co-taught networks" if is_co_taught else "trains nothing and has no weights"
+            nothing = f"teacher {rerank.teacher!r} {lack}, so it scores no pairs"
             raise ValueError(f"{section} {name!r}: {nothing}; name an experiment with [second_round] or `weights`.")
         check_same_data(name, teacher.chain, shortlist.chain)
         there = table_depths(shortlist.chain)

@@ -38,7 +38,10 @@ def plan_report(runs: str, *, data_root: Path, artifact_root: Path) -> PlannedRe
         raise ValueError('a report is about runs; name some: "demo; demo@seed=1"')
     if len(set(names)) < len(names):
         raise ValueError(f"a run is listed twice in {list(names)}; name each once.")
-    members = [_plan_run(name, data_root, artifact_root) for name in names]
+    members, seen = [_plan_run(name, data_root, artifact_root) for name in names], dict[str, str]()
+    for member in members:
+        if (other := seen.setdefault(member.artifact.key, member.reference)) != member.reference:
+            raise ValueError(f"{other!r} and {member.reference!r} are one run; name it once.")
     for member in tuple(members):
         control = find_control(member)
         if control is not None and control.artifact.key not in {member.artifact.key for member in members}:

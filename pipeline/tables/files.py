@@ -221,6 +221,11 @@ def id_columns(manifest: Mapping[str, Any]) -> dict[str, tuple[str, pa.Schema]]:
     return {side: (f"{noun}s.parquet", pa.schema({f"{noun}_id": pa.string()})) for side, noun in nouns.items()}
 
 
+def corrects_hubs(manifest: Mapping[str, Any]) -> bool:
+    """Return whether a table's scores are corrected for hubs, and so compare with no plain similarity."""
+    return "hubness" in manifest.get("teacher", {})
+
+
 def read_ids(table: Path, manifest: Mapping[str, Any]) -> dict[str, list[str]]:
     """Read the ids of the sides that have them; refuse ids that do not match the manifest's hashes."""
     columns, hashes = id_columns(manifest), manifest.get("ids", {})

@@ -188,10 +188,13 @@ def difference(
     counts = np.zeros((anchors, depth), dtype=np.int64)
     np.add.at(counts, (shared // ID_COUNT, np.maximum(places[left], other_places[right])), 1)
     common = counts.cumsum(axis=1)  # the ids that the first d places of both lists share, for every d
-    length = np.maximum(np.maximum((one >= 0).sum(axis=1), (other >= 0).sum(axis=1)), 1)
-    overlap = common[:, -1] / length
-    weights = PERSISTENCE ** np.arange(depth)
-    biased = (common / np.arange(1, depth + 1)) @ weights / weights.sum()
+    length = np.maximum((one >= 0).sum(axis=1), (other >= 0).sum(axis=1))
+    most = np.minimum(np.arange(1, depth + 1), length[:, None])  # what equal lists share
+    weights = PERSISTENCE ** np.arange(depth) / np.arange(1, depth + 1)
+    overlap, biased = (
+        np.divide(shares, of, out=np.ones(anchors), where=length > 0)  # empty lists are equal
+        for shares, of in ((common[:, -1], length), (common @ weights, most @ weights))
+    )
     order = np.argsort(overlap, kind="stable")[:changed]
     return Difference(
         depth=depth,

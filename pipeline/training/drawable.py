@@ -115,27 +115,28 @@ def drawable(
 ) -> Drawable:
     """Take the first `h` of each list (by default all) without the hardest `after`, with `weights` of the same shape.
 
-    Without `weights`, a screen's verdict `judged` and `gaps` (gap, sharpness) weigh the lists. An anchor left with
-    suspected negatives only draws from the least suspected. With soft margins the suspicion is kept as a probability.
+    A screen's verdict `judged` and `gaps` (gap, sharpness) weigh the lists too. An anchor left with suspected negatives
+    only draws from the least suspected. With soft margins the suspicion is kept as a probability.
     """
     shape, ranks = lists.negative_ids.shape, slice(after, h)
     _check_depth(direction, lists.negative_ids, h, after, option or f"h_{SIDES[direction][1]}")
     ids = lists.negative_ids[:, ranks]
     drawn = Drawable(ids, scores=lists.scores[:, ranks], positive_score=lists.positive_score)
+    left = (ids >= 0).astype(np.float64)
     if weights is not None:
         weights = host_array(weights, f"{direction}_weights")
         if weights.shape != shape:
             raise ValueError(f"{direction}_weights are {weights.shape}, but the lists of {direction} are {shape}.")
         if not ((weights >= 0) & (weights < np.inf)).all():
             raise ValueError(f"{direction}_weights must be finite and not below 0; give 0 to what is never drawn.")
-        return replace(drawn, weights=weights[:, ranks])
+        left *= weights[:, ranks]
     if judged is None and gaps is None:
-        return drawn
-    left = (ids >= 0).astype(np.float64)
+        return drawn if weights is None else replace(drawn, weights=weights[:, ranks])
     if judged is not None:
+        may_draw = left > 0
         left *= judged.weights(suspected)[:, ranks]
         may_spare = judged.is_allowed if suspected != "positive" else judged.is_allowed & ~judged.matches
-        _spare(direction, left, (ids >= 0) & may_spare[:, ranks], judged.suspicion[:, ranks])
+        _spare(direction, left, may_draw & may_spare[:, ranks], judged.suspicion[:, ranks])
     logarithms = np.zeros(left.shape) if gaps is None else _gap_logarithms(lists, *gaps)[:, ranks]
     with np.errstate(divide="ignore"):
         logarithms = np.where(left > 0, logarithms + np.log(left), -np.inf)

@@ -27,7 +27,8 @@ def run(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["mined", "random"])
 def test_an_epoch_has_every_pair_once(run, tmp_path, kind):
-    result = run("table", "out", "--batch-size", 8, "--epochs", 2, "--kind", kind, "--community", 4)
+    given = ("--community", 4) if kind == "mined" else ()
+    result = run("table", "out", "--batch-size", 8, "--epochs", 2, "--kind", kind, *given)
     assert result.stdout.startswith("out: 2 epochs of 10 batches\n")
     epochs = [pq.read_table(f"out/epoch-00{epoch}.parquet") for epoch in (0, 1)]
     for epoch in epochs:
@@ -44,6 +45,10 @@ def test_an_epoch_has_every_pair_once(run, tmp_path, kind):
 def test_batches_of_triples_hold_as_many_pairs_as_asked_for(run):
     refused = run("table", "out", "--batch-size", 8, "--kind", "triples", code=1)
     assert "--batch-size 8 pairs are no whole triples; give a multiple of 3" in refused.stderr
+    for given in (("triples", "--ranks", "0:2"), ("random", "--community", 4), ("random", "--view", "view")):
+        refused = run("table", "out", "--batch-size", 9, "--kind", *given, code=2)
+        assert f"{given[1]} " in refused.stderr
+        assert "leave it out" in refused.stderr
     run("table", "out", "--batch-size", 9, "--kind", "triples")
     assert np.bincount(pq.read_table("out/epoch-000.parquet")["batch"]).max() == 9
 

@@ -84,6 +84,7 @@ def test_audit_screen_and_export_take_an_experiment(aoq, world, embeddings, fold
     assert aoq("audit", TINY).stdout == f"{folder} is sound\n"
     exact = dict.fromkeys(("i2t", "t2i"), "exact, 100.00% certified")
     assert json.loads(aoq("audit", TINY, "--json").stdout) == {"table": str(folder), "errors": [], "guarantees": exact}
+    aoq("screen", TINY, tmp_path / "zero", "--caption-similarity", 0, "--allow-empty")
     rules = ("--near-text", 0.7, "--caption-similarity", 0.9)
     aoq("screen", TINY, tmp_path / "own", *rules)
     given = ("--texts", world / "train_caps.txt", "--caption-vectors", embeddings / "captions.npy")

@@ -134,6 +134,7 @@ MISTAKES = [
     ("screen={mutual_rank=5, judged_match=0.5}", "are for `judgements`"),
     ("screen={judgements='x.csv', judged_grades=[5, 1]}", "the lowest grade and a higher one"),
     ("screen={range_min=2, margin_positive='mean'}", "is for `absolute_margin` and `relative_margin`; set one"),
+    ("screen={mutual_rank=3, max_uses=2, suspected='keep'}", 'suspected = "keep" draws suspects as well; choose'),
     ("screen={relative_margin=0.1, margin_positive='own', suspected='keep'}", 'it takes suspected = "drop" and no'),
     ("screen.match_prior=0.1", '"drop" drops nothing; choose "downweight"'),
     (SOFT, "loss 'adapoffquin' has no margin_offline above 0; set it, or choose"),

@@ -63,6 +63,8 @@ def test_the_control_of_a_run_is_taken_along(places, names):
     assert [member.reference for member in alone.members] == [names[0], online]
     assert alone.artifact.key == both.artifact.key
     assert [member.reference for member in plan_report(online, **places).members] == [online]
+    with pytest.raises(ValueError, match="seed=0' are one run; name it once"):
+        plan_report(f"{names[0]}; {names[0]}@seed=0", **places)
     for member in (one for one in plan_report(";".join(names), **places).members if one.reference in names[::2]):
         control = find_control(member)
         assert control.chain["second_round"].key == member.chain["control"].key

@@ -9,7 +9,7 @@ import pytest
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.on_ray import choose_runner, connected, required_resources, ship_problem
 from aoq.pipeline.search.problem import Problem
-from aoq.pipeline.search.units import Folder, MemoryStore, Unit, run_in_order
+from aoq.pipeline.search.units import Folder
 
 
 @pytest.mark.parametrize(
@@ -67,21 +67,6 @@ def test_vectors_that_are_no_file_are_refused(tmp_path):
         problem = Problem(images, mapped, np.full(3, -1, np.int32), 1, 1)
         with pytest.raises(ValueError, match=r"one whole memory-mapped \.npy file"):
             ship_problem(problem, Folder(tmp_path), fetched={})
-
-
-def test_units_are_taken_in_order_and_as_soon_as_they_can_be():
-    units = [Unit((f"unit-{n}",), lambda job, store, n=n: [pa.table({"n": [n]})]) for n in range(4)]
-    told, store = [], MemoryStore()
-
-    def run(steps, job, store, progress):
-        for done, number in enumerate((2, 0, 1, 3), start=1):
-            steps[0][number].do(job, store)
-            progress(done, 4)
-            told.append(f"done {number}")
-
-    run_in_order(units, None, store, run, lambda number, table: told.append((number, table["n"].to_pylist())))
-    assert told == ["done 2", (0, [0]), "done 0", (1, [1]), (2, [2]), "done 1", (3, [3]), "done 3"]
-    assert not any(store.has(f"unit-{n}") for n in range(4))
 
 
 def test_a_table_of_a_folder_is_read_only_as_it_was_written(tmp_path, caplog):

@@ -16,6 +16,7 @@ from aoq.pipeline.mining.mine import hard_negatives
 from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.stages.splits import open_train_split
 from aoq.pipeline.tables.audit import audit
+from aoq.pipeline.tables.files import corrects_hubs
 from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.training.checkpoint import save_model
 from tests.cli.conftest import run as aoq
@@ -55,6 +56,7 @@ def test_a_table_of_scores_without_hubs(planned):
     assert (chain["embeddings"].key, chain["hard_negatives"].path.is_dir()) == (mined["embeddings"].key, True)
     table, store = read_table(chain["hard_negatives"].path / "table"), EmbeddingStore.open(chain["embeddings"].path)
     assert table.manifest["teacher"]["hubness"] == 0.1
+    assert corrects_hubs(table.manifest)
     sides = without_hubs(store.images, store.captions, temperature=0.1)
     expected = hard_negatives(*sides, open_train_split(chain).image_of, h=(20, 8), metric="dot")
     for found, same in ((table.i2t, expected.i2t), (table.t2i, expected.t2i)):
@@ -155,6 +157,10 @@ SCORED = RERANK.format(shortlist=TINY, teacher="SLOW")
         (SCORED.replace(TINY, "BOTH"), "shortlist '.*both.toml' is an ensemble, which mines no table"),
         (SCORED.replace("SLOW", "BOTH"), "teacher '.*both.toml' is an ensemble, which mines no table"),
         (SCORED.replace("SLOW", "FUSED"), "teacher '.*fused.toml' trains nothing and has no weights"),
+        (
+            SCORED.replace("SLOW", TINY.replace("tiny", "noisy")),
+            "teacher '.*noisy.toml' is two co-taught networks, so it scores no pairs",
+        ),
         (SCORED.replace("SLOW", "STUDENT"), "teachers in a circle: .*wrong.toml -> .*student.toml"),
         (fusion_of(TINY, OTHER_DATA), "different training data"),
         (fusion_of(TINY, TINY), "a member appears twice"),

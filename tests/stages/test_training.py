@@ -24,7 +24,7 @@ from aoq.pipeline.tables.table import read_table
 from aoq.pipeline.training import trainer
 from aoq.pipeline.training.checkpoint import read_weights
 from tests.cli.conftest import run as aoq
-from tests.stages.conftest import OWN, lines_with, make_stage
+from tests.stages.conftest import lines_with, make_stage
 
 
 def test_results_show_another_split_beside_dev(make, file_of, places, monkeypatch):
@@ -134,24 +134,6 @@ def test_fine_tuning_goes_on_from_trained_weights(make, start, stage, epochs):
     lead = {"teacher": f"after {epochs} epochs elsewhere, the control from scratch", "control": "from the control's"}
     assert f"Round two started {lead[start]}" in gain_on_control(chain)
     assert {*lines_with("loss_name", chain)} == {"offtri"}
-
-
-@pytest.mark.parametrize("loss", ["infonce", "adapinfonce"])
-def test_both_rounds_train_on_logits_and_any_model_can(make, taught_by, loss):
-    own = OWN.replace("epochs = 1", "epochs = 2").replace("online", "infonce")
-    more = NCE.replace("infonce", loss)
-    rounds = ["control", "second_round"]
-    chains = [teacher := make("own", "mining", *rounds, teacher=own, second_round=more)]
-    if loss == "infonce":
-        chains.append(make("scan", "dataset", *rounds, model="scan", teacher=taught_by("own"), second_round=more))
-    for chain in chains:
-        control, found = (chain[stage].manifest() for stage in ("control", "second_round"))
-        assert len(found["learnt_by_epoch"]) == len(control["learnt_by_epoch"]) == 2
-        assert found["learnt_by_epoch"] != control["learnt_by_epoch"]
-        assert len(found["offline_harder_by_epoch"]) == 2
-        assert "offline_harder_by_epoch" not in control
-        assert chain["control"].ingredients["training"]["loss"]["name"] == "infonce"
-    assert teacher["first_round"] != teacher["control"]  # of another hardness_weight
 
 
 def test_a_batch_larger_than_the_data_is_refused_before_the_teacher_trains(make):

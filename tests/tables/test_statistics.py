@@ -1,5 +1,7 @@
 """Figures of tables, against their definitions in loops."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -36,10 +38,11 @@ def test_differences_equal_the_definition(seed, h, other_h):
     overlaps, biased, same = [], [], []
     for a, b in zip(one[:, :depth].tolist(), other[:, :depth].tolist(), strict=True):
         shared = [len((set(a[:d]) & set(b[:d])) - {-1}) for d in range(1, depth + 1)]
-        longest = max(len(set(a) - {-1}), len(set(b) - {-1}), 1)
-        overlaps.append(shared[-1] / longest)
-        weights = [PERSISTENCE**d for d in range(depth)]
-        biased.append(sum(w * s / (d + 1) for d, (w, s) in enumerate(zip(weights, shared, strict=True))) / sum(weights))
+        longest = max(len(set(a) - {-1}), len(set(b) - {-1}))
+        overlaps.append(shared[-1] / longest if longest else 1)
+        weights = [PERSISTENCE**d / (d + 1) for d in range(depth)]
+        equal = sum(w * min(d, longest) for d, w in enumerate(weights, start=1))
+        biased.append(sum(map(math.prod, zip(weights, shared, strict=True))) / equal if longest else 1)
         same.append(a == b)
     assert found.overlap == pytest.approx(np.mean(overlaps))
     assert found.rank_biased_overlap == pytest.approx(np.mean(biased))

@@ -218,6 +218,11 @@ def test_pairs_are_the_tables_own_and_a_caption_of_no_image_is_no_offline_negati
         BatchSampler(alone, batch_size=10)
     sampler = BatchSampler(alone, batch_size=10, i2t_weights=(table.i2t.negative_ids != 4).astype(float))
     assert not any((batch[:, 1] == 4).any() for batch in sampler)
+    screened = replace(table, positives=TRUE).screen(range_min=2)
+    options = {"batch_size": 10, "companions": "omit", "i2t_weights": np.ones(table.i2t.negative_ids.shape)}
+    hardest = {(image, caption) for image, row in enumerate(table.i2t.negative_ids) for caption in row[:2].tolist()}
+    for anchors, drawn in (np.split(batch, 2) for batch in BatchSampler(screened, **options)):
+        assert not {*zip(anchors[:, 0].tolist(), drawn[:, 1].tolist(), strict=True)} & hardest
 
 
 def corpus(seed, *, one_set):

@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float32, Float64, Int32, UInt32
 from aoq.pipeline.config.screen import CERTAIN, EXCLUSIONS, RULES, ScreenSection
 from aoq.pipeline.search.problem import OPPOSITE, Direction
 from aoq.pipeline.tables.contents import TableContents
+from aoq.pipeline.tables.files import corrects_hubs
 from aoq.pipeline.tables.pairs import is_among, pair_keys
 from aoq.pipeline.tables.screens.knowledge import INPUT_OPTIONS, Context, Entries, Knowledge, entry_blocks
 from aoq.pipeline.tables.screens.view import VIEW_VERSION, Judged, View, bit
@@ -120,7 +121,10 @@ def judge(table: TableContents, screen: ScreenSection, known: Knowledge) -> View
     margins = screen.set_among(("absolute_margin", "relative_margin"))
     if margins and not any(np.isfinite(table[direction].positive_score).any() for direction in table.directions):
         raise ValueError(f"{margins[0]} needs the positives' scores, but this table has none; screen by other rules.")
-    if screen.relative_margin is not None and "hubness" in table.manifest.get("teacher", {}):
+    limits = screen.set_among(("min_score", "max_score"))
+    if limits and not any(np.isfinite(table[direction].scores).any() for direction in table.directions):
+        raise ValueError(f"{limits[0]} needs scores, but this table has none; screen by other rules.")
+    if screen.relative_margin is not None and corrects_hubs(table.manifest):
         raise ValueError(
             "relative_margin needs positive scores; this table's are corrected for hubs, so use absolute_margin."
         )

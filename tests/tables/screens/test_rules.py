@@ -295,6 +295,13 @@ def test_a_rule_says_what_it_lacks(world, rule):
         judge(world[0], screen, Knowledge())
 
 
+def test_scores_are_limited_only_where_there_are_any(world):
+    unscored = replace(world[0].i2t, scores=np.full_like(world[0].i2t.scores, np.nan))
+    table = replace(world[0], i2t=unscored, t2i=replace(world[0].t2i, scores=np.full_like(world[0].t2i.scores, np.nan)))
+    with pytest.raises(ValueError, match="max_score needs scores, but this table has none; screen by other rules"):
+        judge(table, ScreenSection(max_score=0.5), Knowledge())
+
+
 def test_every_rule_has_a_bit_and_a_test():
     assert {*SETTINGS, "max_uses"} == set(RULES)
     assert set(EXCLUSIONS) < set(RULES)
