@@ -168,6 +168,8 @@ class FragmentAttention:
     weights: Float[Tensor, "pairs queries keys"]
     query_mask: Bool[Tensor, "pairs queries"]
     key_mask: Bool[Tensor, "pairs keys"]
+    has_ends: bool = True
+    """True if a caption's first and last words are marks of its start and end."""
 
 
 class MatchingModel(nn.Module, ABC):

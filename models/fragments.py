@@ -158,13 +158,13 @@ class FragmentModel(MatchingModel):
     def fragment_attention(self, images: Code, captions: Code) -> tuple[FragmentAttention, ...]:
         block = self.pair_block(images, captions)
         words, regions = (block.words, real_fragments(captions)), (block.regions.vectors[:, 0], real_fragments(images))
-        attentions = []
+        attentions, has_ends = [], getattr(self.text, "has_ends", True)
         for direction in self.directions:
             (queries, real), (keys, real_keys) = (words, regions) if direction == "t2i" else (regions, words)
             weights = self.attend(block, direction).squeeze(2)
             weights = weights if direction == "t2i" else weights.transpose(1, 2)
             weights = weights.masked_fill(~real.unsqueeze(2), 0)
-            attentions.append(FragmentAttention(direction, queries, keys, weights, real, real_keys))
+            attentions.append(FragmentAttention(direction, queries, keys, weights, real, real_keys, has_ends))
         return tuple(attentions)
 
     def pair_block(self, images: Code, captions: Code) -> Block:

@@ -78,12 +78,10 @@ class NAAF(FragmentModel):
         """Re-estimate the thresholds from the captions whose own image ranks first in the batch, or ties for it.
 
         Their words against their own image are the matched sample, against the least similar image the mismatched one.
-        Up to 200 words thresholds are 0; else they go 0.7 of the way to the estimate, or to 0 if it is outside [0, 1].
+        Up to 200 words thresholds stay; else they go 0.7 of the way to the estimate, or to 0 if it is outside [0, 1].
         """
         first = (similarity.diagonal() >= similarity.amax(0) - TIED).nonzero().squeeze(1)
         if int(real_fragments(captions)[first].sum()) <= FEWEST_WORDS:
-            self.threshold.zero_()
-            self.safe_threshold.zero_()
             return
         own = self._best_regions(images[first], captions[first])
         other = self._best_regions(images[similarity[:, first].argmin(0)], captions[first])

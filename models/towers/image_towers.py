@@ -103,6 +103,8 @@ class TransformerImage(ImageTower):
         config = source.config
         if getattr(config, "num_channels", None) is None:
             raise ValueError(f"{name} is not an image encoder; choose a ViT, a Swin or a CLIP.")
+        if getattr(config, "mask_ratio", None):
+            raise ValueError(f"{name} hides random parts of each picture; choose an encoder that sees all of it.")
         self.preprocessing = preprocessing_of_transformers(name)
         self.network = source.build()
         self.size = getattr(config, "hidden_size", None) or config.hidden_sizes[-1]

@@ -121,8 +121,9 @@ class TransformersSource:
             return pair_numbers(load_transformers(self.name))
 
     def _without_pooler(self, network: Any) -> Any:
-        """Remove BERT's extra layer on the first state, which does not affect the states."""
-        if not self.is_half and getattr(network, "pooler", None) is not None:
+        """Remove BERT's extra layer on the first state, which does not affect the states; ResNets need their mean."""
+        pooler = None if self.is_half else getattr(network, "pooler", None)
+        if pooler is not None and any(True for _ in pooler.parameters()):
             network.pooler = None
         return network
 

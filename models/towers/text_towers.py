@@ -78,8 +78,9 @@ class TransformerText(TextTower):
         self.padding = getattr(config, "pad_token_id", None)
         if self.sees_padding and self.padding is None:
             raise ValueError(f"{name} sees padding, but its configuration has no pad_token_id; add the tokeniser's.")
-        # The first state of a half has seen no other id (CLIP), or has no meaning (SigLIP).
-        self.poolings = offered(first=not source.is_half, native=source.is_half)
+        # The first state of a half or of a decoder has seen no other id, or has no meaning (SigLIP).
+        is_causal = any(getattr(module, "is_causal", False) for module in self.network.modules())
+        self.poolings = offered(first=not source.is_half and not is_causal, native=source.is_half)
         if source.is_half:
             self.native_size = getattr(config, "projection_size", None) or getattr(config, "projection_dim", None)
         return config.vocab_size, config.hidden_size, ""

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 PoolingName = Literal["cls", "mean", "gpo", "native"]
 SideName = Literal["image", "text"]
@@ -42,8 +43,11 @@ class Tower(nn.Module, ABC):
         raise ValueError(f"a {type(self).__name__} by itself has no temperature; give [loss] temperature a number.")
 
     def train(self, mode: bool = True) -> Tower:
-        """Set the mode; a frozen network stays in eval mode."""
+        """Set the mode; a frozen network, and frozen BatchNorm, stay in eval mode."""
         super().train(mode)
+        for module in self.network.modules():
+            if isinstance(module, _BatchNorm) and not any(one.requires_grad for one in module.parameters()):
+                module.eval()
         if self.is_frozen:
             self.network.eval()
         return self

@@ -154,7 +154,7 @@ class Experiment(Runs):
             yield f'[{name}] loss.temperature = "pair" needs a pretrained pair: {pair}; or give a number'
         if not self.model.attends and getattr(section, "constraints", None) is not None:
             yield f"[{name}.constraints] needs attention, but [model] {model} has none; choose scan, for example"
-        if towers <= frozen and (training := section.set_among(("lora", "train_layers"))):
+        if towers <= frozen and (training := section.set_among(("lora", "train_layers", "tower_rate", "layer_decay"))):
             frozen_all = f"`freeze` names every tower of [model] {model}"
             yield f"[{name}] {training[0]} is for towers that are not frozen, and {frozen_all}; take one of them out"
         if absent := sorted(frozen - towers):

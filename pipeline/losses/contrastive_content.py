@@ -45,9 +45,9 @@ def content_similarities(
 
 
 def eligible_queries(attention: FragmentAttention) -> Bool[Tensor, "pairs queries"]:
-    """Mark the real queries, except the first and last word, `<start>` and `<end>`."""
+    """Mark the real queries, except the marks of a caption's start and end."""
     real = attention.query_mask
-    if attention.direction == "i2t":
+    if attention.direction == "i2t" or not attention.has_ends:
         return real
     place = real.cumsum(1)
     return real & (place > 1) & (place < real.sum(1, keepdim=True))

@@ -134,6 +134,8 @@ def _with_numbers_of_pair(training: Training, model: MatchingModel) -> Training:
     if getattr(training.loss, "temperature", None) != "pair":
         return training
     numbers = {name: value for name, value in model.pair_numbers().items() if name in training.loss.numbers}
+    if hasattr(training.loss, "max_scale"):  # a SigLIP scales by more than a CLIP
+        numbers["max_scale"] = max(training.loss.max_scale, 1 / numbers["temperature"])
     return training.model_copy(update={"loss": training.loss.model_copy(update=numbers)})
 
 

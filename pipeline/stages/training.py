@@ -27,6 +27,10 @@ def plan_training(chain: Chain, use: str) -> None:
         chain.add("second_round", {**ingredients, "co_teaching": options}, data)
         return
     ingredients["training"] = _training_options(chain, use, section)
+    if experiment.model.name == "naaf":
+        ingredients["thresholds"] = "kept at few words"
+    if section.ema is not None:
+        ingredients["average"] = "of buffers too"
     distilled = chain.distilled.get(use, ())
     teachers = [member.artifact for member in distilled]
     reads = [member.chain["dataset"] for member in distilled if member.stage == "second_round"]

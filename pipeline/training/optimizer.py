@@ -105,7 +105,7 @@ def merged_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def make_average(model: nn.Module, decay: float) -> AveragedModel:
-    """Start an average of the weights, updated after every step: average ← decay · average + (1 − decay) · weights."""
-    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
+    """Start an average of weights and buffers, updated each step: average ← decay · average + (1 − decay) · weights."""
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
     average.update_parameters(model)  # the first update copies
     return average

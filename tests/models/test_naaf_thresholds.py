@@ -80,10 +80,13 @@ def observed(words):
 
 def test_more_than_so_many_words_are_needed():
     few, enough = observed(FEWEST_WORDS), observed(FEWEST_WORDS + 1)
-    assert few.threshold == few.safe_threshold == 0
+    assert (few.threshold.item(), few.safe_threshold.item()) == pytest.approx((0.1, 0.2))
     assert (bool(few.statistics.any()), bool(enough.statistics.any())) == (False, True)
     # Estimates outside [0, 1] count as 0: far more spread than distance, and mu+ - 3 sigma+ is below 0.
     assert Mismatch(*enough.statistics.tolist()).safe < 0
+    assert enough.safe_threshold.item() == pytest.approx(0.3 * 0.2)
+    code = Code(torch.randn(2, 3, 4).double())  # as in the short last batch of an epoch
+    enough.observe(code, code, torch.eye(2))
     assert enough.safe_threshold.item() == pytest.approx(0.3 * 0.2)
 
 

@@ -1,7 +1,5 @@
-"""A whole study on the tiny world: its tables, and the same ones after a kill at random."""
+"""A whole study on the tiny world: its tables."""
 
-import random
-import time
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +11,6 @@ import tasks
 from aoq.pipeline.cli import main
 from aoq.pipeline.evaluation.retrieval import Ranks, summarise
 from aoq.pipeline.stages.study import make_study, markdown, plan_study
-from tests.programs import Program
 from tests.stages.conftest import ENGINE, TINY, make_stage
 
 ROOT = Path(__file__).parent.parent.parent
@@ -171,33 +168,3 @@ def test_luigi_is_asked_for_the_first_cell_first_and_for_what_its_rows_tell_of(f
     assert (trained.artifact.key, evaluated.artifact.key) == (first["second_round"].key, first["evaluation"].key)
     assert trained.process_resources() == {"training": 1, trained.artifact.key: 1}
     assert evaluated.process_resources() == {evaluated.artifact.key: 1}
-
-
-def start(file, root):
-    options = ["--artifact-root", root, "--engine-threads", "1", "--engine-checkpoint-steps", "50", "--workers", "2"]
-    return Program(["luigi", "--module", "tasks", "Ablation", "--study", file, *options], ROOT)
-
-
-def test_killed_at_random_and_run_again_gives_the_same_tables(file, whole, tmp_path):
-    """A random part of the cells is there; Luigi makes the others, is killed once, and ends with the same tables."""
-    plan = plan_study(str(file), data_root=Path(), artifact_root=tmp_path)
-    for other in whole.cells[:5]:
-        link(other, whole.artifact.root, tmp_path)
-    running = start(file, tmp_path)
-    time.sleep(random.uniform(0.3, 2.0))
-    running.kill()
-    again = start(file, tmp_path).wait()
-    assert again.returncode == 0, again.stderr
-    for name in ("results", "ranks", "summary"):
-        assert without_times(rows(plan, name)) == without_times(rows(whole, name))
-    assert (tmp_path / "runs" / "study_trial" / "study" / "table.md").is_file()
-
-
-def test_a_wrong_study_ends_before_anything_is_made(tmp_path):
-    path = tmp_path / "wrong.toml"
-    path.write_text(TEXT.replace('"offtri"', '"offtry"'))
-    ended = start(path, tmp_path / "artifacts").wait()
-    assert ended.returncode != 0
-    assert "cannot run arm 'tuned'" in ended.stderr
-    assert "Traceback" not in ended.stderr
-    assert not (tmp_path / "artifacts").exists()

@@ -27,6 +27,12 @@ def _config(library, kind: str):
         return library.CLIPConfig(text_config=text, vision_config=VISION, projection_dim=6)
     if kind == "siglip":
         return library.SiglipConfig(text_config=TEXT | {"projection_size": 16}, vision_config=VISION)
+    if kind == "resnet":
+        return library.ResNetConfig(embedding_size=4, hidden_sizes=[4, 8], depths=[2, 1])
+    if kind == "gpt2":
+        return library.GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=WORDS, n_positions=LONGEST)
+    if kind == "mae":
+        return library.ViTMAEConfig(**VISION)
     options = {"vit": VISION, "swin": STAGES, "bert": TEXT}[kind]
     return getattr(library, {"vit": "ViT"}.get(kind, kind.title()) + "Config")(**options)
 

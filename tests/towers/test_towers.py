@@ -44,16 +44,17 @@ def text_tower(name, *, native=False):
     return pretrained(open_text_tower(name, vocabulary_size=WORDS, native=native))
 
 
-@pytest.mark.parametrize(("kind", "prefix", "has_class"), [("vit", 1, 1), ("dinov2", 3, 1), ("swin", 0, 0)])
-def test_patches_are_the_librarys_last_states_after_the_prefix(saved, pixels, kind, prefix, has_class):
+@pytest.mark.parametrize(("kind", "prefix"), [("vit", 1), ("dinov2", 3), ("swin", 0), ("resnet", 0)])
+def test_patches_are_the_librarys_last_states_after_the_prefix(saved, pixels, kind, prefix):
     model, name = saved(kind)
     tower, states = image_tower(name), model(pixel_values=normalised(pixels)).last_hidden_state
+    states = states if states.ndim == 3 else states.flatten(2).transpose(1, 2)
     patches, mask = tower.states(Images(pixels))
     assert mask is None
     assert tower.size == patches.shape[2]
     assert_close(patches, states[:, prefix:], **CLOSE)
-    assert ("cls" in tower.poolings) == bool(has_class)
-    if has_class:
+    assert ("cls" in tower.poolings) == bool(prefix)
+    if prefix:
         assert_close(tower.first(Images(pixels)), states[:, 0], **CLOSE)
     assert "native" not in tower.poolings
     assert torch.equal(tower.regions(Images(pixels, groups=5)).features, patches)
@@ -129,6 +130,15 @@ def test_blocks_of_all_stages_are_layers(saved):
     assert {names[id(one)] for one in layers[-1]} == {"layernorm.weight", "layernorm.bias"}
 
 
+def test_frozen_layers_keep_their_statistics(saved, pixels):
+    tower = image_tower(saved("resnet")[1])
+    tower.freeze_below(1)
+    tower.train().states(Images(pixels))
+    moved = [name for name, one in tower.network.named_buffers() if name.endswith("running_mean") and one.any()]
+    assert moved
+    assert not any("embedder" in name for name in moved)
+
+
 def test_a_distillation_token_is_no_patch(saved, tmp_path):
     library = pytest.importorskip("transformers")
     model = library.DeiTModel(library.DeiTConfig(**VISION), add_pooling_layer=False).eval()
@@ -189,6 +199,9 @@ def test_unknown_towers_name_the_known_ones(name):
 def test_an_encoder_that_does_not_fit_is_refused(saved, tmp_path):
     with pytest.raises(ValueError, match="is not an image encoder; choose a ViT"):
         open_image_tower(saved("bert")[1])
+    with pytest.raises(ValueError, match="hides random parts of each picture; choose an encoder that sees all of it"):
+        open_image_tower(saved("mae")[1])
+    assert "cls" not in open_text_tower(saved("gpt2")[1], vocabulary_size=WORDS).poolings  # it has seen one id
     with pytest.raises(ValueError, match="is not a text encoder; choose one, such as"):
         open_text_tower(saved("vit")[1], vocabulary_size=9)
     with pytest.raises(ValueError, match="a TransformerImage by itself has no temperature; give"):

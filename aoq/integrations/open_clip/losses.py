@@ -90,7 +90,7 @@ class _ClipTableLoss(nn.Module):
         return {f"{self.parts[0]}_loss": total - sum(parts.values()), **{f"{k}_loss": v for k, v in parts.items()}}
 
     def _are_true(self, rows: Int[Tensor, "batch 3"]) -> Bool[Tensor, "batch batch"]:
-        last, parts = len(self._true) - 1, []
+        last, parts, rows = len(self._true) - 1, [], rows.long()
         for images in rows[:, 0].split(ROWS_LOOKED_UP):
             keys = images[:, None] * len(self._table.t2i) + rows[None, :, 1]
             parts.append(self._true[torch.searchsorted(self._true, keys).clamp(max=last)] == keys)
