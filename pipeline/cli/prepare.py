@@ -70,8 +70,9 @@ def prepare_command(
     if (above := folder.parent.parent).is_dir():  # data/mine makes data/ too
         with writing_in(above):
             folder.parent.mkdir(exist_ok=True)
-    with scratch_beside(folder, keep=lambda one: len([*one.iterdir()]) > 1) as scratch:
-        prepared, work = scratch / folder.name, scratch / f"{folder.name}.work"
+    begun = folder.name, f"{folder.name}.work"
+    with scratch_beside(folder, keep=lambda one: all((one / name).exists() for name in begun)) as scratch:
+        prepared, work = (scratch / name for name in begun)
         if folder.exists() and not overwrite:
             raise ValueError(f"{folder} exists already; choose another name, or replace it with --overwrite.")
         if folder.exists() and not (folder / PREPARED).is_file():

@@ -161,8 +161,9 @@ def _experiments() -> Iterator[dict[str, str]]:
             if isinstance(experiment, Experiment):
                 dataset, model = experiment.dataset, experiment.model.name
                 data = "generated" if dataset.demo else dataset.folder or str(dataset.source and dataset.source.path)
-                teacher = split_member(experiment.teacher)[0] if experiment.teacher else "its own"
-                table = teacher if experiment.uses_table else "none"
+                teacher = split_member(experiment.teacher)[0] if experiment.teacher else ""
+                has_table = experiment.weights is not None or experiment.uses_table
+                table = (teacher or ("its own" if experiment.mining else "none")) if has_table else "none"
             else:
                 table = type(experiment).__name__.lower()
         yield {"experiment": name, "data": data, "model": model, "table": table}

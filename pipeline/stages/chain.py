@@ -272,7 +272,7 @@ def trains_as_control(one: Chain, other: Chain) -> bool:
 def pretrained(name: str) -> dict[str, Any]:
     """Identify an encoder or a tokeniser: by name if it is on a hub, by its files if it lies in a folder."""
     library, _, model = name.partition(":")
-    if not (folder := Path(model.removeprefix("local-dir:"))).is_dir():  # open_clip's prefix
+    if not model or not (folder := Path(model.removeprefix("local-dir:"))).is_dir():  # open_clip's prefix
         return {"encoder": name}
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {"encoder": library, "files": {str(path.relative_to(folder)): known_sha256(path) for path in files}}

@@ -98,13 +98,13 @@ def read_text_lines(path: Path) -> list[str]:
 
 def require_order(given: Sequence[str], own: Sequence[str], noun: str) -> None:
     """Refuse ids that the table keeps for other rows."""
-    row_of = rows_by_id(own, noun)
-    if (wrong := next((row for row, name in enumerate(given) if row_of.get(name, row) != row), None)) is not None:
-        name = given[wrong]
-        raise ValueError(
-            f"{name!r} is given as {noun} {wrong}, but is {noun} {row_of[name]} of the table; give ids in its order, "
-            "or none: it keeps its own."
-        )
+    known = {*own}
+    for row, (name, kept) in enumerate(zip(given, own, strict=False)):
+        if name != kept and name in known:
+            raise ValueError(
+                f"{name!r} is given as {noun} {row}, but is {noun} {own.index(name)} of the table; give ids in its "
+                "order, or none: it keeps its own."
+            )
 
 
 def rows_by_id(ids: Sequence[str], noun: str = "image") -> dict[str, int]:

@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from aoq.pipeline.data.folder import changed_files, open_split
+from aoq.pipeline.stages.chain import pretrained
 from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.stages.splits import open_checked, open_pairs
 from tests.prepare.conftest import encoded, picture
@@ -51,6 +52,7 @@ def test_weights_in_a_folder_count_in_the_key(photos, tmp_path):
         source = SOURCE.replace("any", str(tmp_path / "model"))
         keys.add(chain_of(source, root=tmp_path)["prepared"].key)
     assert len(keys) == 2
+    assert pretrained("efficientnet-lite0") == {"encoder": "efficientnet-lite0"}  # not this folder
 
 
 def test_a_prepared_folder_that_was_damaged_is_not_trained_on(prepared, photos, tmp_path):
