@@ -46,7 +46,7 @@ class Tower(nn.Module, ABC):
         """Set the mode; a frozen network, and frozen BatchNorm, stay in eval mode."""
         super().train(mode)
         for module in self.network.modules():
-            if isinstance(module, _BatchNorm) and not any(one.requires_grad for one in module.parameters()):
+            if isinstance(module, _BatchNorm) and module.affine and not module.weight.requires_grad:
                 module.eval()
         if self.is_frozen:
             self.network.eval()

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch import Tensor, nn, optim
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -106,6 +107,15 @@ def merged_weights(model: nn.Module) -> dict[str, Tensor]:
 
 def make_average(model: nn.Module, decay: float) -> AveragedModel:
     """Start an average of weights and buffers, updated each step: average ← decay · average + (1 − decay) · weights."""
-    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
+    average_floats = get_ema_multi_avg_fn(decay)
+
+    def update(averages: Any, values: Any, count: Any) -> None:
+        """Average tensors of one dtype; whole numbers, such as the places of a text's ids, are copied."""
+        if averages[0].is_floating_point():
+            average_floats(averages, values, count)
+        else:
+            torch._foreach_copy_(averages, values)
+
+    average = AveragedModel(model, multi_avg_fn=update, use_buffers=True)
     average.update_parameters(model)  # the first update copies
     return average

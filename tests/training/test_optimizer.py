@@ -15,7 +15,14 @@ from aoq.models.vsepp import VSEpp
 from aoq.pipeline.config.training import LoRA
 from aoq.pipeline.losses.info_nce import LearntTemperature
 from aoq.pipeline.training.checkpoint import load_model
-from aoq.pipeline.training.optimizer import adapt, learning_rate, make_optimizer, merged_weights, set_up_towers
+from aoq.pipeline.training.optimizer import (
+    adapt,
+    learning_rate,
+    make_average,
+    make_optimizer,
+    merged_weights,
+    set_up_towers,
+)
 from tests.training.conftest import OPTIONS, SMALL, TRAINING, changed, kill_and_resume, of_loss
 
 COSINE = TRAINING.model_copy(update={"schedule": "cosine", "decay_epochs": (), "warmup_steps": 5})
@@ -139,6 +146,18 @@ def test_towers_are_told_to_keep_few_activations(towered):
         model = towered()
         set_up_towers(model, changed(**options))
         assert model.text.kept == kept
+
+
+def test_an_average_has_statistics_of_its_own_and_whole_numbers_as_they_are():
+    model = torch.nn.BatchNorm1d(2)
+    model.register_buffer("places", torch.arange(50))
+    average = make_average(model, 0.9)
+    with torch.no_grad():
+        model.running_mean += 1.0
+        for _ in range(20):
+            average.update_parameters(model)
+    assert torch.equal(average.module.places, torch.arange(50))
+    assert average.module.running_mean.tolist() == pytest.approx([1 - 0.9**20] * 2, rel=1e-5)
 
 
 def test_the_average_is_evaluated_and_kept(run_training, tmp_path, monkeypatch):
