@@ -263,6 +263,9 @@ def test_a_folder_of_ours_pairs_its_captions_by_its_own_file(folder):
     (own / "train_ids.txt").write_text("".join(f"{name}\n" for name in NAMES))
     texts = [(text, n) for n, captions in enumerate(CAPTIONS) for text in captions]
     (own / "train_caps.txt").write_text("".join(f"{text}\n" for text, _ in texts))
+    np.save(own / "train_pairs.npy", np.array([n + 5 for _, n in texts], np.int32))
+    with pytest.raises(ValueError, match=r"train_pairs\.npy names image 7, but .*train_ids\.txt has 3 ids"):
+        listed(own, images=str(folder))
     np.save(own / "train_pairs.npy", np.array([n for _, n in texts], np.int32))
     found = listed(own, images=str(folder))
     assert dict(zip(found.ids.to_pylist(), found.captions.to_pylist(), strict=True)) == dict(

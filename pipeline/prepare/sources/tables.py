@@ -242,7 +242,10 @@ def list_id_files(folder: Path, source: Source) -> Records | None:
         ids, captions = read_lines(path), read_lines(folder / f"{split}_caps.txt", may_be_empty=True)
         times, rest = divmod(len(captions), len(ids))
         if (pairing := folder / f"{split}_pairs.npy").is_file():
-            ids, times = [ids[image] for image in read_pairing(pairing, len(captions)).tolist()], 1
+            image_of = read_pairing(pairing, len(captions)).tolist()
+            if (last := max(image_of)) >= len(ids):
+                raise ValueError(f"{pairing} names image {last}, but {path} has {len(ids)} ids; copy both again.")
+            ids, times = [ids[image] for image in image_of], 1
         elif rest or not times:
             raise ValueError(
                 f"{path}: {len(ids)} ids for {len(captions)} captions; give each equally many, or one id per caption."
