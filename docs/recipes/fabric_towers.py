@@ -57,4 +57,5 @@ for epoch in range(2):
         optimizer.step()
 fabric.print(loss.item())
 if ranks > 1:
+    fabric.barrier()
     torch.distributed.destroy_process_group()  # a thread of gloo that outlives Python aborts the process
