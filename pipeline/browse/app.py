@@ -6,9 +6,7 @@ import errno
 import logging
 import secrets
 import socket
-from contextlib import suppress
 from hmac import compare_digest
-from threading import Timer
 
 from flask import Flask, Response, abort, render_template, request
 from jinja2 import StrictUndefined
@@ -33,32 +31,18 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 LARGEST_FORM = 1 << 16
-_PATIENCE, LONGEST = 10.0, 30.0
-"""Seconds of silence allowed to a client, and seconds for its whole request."""
+_PATIENCE = 10.0
+"""Seconds of silence allowed to a client."""
 
 
 class _Handler(WSGIRequestHandler):
-    """End silent or slow connections, and log client errors below the level that the console shows."""
+    """End silent connections, and log client errors below the level that the console shows."""
 
     timeout = _PATIENCE
 
     def version_string(self) -> str:
         """Name no versions."""
         return "aoq"
-
-    def setup(self) -> None:
-        super().setup()
-        self._end = Timer(LONGEST, self._stop_reading)
-        self._end.daemon = True
-        self._end.start()
-
-    def finish(self) -> None:
-        self._end.cancel()
-        super().finish()
-
-    def _stop_reading(self) -> None:
-        with suppress(OSError):  # already closed
-            self.connection.shutdown(socket.SHUT_RD)
 
     def log_error(self, format: str, *args: object) -> None:  # noqa: A002  (named by http.server)
         self.log("info", format, *args)

@@ -82,14 +82,17 @@ class Marks:
         self.undoable: list[tuple[Pair, bool, bool | None, str]] = []
 
     def judgement(self, image: int, caption: int) -> bool | None:
-        """Return True for a known match, else this marker's judgement, or None."""
-        return (image, caption) in self.known.content or self.judged.content.get(((image, caption), self.marker))
+        """Return this marker's judgement, or None; True for a known match that no marker has judged."""
+        pair = (image, caption)
+        if by := self.judged.content.get(pair):
+            return by.get(self.marker)
+        return pair in self.known.content or None
 
     def mark(self, image: int, caption: int, is_match: bool | None, back: str) -> None:
         """Mark the pair, or remove its mark (None); `back` is the page to return to after an undo."""
         pair = (image, caption)
-        before = pair in self.known.content, self.judged.content.get((pair, self.marker))
-        self._write(pair, is_match is True, is_match)
+        before = pair in self.known.content, self.judged.content.get(pair, {}).get(self.marker)
+        self._write(pair, False, is_match)
         self.undoable.append((pair, *before, back))
 
     def undo(self) -> str | None:
@@ -101,13 +104,15 @@ class Marks:
         return back
 
     def counts(self) -> tuple[int, int]:
-        mine = [is_match for (_, marker), is_match in self.judged.content.items() if marker == self.marker]
+        mine = [by[self.marker] for by in self.judged.content.values() if self.marker in by]
         return sum(mine), len(mine) - sum(mine)
 
     def agreements(self) -> list[tuple[str, str, int, float, float | None]]:
         """Compare each two markers that share pairs: how many they share, and how far they agree (`agreement_on`)."""
         by_marker: dict[str, dict[Pair, bool]] = {}
-        for (pair, marker), is_match in sorted(self.judged.content.items()):
+        for marker, pair, is_match in sorted(
+            (m, pair, yes) for pair, by in self.judged.content.items() for m, yes in by.items()
+        ):
             by_marker.setdefault(marker, {})[pair] = is_match
         compared = []
         for (one, ours), (other, theirs) in combinations(by_marker.items(), 2):
@@ -116,13 +121,18 @@ class Marks:
         return compared
 
     def _write(self, pair: Pair, is_known: bool, judgement: bool | None) -> None:
-        def marked(rows: dict[tuple[Pair, str], bool]) -> bytes | None:
-            rows.pop((pair, self.marker), None)
+        """Write a judgement, or remove it (None). Markers say whether the pair is known; if none does, `is_known`."""
+
+        def marked(rows: dict[Pair, dict[str, bool]]) -> bytes | None:
+            nonlocal is_known
+            by = rows.setdefault(pair, {})
+            by.pop(self.marker, None)
             if judgement is not None:
-                rows[pair, self.marker] = judgement
-            if not rows and not self.judged.path.exists():
+                by[self.marker] = judgement
+            is_known = any(by.values()) if by else is_known
+            values = [(*one, float(yes), marker) for one, by in rows.items() for marker, yes in by.items()]
+            if not values and not self.judged.path.exists():
                 return None
-            values = [(*pair, float(is_match), marker) for (pair, marker), is_match in rows.items()]
             names = _MARK_COLUMNS.names
             return _csv_content(names, [dict(zip(names, row, strict=True)) for row in values])
 
@@ -134,12 +144,16 @@ class Marks:
         self.known.change(edited)  # last, so that an error above has changed nothing that screens read
 
 
-def _read_marks(path: Path) -> dict[tuple[Pair, str], bool]:
+def _read_marks(path: Path) -> dict[Pair, dict[str, bool]]:
+    """Read the judgements of each pair by marker."""
     if not path.exists():
         return {}
     with reading(path, "marks", f"it needs the columns {', '.join(_MARK_COLUMNS.names)}"):
         rows = parse_csv(path, _MARK_COLUMNS).to_pylist()
-    return {((row[IMAGE], row[CAPTION]), row["marker"]): row["probability"] >= 0.5 for row in rows}
+    marks: dict[Pair, dict[str, bool]] = {}
+    for row in rows:
+        marks.setdefault((row[IMAGE], row[CAPTION]), {})[row["marker"]] = row["probability"] >= 0.5
+    return marks
 
 
 def agreement_on(marks: Sequence[tuple[bool, bool]]) -> tuple[float, float | None]:
@@ -159,7 +173,7 @@ def _edit_csv(path: Path, image: int, caption: int, is_match: bool) -> bytes:
     text = path.read_bytes().decode("utf-8-sig") if path.exists() else ",".join(PAIRS.names)
     separator = find_separator(text.partition("\n")[0])
     rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=separator)
-    pairs: list[dict[str, Any]] = [row for row in rows if (int(row[IMAGE]), int(row[CAPTION])) != (image, caption)]
+    pairs: list[dict[str, Any]] = [row for row in rows if (float(row[IMAGE]), float(row[CAPTION])) != (image, caption)]
     pairs += [{CAPTION: caption, IMAGE: image}] if is_match else []
     return _csv_content(rows.fieldnames or (), pairs, separator)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -25,7 +25,7 @@ PICTURES, ENTRIES, _ANSWERS = 60, 50, 20
 """Items on a page."""
 CHOICES = ("q", "page", "table", "run", "beside", "show")
 MOST_DIGITS = 9
-PICTURE_SECONDS = 3600
+CACHED = {"Cache-Control": "private, max-age=3600"}
 NO_PICTURE = (
     b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 120 90"><rect width="120" height="90" fill="#8884"/><text '
     b'x="60" y="49" font-size="12" text-anchor="middle" font-family="sans-serif" fill="#888">no picture</text></svg>'
@@ -65,7 +65,7 @@ def add_common_pages(app: Flask, source: Gallery, marks: Marks | None) -> None:
             abort(404, f"there are no pictures of {name[:60]}; choose one of {', '.join(albums)}.")
         read = albums[name].read_picture(_parse_row(albums[name], "image", row))
         content, kind = (NO_PICTURE, "image/svg+xml") if read is None else (read.content, read.media_type)
-        return Response(content, mimetype=kind, headers={"Cache-Control": f"private, max-age={PICTURE_SECONDS}"})
+        return Response(content, mimetype=kind, headers={} if read is None else CACHED)
 
 
 def add_anchor_pages(app: Flask, train: Album, tables: Sequence[OpenTable], marks: Marks) -> None:
@@ -118,11 +118,12 @@ def add_anchor_pages(app: Flask, train: Album, tables: Sequence[OpenTable], mark
         image, caption = (_parse_row(train, side, request.form.get(side, "")) for side in LISTS_OF)
         if image in train.split.find_answers("t2i", caption):
             abort(400, f"caption {caption} belongs to image {image}, so there is nothing to mark.")
-        back = request.form.get("back", "/")
+        back, place = request.form.get("back", "/"), request.form.get("next", "")
         if not back.startswith("/") or back.startswith(("//", "/\\")) or not (back.isascii() and back.isprintable()):
             abort(400, "a mark leads back to a page of this server only.")
         judgements = {"yes": True, "no": False, "none": None}
-        judgement, answer = judgements[_requested_choice(request.form, "match", judgements)], redirect(back, 303)
+        judgement = judgements[_requested_choice(request.form, "match", judgements)]
+        answer = redirect(f"{back.partition('#')[0]}#{place}" if place else back, 303)
         # Last: a refused request must not have written anything.
         marks.mark(image, caption, judgement, back)
         return answer
@@ -200,10 +201,6 @@ class Page:
     total: int
     size: int
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.number <= self.last:
-            abort(400, f"there is no page {self.number}; choose one of 1 to {self.last}.")
-
     @property
     def last(self) -> int:
         return max(1, -(-self.total // self.size))
@@ -223,7 +220,8 @@ def here(**changes: Any) -> str:
 
 
 def _requested_page(total: int, size: int) -> Page:
-    return Page(_requested_number("page", 1), total, size)
+    page = Page(_requested_number("page", 1), total, size)
+    return replace(page, number=min(max(page.number, 1), page.last))  # marks may have emptied the last page
 
 
 def _requested_numbers(name: str, opened: Sequence[object]) -> list[int]:

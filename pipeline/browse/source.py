@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 def find_captions(texts: Sequence[str], query: str) -> Sequence[int]:
     """Find the rows of folded texts with all words of a query, in any order and case, each at the start of a word.
 
-    In scripts without spaces, and in emoji, a word may start anywhere. An empty query finds none.
+    In scripts without case, and in emoji, a word may start anywhere. An empty query finds none.
 
     >>> find_captions(["two dogs run", "a woman runs", "ein dog"], "RUN dog")
     [0]
@@ -46,7 +46,7 @@ def find_captions(texts: Sequence[str], query: str) -> Sequence[int]:
     words = set(folded(query).split())
     rows: Sequence[int] = range(len(texts)) if words else ()
     for word in words:
-        start = "" if unicodedata.east_asian_width(word[0]) in "WF" else r"(?<!\w)"
+        start = r"(?<!\w)" if word[0].isdecimal() or word[0].upper() != word[0] else ""
         matches = re.compile(start + re.escape(word)).search
         rows = [row for row in rows if word in texts[row] and matches(texts[row])]
     return rows
@@ -166,7 +166,8 @@ def open_folders(
     elif split is not None and data is not None:
         read = Thumbnails(data, split).read
     judged = None if view is None else read_view(view, first.manifest)
-    names = (folder.resolve().name for folder in folders)
+    names = [folder.resolve().name for folder in folders]
+    names = [str(folder) if names.count(name) > 1 else name for name, folder in zip(names, folders, strict=True)]
     opened = tuple(OpenTable((name,), table, judged, None) for name, table in zip(names, tables, strict=True))
     return Gallery(Album("table", image_root or folders[0].absolute(), rows, read), opened, ())
 

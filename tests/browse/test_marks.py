@@ -86,7 +86,14 @@ def test_each_marker_has_a_judgement_of_their_own(tmp_path):
     ann.mark(3, 4, False, "/")
     bob.mark(3, 4, False, "/")
     assert [ann.counts(), bob.counts()] == [(1, 1), (0, 1)]
-    assert [bob.judgement(*pair) for pair in ((1, 2), (3, 4), (5, 6))] == [True, False, None]  # known to all
+    assert [bob.judgement(*pair) for pair in ((1, 2), (3, 4), (5, 6))] == [None, False, None]
+    bob.mark(1, 2, False, "/")
+    assert read_matches(tmp_path / "m.csv", 8, 30).tolist() == [[1, 2]]  # Ann still says so
+    assert read_judgements(tmp_path / "m.marks.csv", 8, 30).probabilities.tolist() == [0.5, 0.0]
+    ann.mark(1, 2, None, "/")
+    assert not len(read_matches(tmp_path / "m.csv", 8, 30))
+    ann.undo()
+    bob.undo()
     judged = read_judgements(tmp_path / "m.marks.csv", 8, 30)
     assert judged.pairs.tolist() == [[1, 2], [3, 4]]
     assert judged.probabilities.tolist() == [1.0, 0.0]

@@ -66,7 +66,7 @@ def test_a_caption_of_several_images_has_no_one_pair_to_doubt():
     rng = np.random.default_rng(2)
     pairs = np.array([[0, 4], [1, 4], [2, 5]])
     table = hard_negatives(queries=rng.normal(size=(9, 5)), documents=rng.normal(size=(20, 5)), positives=pairs, h=3)
-    with pytest.raises(ValueError, match="doubts a caption's one pair, but caption 4 has 2; leave out the rule"):
+    with pytest.raises(ValueError, match="needs one pair per caption, but caption 4 has 2; leave out the rule"):
         table.screen(doubtful_pair=0.5, pair_probabilities=np.ones(20, np.float32))
 
 
@@ -87,7 +87,5 @@ def test_a_judge_is_asked_of_each_pair_once_and_heard_in_either_order(table):
 def test_either_order_of_a_pair_is_one_judgement(table):
     first, second = 4, int(table.i2t.negative_ids[4, 0])
     rows = {"image_id": [first, second], "caption_id": [second, first]}
-    with pytest.raises(ValueError, match="are judged twice"):
-        table.screen(judgements=pa.table({**rows, "probability": [1.0, 0.0]}))
-    screened = table.screen(judgements=pa.table({**rows, "probability": [0.7, 0.7]}))
-    assert screened.suspicion("i2t")[4, 0] == np.float32(0.7)
+    screened = table.screen(judgements=pa.table({**rows, "probability": [0.9, 0.5]}))
+    assert screened.suspicion("i2t")[4, 0] == np.float32(0.7)  # the mean of several

@@ -19,11 +19,10 @@ document.addEventListener("keydown", event => {
     n: () => press("n"),
     u: () => document.querySelector('button[data-key="u"]')?.click(),
   }[event.key];
-  if (!done || !entries.length && event.key !== "u") return;
+  if (!done || event.repeat && "mnu".includes(event.key) || !entries.length && event.key !== "u") return;
   event.preventDefault();
   done();
 });
 
 // After a mark, return to the marked entry, or in a queue of suspects to the next one.
-if (location.hash === "#queue") entries[0]?.focus();
-else if (location.hash) document.querySelector("[data-entry]:target")?.focus();
+if (location.hash) document.querySelector("[data-entry]:target")?.focus();

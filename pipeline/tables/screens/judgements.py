@@ -66,7 +66,7 @@ def read_judgements(
 
     The columns are caption_id and image_id, rows of the data, and probability; with `grades` (lowest, highest) it is
     grade, p = (grade - lowest) / (highest - lowest). In one set either order is the same pair, and the lower row comes
-    first. A pair with two values is refused.
+    first. A pair with several values has their mean.
     """
     value = "probability" if grades is None else "grade"
     schema = pa.schema([*_ROWS, (value, pa.float64())])
@@ -91,17 +91,10 @@ def read_judgements(
             + ("grades of another range need judged_grades." if grades is None else "give the judge's own range.")
         )
     probabilities = (values - lowest) / (highest - lowest)
-    keys, first, which = np.unique(
-        pair_keys(image_rows, caption_rows, captions), return_index=True, return_inverse=True
-    )
-    if len(other := np.flatnonzero(probabilities != probabilities[first][which])):
-        row = other[0]
-        raise ValueError(
-            f"{name}: image {image_rows[row]} and caption {caption_rows[row]} are judged twice, to match with "
-            f"probability {probabilities[first[which[row]]]:g} and {probabilities[row]:g}; keep one, or their mean."
-        )
+    keys, which = np.unique(pair_keys(image_rows, caption_rows, captions), return_inverse=True)
+    means = np.bincount(which, probabilities) / np.bincount(which)
     pairs = np.stack(np.divmod(keys, captions), axis=1).astype(np.int32)
-    return Judgements(pairs, probabilities[first].astype(np.float32))
+    return Judgements(pairs, means.astype(np.float32))
 
 
 def _read(path: Path, what: str, suffixes: Collection[str], columns: pa.Schema, remedy: str = "") -> pa.Table:
