@@ -60,7 +60,7 @@ class VSEInfinity(EmbeddingModel):
         elif self.mask_word is None:
             self.text = open_text_tower(text_tower, vocabulary_size=words, embedding_size=embedding_size)
         else:
-            raise ValueError('augment_words = "mask" needs a word of its own; with `text_tower` leave it out.')
+            raise ValueError('augment_words = "mask" adds a <mask> word, which a `text_tower` cannot; leave one out.')
         self.pool_regions, self.pool_words = GPO(), GPO()
 
     def encode_images(self, images: Images) -> Code:

@@ -86,7 +86,7 @@ class Artifact:
 
     def _intact_content(self) -> str:
         for change in self._changed_files():
-            raise ValueError(f"{change}; delete {self.path} and run again to remake it, or put that file right.")
+            raise ValueError(f"{change}; delete {self.path} and run again to remake it, or restore that file.")
         return content_digest(self.manifest())
 
     def problems(self) -> Iterator[str]:
@@ -102,7 +102,7 @@ class Artifact:
                     read, theirs = manifest.get("folder_sha256", {}), manifest.get("inputs", {})
                     data |= {one: read[file] for one in theirs if (file := one.rpartition("/")[2]) in read}
                     if content_digest(manifest) != content:
-                        yield f"made from another copy of {name} than the present one"
+                        yield f"made from another version of {name} than the current one"
             for name, content in inputs.items():
                 if name.startswith("data/") and content.removeprefix(SAMPLED) != data.get(name, content):
                     yield f"made from another {name.rpartition('/')[2]} than the dataset's"
@@ -132,7 +132,7 @@ class Artifact:
             try:
                 self.work.parent.mkdir(parents=True, exist_ok=True)
             except (FileExistsError, FileNotFoundError, NotADirectoryError) as error:  # a file is in the way, or /proc
-                raise PermissionError(errno.EACCES, "no folder can be made", error.filename) from error
+                raise PermissionError(errno.EACCES, "a folder cannot be created", error.filename) from error
             with FileLock(self.work.with_name(f".{self.key}.lock")):
                 if self.exists():
                     yield None
@@ -178,7 +178,7 @@ class Artifact:
                 able = "writable one" if error.errno in files.FORBIDDEN else "file system that locks files"
                 remedy = f"choose a {able}: [paths] artifact_root in luigi.cfg, or --artifact-root"
             elif error.errno in (errno.ENOSPC, errno.EDQUOT) or str(error).endswith(" written"):  # numpy's words
-                remedy = "free some space (`aoq gc` lists what nothing needs), then run again: finished work is kept"
+                remedy = "free some space (`aoq gc` lists unused artefacts), then run again: finished work is kept"
             else:
                 raise
             reason = f"cannot write below {self.root}: {error.strerror or error} at {place}; {remedy}"
@@ -186,7 +186,7 @@ class Artifact:
 
     def link(self, alias: Path) -> None:
         """Point the readable `alias` at this artefact, replacing any earlier link."""
-        target = os.path.relpath(self.path, alias.parent)
+        target = os.path.relpath(self.path.resolve(), alias.parent.resolve())  # folders above may be links
         if alias.is_symlink() and os.readlink(alias) == target:
             if (left := files.scratch_folder(alias)).exists():  # left by a run that was killed after making the link
                 files.reclaim(left)

@@ -141,6 +141,8 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     """Return the type of `plain` columns of this type."""
     if pa.types.is_dictionary(kind):
         return plain_type(kind.value_type)
+    if isinstance(kind, pa.BaseExtensionType):
+        return plain_type(kind.storage_type)
     return pa.string() if pa.types.is_large_string(kind) or pa.types.is_string_view(kind) else kind
 
 
@@ -151,6 +153,8 @@ def plain(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
         return column
     if isinstance(column, pa.ChunkedArray):
         return pa.chunked_array(map(plain, column.chunks), kind)
+    if isinstance(column.type, pa.BaseExtensionType):
+        return plain(column.storage)
     if pa.types.is_dictionary(column.type):  # Arrow cannot cast dictionaries of string views
         return plain(column.dictionary).take(column.indices)
     return column.cast(kind)
@@ -178,7 +182,7 @@ def fitted(table: pa.Table, columns: pa.Schema, nullable: Collection[str] = ()) 
 def fitting_kinds(present: pa.Schema, columns: pa.Schema) -> pa.Schema:
     """Return the types to which `fitted` casts the columns of a file; refuse columns that do not fit."""
     if wrong := [name for name in columns.names if present.names.count(name) != 1]:
-        raise ValueError(f"its columns are {present.names}, and {wrong[0]!r} must be one of them")
+        raise ValueError(f"it needs one column {wrong[0]!r}; its columns are {present.names}")
     kinds = {field.name: _fitting_kind(plain_type(present.field(field.name).type), field.type) for field in columns}
     if wrong := [name for name, kind in kinds.items() if kind is None]:
         kind, needed = (schema.field(wrong[0]).type for schema in (present, columns))

@@ -79,7 +79,7 @@ REMEDIES = {
     errno.ENAMETOOLONG: "choose a name of at most 240 bytes, as temporary files need a longer one",
 }
 """Remedies for errors that the system reports only by number."""
-STOPPED = "stopped; finished work is kept, and the same command continues from there"
+STOPPED = "stopped; finished work is kept; run the same command again to resume"
 
 Reporter = Callable[[int, int, str], None]
 """Called with (done, total, text)."""
@@ -159,7 +159,7 @@ def duration(seconds: float) -> str:
 def show_progress(title: str) -> Iterator[Reporter]:
     """Show a bar on a terminal of this process alone; else log a line every QUIET_SECONDS, even without reports."""
     pace = _Pace()
-    if _OneLine.subject or not sys.stderr.isatty():
+    if _OneLine.subject or not sys.stderr.isatty() or os.environ.get("TERM") in ("dumb", "unknown"):
         ended = threading.Event()
 
         def log() -> None:

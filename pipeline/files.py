@@ -116,11 +116,11 @@ def writing_in(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in NO_LOCKS:
             raise OSError(
-                f"the file system of {folder} locks no files; mount it with locks, or choose another place."
+                f"the file system of {folder} does not support locks; mount it with locks, or use another."
             ) from None
         if error.errno not in FORBIDDEN:
             raise
-        raise PermissionError(f"{folder} may not be written ({(error.strerror or '').lower()}).") from None
+        raise PermissionError(f"{folder} is not writable ({(error.strerror or '').lower()}).") from None
 
 
 def scratch_in(*folders: Path) -> list[Path]:
@@ -162,11 +162,11 @@ def _make_scratch(folder: Path) -> None:
     except FileNotFoundError:
         if not folder.parent.is_dir():
             raise
-        raise PermissionError(f"{folder.parent} may not be written (no folder can be made).") from None  # such as /proc
+        raise PermissionError(f"{folder.parent} is not writable (cannot create a folder).") from None  # such as /proc
     except FileExistsError:
         status = folder.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():  # a link could make us empty any folder
-            raise ValueError(f"{folder} is in the way, but is not a temporary folder of yours; remove it.") from None
+            raise ValueError(f"{folder} exists, but is not your own temporary folder; remove it.") from None
 
 
 def _restore(folder: Path) -> None:

@@ -63,7 +63,7 @@ def reading(path: Path, what: str, remedy: str = "") -> Iterator[None]:
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{error.filename or path} does not exist{advice}.") from None
     except PermissionError as error:
-        raise PermissionError(f"{error.filename or path} may not be read (permission denied).") from None
+        raise PermissionError(f"{error.filename or path} cannot be read (permission denied).") from None
     except Exception as error:  # parsers raise errors of any kind on hostile files
         if type(error) is UnicodeError:  # `read_utf8` has named the file
             raise
@@ -172,7 +172,7 @@ def host_array(values: Any, name: str) -> np.ndarray:
 
 def read_json(path: Path, kind: type[_Kind] | GenericAlias, *, remedy: str = "") -> _Kind:
     """Read a JSON file whose content fits a type or a TypedDict; additional keys are kept."""
-    with reading(path, "the JSON file that is needed", remedy):
+    with reading(path, "JSON in the expected form", remedy):
         return parse_json(read_file(path), kind)
 
 

@@ -66,9 +66,10 @@ def configured_path(option: str, chosen: str = "") -> Path:
     return Path(chosen or section_settings(paths)[option]).expanduser().absolute()
 
 
-def runs_root(artifact_root: str = "") -> Path:
-    """Return the folder of the readable links to artefacts: in the chosen artifact root, or else the one in [paths]."""
-    return configured_path("artifact_root", artifact_root) / "runs" if artifact_root else configured_path("runs_root")
+def runs_root(artifact_root: Path) -> Path:
+    """Return the folder of the readable links to artefacts: for the root in [paths] the one in [paths]."""
+    is_configured = artifact_root == configured_path("artifact_root")
+    return configured_path("runs_root") if is_configured else artifact_root / "runs"
 
 
 def read_shipped_settings() -> None:

@@ -173,7 +173,7 @@ def _safetensors_parts(path: Path) -> dict[str, FilePart]:
 
 def _columns(source: object, schema: pa.Schema, rows: int, read: Callable[[str], Iterator[Any]]) -> dict[str, FilePart]:
     if len(set(schema.names)) != len(schema) or not schema.names:
-        raise ValueError(f"{source} has the columns {schema.names}; give it columns, each with a name of its own.")
+        raise ValueError(f"{source} has the columns {schema.names}; give each column a different name.")
     return {field.name: FilePart(plain_type(field.type), (rows,), partial(read, field.name)) for field in schema}
 
 
@@ -236,7 +236,9 @@ def _hub_parts(source: str) -> dict[str, FilePart]:
 def _joined_parts(paths: Sequence[Path]) -> dict[str, FilePart]:
     """Read files that have the same parts one after another."""
     first, *others = opened = [VECTOR_READERS[path.suffix](path) for path in paths]
-    shapes = [{name: (part.kind, part.shape[1:]) for name, part in parts.items()} for parts in opened]
+    empty = {name for parts in opened for name, part in parts.items() if part.kind == pa.null()}  # in one file at least
+    first = {name: part for name, part in first.items() if name not in empty or not others}
+    shapes = [{name: (one.kind, one.shape[1:]) for name, one in parts.items() if name not in empty} for parts in opened]
     if wrong := next((path for path, shape in zip(paths, shapes, strict=True) if shape != shapes[0]), None):
         raise ValueError(f"{wrong} and {paths[0]} have other columns, types or dimensions; save them again.")
 

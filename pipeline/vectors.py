@@ -82,14 +82,12 @@ def read_vectors(matrix: FilePart, source: str, copy: Path, *, normalise: bool) 
     return Vectors(np.memmap(copy, "<f4", "c", offset, (count, dimensions)), norms)
 
 
-def in_float32(
-    vectors: Float[np.ndarray, "items D"], source: str, *, first: int = 0, normalise: bool, zeros: bool = False
-) -> Vectors:
+def in_float32(vectors: Float[np.ndarray, "items D"], source: str, *, first: int = 0, normalise: bool) -> Vectors:
     """Convert to float32; vectors to `normalise` are divided by their norms in float64, and rounded once."""
     if not normalise:
         with np.errstate(over="ignore"):  # refused below
             rows = vectors if _is_plain(vectors) else np.ascontiguousarray(vectors, dtype=np.float32)
-        norms = checked_norms(rows, source, first=first, zeros=zeros, unrounded=vectors)
+        norms = checked_norms(rows, source, first=first, zeros=True, unrounded=vectors)
         return Vectors(rows, norms * (1 + 2.0**-40))
     rows, norms = np.empty(vectors.shape, np.float32), checked_norms(vectors, source, first=first)
     for start, stop in blocks(len(rows), _CACHED):
@@ -140,7 +138,8 @@ def fetch(address: str, cache: Path) -> Path:
     seen = cache / f"{digest([address, info.size, info.mtime_ns])}.seen"
     with scratch_beside(seen, wait=True) as folder:
         with suppress(OSError, ValueError):  # no file, or not a file's name
-            if known_sha256(copy := seen.with_name(seen.read_text())) == copy.stem:
+            copy = seen.with_name(seen.read_text())
+            if info.mtime_ns is not None and known_sha256(copy) == copy.stem:  # else it may have changed
                 return copy
         fetched = folder / "fetched"
         fs.copy_files(place, str(fetched), system, fs.LocalFileSystem())

@@ -121,9 +121,13 @@ class MakingTask(luigi.Task):
             self._make()
         self.link()
 
+    @property
+    def alias_path(self) -> Path:
+        return runs_root(self.roots["artifact_root"]) / self.alias / self.stage
+
     def link(self) -> None:
         """Link the run's name to the artefact, which another run may have made; a reused name is linked anew."""
-        self.artifact.link(runs_root(self.artifact_root) / self.alias / self.stage)
+        self.artifact.link(self.alias_path)
 
     def _make(self) -> None:
         try:
@@ -151,11 +155,11 @@ class MakingTask(luigi.Task):
 
     def _log_reason(self) -> None:
         """Log the differences from the artefact that the run's link leads to, if it exists."""
-        linked = (runs_root(self.artifact_root) / self.alias / self.stage).resolve()
+        linked = self.alias_path.resolve()
         with suppress(ValueError, OSError):  # no link leads to an intact artefact
             changes = differences(self.artifact.recipe, read_artifact_manifest(linked)["recipe"])
             texts = [f"{place.removeprefix('ingredients.')} {now}, was {old}" for place, (now, old) in changes.items()]
-            logger.info("%s is made again: %s", self.title, "; ".join(texts))
+            logger.info("making %s again: %s", self.title, "; ".join(texts))
 
     def trained(self) -> str:
         """Count the finished trainings of the study, if this is one of them."""
@@ -165,7 +169,7 @@ class MakingTask(luigi.Task):
 @MakingTask.event_handler(luigi.Event.DEPENDENCY_PRESENT)  # type: ignore[no-untyped-call, untyped-decorator]
 def _log_presence(task: MakingTask) -> None:
     task.link()
-    logger.info("%s is there: %s", task.title, task.artifact.path)
+    logger.info("%s exists: %s", task.title, task.artifact.path)
 
 
 @MakingTask.event_handler(luigi.Event.PROCESS_FAILURE)  # type: ignore[no-untyped-call, untyped-decorator]

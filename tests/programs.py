@@ -97,7 +97,7 @@ def browsing(command: Sequence[object], folder: Path, stop: int = signal.SIGINT)
         os.kill(program.pid, stop)
         ended = program.wait(60)
     assert ended.returncode == 128 + stop
-    assert ended.stderr.splitlines()[-1] == "stopped; finished work is kept, and the same command continues from there"
+    assert ended.stderr.splitlines()[-1] == "stopped; finished work is kept; run the same command again to resume"
     assert "Traceback" not in ended.stderr
 
 

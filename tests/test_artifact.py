@@ -139,6 +139,6 @@ def test_a_root_that_is_a_file_is_named_with_a_remedy(tmp_path):
     root = tmp_path / "artifacts"
     root.write_text("not a folder")
     with pytest.raises(
-        OSError, match=r"cannot write below .*artifacts: no folder can be made .* choose a writable one"
+        OSError, match=r"cannot write below .*artifacts: a folder cannot be created .* choose a writable one"
     ):
         build(artifact(root))

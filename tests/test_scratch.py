@@ -55,7 +55,7 @@ def test_a_file_system_that_locks_nothing_is_named(tmp_path, monkeypatch):
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
     monkeypatch.setattr(fcntl, "flock", unsupported)
-    with pytest.raises(OSError, match=rf"^the file system of {tmp_path}/\.out\.work locks no files; mount it"):
+    with pytest.raises(OSError, match=rf"^the file system of {tmp_path}/\.out\.work does not support locks; mount it"):
         scratch_beside(tmp_path / "out").__enter__()
 
 
@@ -96,7 +96,7 @@ def test_what_is_no_scratch_folder_is_left_alone(tmp_path, what):
     precious.mkdir()
     (precious / "file").write_text("kept")
     way.symlink_to(precious) if what == "link" else way.write_text("kept")
-    with pytest.raises(ValueError, match=r"\.out\.work is in the way"):
+    with pytest.raises(ValueError, match=r"\.out\.work exists, but is not your own"):
         scratch_beside(tmp_path / "out").__enter__()
     assert (precious / "file").read_text() == "kept"
 
@@ -107,5 +107,5 @@ def test_a_place_that_takes_no_folder_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match=r"file is not a folder\."):
         scratch_beside(tmp_path / "file" / "out").__enter__()
-    with pytest.raises(PermissionError, match="/proc may not be written"), scratch_beside(Path("/proc/made")):
+    with pytest.raises(PermissionError, match="/proc is not writable"), scratch_beside(Path("/proc/made")):
         pass

@@ -53,12 +53,12 @@ def test_own_experiments_and_studies_stand_beside_shipped_ones_and_go_before_the
 
 
 def test_roots_start_at_the_current_directory(folder, monkeypatch):
-    monkeypatch.setattr(settings, "section_settings", lambda _: {"data_root": "data", "runs_root": "~/runs"})
+    monkeypatch.setattr(settings, "section_settings", lambda _: {"artifact_root": "made", "runs_root": "~/runs"})
     monkeypatch.setenv("HOME", "/home/somebody")
-    assert configured_path("data_root") == folder / "data"
-    assert configured_path("data_root", "other") == folder / "other"
-    assert str(runs_root()) == "/home/somebody/runs"
-    assert runs_root("made") == folder / "made" / "runs"
+    assert configured_path("artifact_root") == folder / "made"
+    assert configured_path("artifact_root", "other") == folder / "other"
+    assert str(runs_root(folder / "made")) == "/home/somebody/runs"
+    assert runs_root(folder / "other") == folder / "other" / "runs"
 
 
 def test_shipped_settings_fill_what_no_other_file_has_set(monkeypatch):
@@ -97,7 +97,7 @@ def test_an_own_luigi_cfg_that_cannot_be_read_is_named(folder, monkeypatch):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     monkeypatch.setattr(Path, "open", forbidden)
-    with pytest.raises(PermissionError, match=r"luigi\.cfg may not be read \(permission denied\)"):
+    with pytest.raises(PermissionError, match=r"luigi\.cfg cannot be read \(permission denied\)"):
         read_shipped_settings()
     monkeypatch.undo()
     monkeypatch.chdir(folder)

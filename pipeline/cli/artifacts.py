@@ -17,7 +17,7 @@ from aoq.pipeline.cli.options import EXPERIMENT, STAGE, as_json, override, roots
 from aoq.pipeline.cli.output import counted, decimal, echo, echo_json, echo_next, say, show_rows, styled, to_make
 from aoq.pipeline.config.load import names_in
 from aoq.pipeline.files import known_sha256
-from aoq.pipeline.settings import configured_path, runs_root
+from aoq.pipeline.settings import runs_root
 from aoq.pipeline.stages.chain import Chain, run_name
 from aoq.pipeline.stages.plan import plan
 from aoq.pipeline.tables.card import describe_guarantee
@@ -34,7 +34,7 @@ def takes_chains(command: Callable[..., Any]) -> Callable[..., Any]:
         plan_below = partial(plan, data_root=data_root, artifact_root=artifact_root)
         if experiment is None:
             chains = [*_with_artefacts(plan_below)]
-            _name_others(chains, "" if artifact_root == configured_path("artifact_root") else str(artifact_root))
+            _name_others(chains, artifact_root)
             return command(chains, **options)
         if table_folder(experiment) is not None and experiment not in names_in():
             asking = f"`aoq {click.get_current_context().info_name}` takes an experiment; name the one that made it"
@@ -53,7 +53,7 @@ def _with_artefacts(plan: Callable[[str], Chain]) -> Iterator[Chain]:
                 yield chain
 
 
-def _name_others(chains: Sequence[Chain], root: str) -> None:
+def _name_others(chains: Sequence[Chain], root: Path) -> None:
     """Name the runs that are left out, those of other files or with an override; refuse if there are no others."""
     there = {path.parent.name for path in runs_root(root).glob("*/dataset")}
     if others := sorted(there - {run_name(chain.reference) for chain in chains}):
@@ -62,6 +62,8 @@ def _name_others(chains: Sequence[Chain], root: str) -> None:
         if not chains:
             raise ValueError(f"all artefacts there belong to runs of other files or with an override: {left_out}")
         echo(f"left out: {left_out}", err=True)
+    elif not chains:
+        echo(f"no experiment has artefacts below {root}", err=True)
 
 
 def _is_for_all() -> bool:
@@ -222,7 +224,7 @@ def changed_data(chain: Chain) -> list[str]:
             with suppress(ValueError):  # reported as a problem already
                 recorded |= chain[stage].manifest().get("folder_sha256", {})
     return [
-        f"dataset: {chain.folder / name} is not the file that was read; everything made from it is stale"
+        f"dataset: {chain.folder / name} has changed since it was read; everything made from it is stale"
         for name, sha256 in recorded.items()
         if not (chain.folder / name).is_file() or known_sha256(chain.folder / name) != sha256
     ]

@@ -56,9 +56,9 @@ def batches_command(table: NamedTable, output: Path, view: Path | None, as_json:
     """
     kind = options["kind"]
     if kind != "mined" and (idle := [name for name in ("ranks", "community") if is_typed(name)]):
-        raise click.UsageError(f"--{idle[0]} shapes mined batches, not {kind} ones; leave it out")
+        raise click.UsageError(f"--{idle[0]} has no effect on {kind} batches; leave it out")
     if kind == "random" and view is not None:
-        raise click.UsageError("--view moves nothing apart in random batches; leave it out")
+        raise click.UsageError("--view has no effect on random batches; leave it out")
     read = table.read()
     epochs, with_shards = options.pop("epochs"), options.pop("write_shards")
     _ = table.files.data and table.split  # refuses data that are not the table's
@@ -97,7 +97,7 @@ def _batches(
     batch_size, seed = options["batch_size"], options["seed"]
     if kind == "triples":
         if batch_size % 3:
-            raise ValueError(f"--batch-size {batch_size} pairs are no whole triples; give a multiple of 3.")
+            raise ValueError(f"--batch-size {batch_size} does not divide into triples; give a multiple of 3.")
         sampler = BatchSampler(table, batch_size=batch_size, seed=seed, companions="anchors")
         return lambda epoch: [sampler.batch(epoch, step) for step in range(len(sampler))]
     mined = partial(mined_order, lists, batch_size, seed=seed, community=options["community"])
@@ -124,7 +124,7 @@ def _shard_samples(table: NamedTable, read: NegativeTable, scratch: Path) -> tup
     if pictures := table.photographs(scratch / "pictures"):
         return pictures, rows.captions
     where = table.data_folder or "a part of a split"
-    raise ValueError(f"{where} names no pictures, as `aoq prepare` does; give their folder as --image-root.")
+    raise ValueError(f"{where} does not list its pictures; give their folder as --image-root.")
 
 
 def _show(met: Mapping[str, Any]) -> None:

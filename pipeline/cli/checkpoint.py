@@ -70,7 +70,7 @@ def _report(models: Sequence[OfficialModel], paths: Sequence[Path]) -> str:
     lines += [f"  {key} = {value}" for key, value in model.options.items()]
     if model.assumed:
         assumed = ", ".join(f"{key} = {value}" for key, value in model.assumed.items())
-        lines.append(f"The checkpoint does not say, so the official defaults are taken: {assumed}.")
+        lines.append(f"Options not in the checkpoint, set to the official defaults: {assumed}.")
     lines.append(f"Written to {' and '.join(map(str, paths))}.")
     if len(models) > 1:
         lines.append("These are NCR's two networks; its score is the mean of both (an ensemble experiment).")

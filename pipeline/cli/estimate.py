@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -104,7 +104,9 @@ def _estimate_vectors(files: Mapping[str, str], options: Mapping[str, Any]) -> E
             by_norms = vector_options.has_unit_norms(options)
             sides[side] = open_vectors(copy, Path(folder) / f"{side}.npy", normalise=by_norms)
         ids = vector_options.read_ids_of_sides(options)
-        return estimate(vector_options.pair_vectors(sides, options, ids), options["search"])
+        one = estimate(vector_options.pair_vectors(sides, options, ids), options["search"])
+        copies = sum(path.stat().st_size for path in Path(folder).iterdir())
+        return replace(one, work_bytes=one.work_bytes + copies)
 
 
 def _estimate_experiment(chain: Chain) -> tuple[Estimate | None, dict[str, int], list[str]]:

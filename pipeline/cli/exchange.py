@@ -34,7 +34,7 @@ SCORES_ARE = {"exact": "exact scores", "source": "the source's scores", "none": 
 @click.option(
     "--num-negatives",
     type=POSITIVE,
-    help="Negatives per list, at most; default: all, or 5 with a view if every row needs the same number.",
+    help="Maximum negatives per list; default: all, or 5 with a view if every row needs the same number.",
 )
 @click.option("--scores", is_flag=True, help="Write scores, if the format has a place for them.")
 @row_options("data", "split", "texts", "image_ids", "caption_ids", "image_root", older_texts=("--captions",))
@@ -93,7 +93,7 @@ def export_command(
     if form.directions == "one" and options["direction"] is None and not is_one_set:
         raise click.UsageError("choose --direction i2t (lists of images) or t2i (lists of captions)")
     if options["scores"] and form.scores in ("never", "of negatives"):
-        raise click.UsageError(f"{name} has no place for positives' scores; leave out --scores")
+        raise click.UsageError(f"{name} cannot hold scores of positives; leave out --scores")
     if vectors and not (options["scores"] or form.scores == "always"):
         raise click.UsageError("--vectors give the positives' scores; ask for them with --scores")
     table.files.require_either(**{"caption-root": caption_root})

@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 
 from aoq.pipeline.build import MANIFEST_FILE, UNITS, Build, read_artifact_manifest
 from aoq.pipeline.cli.artifacts import all_stages
-from aoq.pipeline.cli.options import as_json, roots_as_typed
+from aoq.pipeline.cli.options import as_json, roots
 from aoq.pipeline.cli.output import command_line, counted, decimal, echo, echo_json
 from aoq.pipeline.config.load import names_in
 from aoq.pipeline.files import LOCK, reclaim, scratch_in, writing_in
@@ -26,10 +26,10 @@ from aoq.pipeline.tables.files import read_manifest
 @click.option("--delete", is_flag=True, help="Delete what is listed; without --delete nothing is touched.")
 @click.option("--unfinished", is_flag=True, help="Include interrupted work; its run would start over.")
 @click.option("--run", "dropped", multiple=True, help="A folder of runs/ whose links are ignored; --delete removes it.")
-@roots_as_typed
+@roots
 @as_json
 def gc_command(
-    delete: bool, unfinished: bool, dropped: tuple[str, ...], data_root: str, artifact_root: str, as_json: bool
+    delete: bool, unfinished: bool, dropped: tuple[str, ...], data_root: Path, artifact_root: Path, as_json: bool
 ) -> None:
     """List or delete unused artefacts.
 
@@ -37,22 +37,25 @@ def gc_command(
     their tables. Interrupted work is that of stages, and what killed commands left as .OUTPUT.work in the current
     directory or in the cache.
     """
-    root, runs = configured_path("artifact_root", artifact_root), runs_root(artifact_root)
-    run_folders = {path.name: path for path in runs.glob("*")}
-    if absent := [name for name in dropped if name not in run_folders]:
-        raise ValueError(f"there is no run {absent[0]!r} in {runs}; its runs are {sorted(run_folders)}.")
-    kept_runs = [path for name, path in run_folders.items() if name not in dropped]
-    needed = _needed(root, configured_path("data_root", data_root), kept_runs)
+    root, runs = artifact_root, runs_root(artifact_root)
+    # Links of a root that [paths] has named since, or no longer names, are in the other folder.
+    run_folders = [path for folder in {runs, root / "runs"} for path in folder.glob("*")]
+    names = {path.name for path in run_folders}
+    if absent := [name for name in dropped if name not in names]:
+        raise ValueError(f"there is no run {absent[0]!r} in {runs}; its runs are {sorted(names)}.")
+    needed = _needed(root, data_root, [path for path in run_folders if path.name not in dropped])
     artefacts = sorted(path.parent for path in root.glob(f"*/[!.]*/{MANIFEST_FILE}"))
     locked = (lock.with_name(lock.stem[1:]) for lock in sorted(root.glob("*/.*.lock")))
     half_deleted = [path for path in locked if path.is_dir() and path not in artefacts]  # by an `aoq gc` killed
     unneeded, interrupted = [*(path for path in artefacts if path not in needed), *half_deleted], []
     if unfinished:
-        scratch = scratch_in(Path.cwd(), configured_path("cache_root"), *runs.glob("*"))
+        scratch = scratch_in(Path.cwd(), configured_path("cache_root"), *run_folders)
         interrupted = [*sorted(root.glob("*/.*.work")), *scratch]
-    for link in (link for name in dropped if delete for link in run_folders[name].glob("*")):
-        if link.is_symlink():
+    for run in (run for run in run_folders if delete and run.name in dropped):
+        for link in filter(Path.is_symlink, run.glob("*")):
             link.unlink()
+        with suppress(OSError):  # another file is there
+            run.rmdir()
     folders: list[dict[str, Any]] = []
     for path in (*unneeded, *interrupted):
         about = {"path": str(path), "finished": path in unneeded, "bytes": _folder_bytes(path)}
@@ -111,12 +114,11 @@ def _needed(root: Path, data_root: Path, runs: Iterable[Path]) -> set[Path]:
             chain = plan(name, data_root=data_root, artifact_root=root)
             needed |= {artifact.path for artifact in all_stages(chain).values()}
     links = (link for run in runs for link in run.glob("*") if link.is_symlink())
-    linked = [link.resolve() for link in links if (link / MANIFEST_FILE).exists()]
+    linked = [root.joinpath(*link.resolve().parts[-2:]) for link in links]  # the root itself may be a link
     while linked:
-        path = linked.pop()
-        needed.add(path)
-        upstream = (root / stage / key for stage, key in read_artifact_manifest(path)["recipe"]["upstream"])
-        linked += [other for other in upstream if (other / MANIFEST_FILE).exists()]
+        if ((path := linked.pop()) / MANIFEST_FILE).exists():
+            needed.add(path)
+            linked += [root / stage / key for stage, key in read_artifact_manifest(path)["recipe"]["upstream"]]
     return needed | _indexes(root, needed)
 
 

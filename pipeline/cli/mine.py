@@ -120,7 +120,7 @@ def _mine_files(files: Mapping[str, str], build: Path, engine: Engine, options: 
     labelled = [file for file in (*options["labels"], options["identity"]) if file is not None]
     if not labelled and (copies_of_others := _count_copies(problem.images)):
         remedy = "--labels FILE pairs them" if problem.one_set else "--identity FILE says which are the same photograph"
-        logger.warning("%d rows of IMAGES equal earlier rows bit by bit; %s", copies_of_others, remedy)
+        logger.warning("%d rows of IMAGES are exact copies of earlier rows; %s", copies_of_others, remedy)
     shape = {
         **{key: options[key] for key in JOB_OPTIONS},
         "labels": [file_sha256(file) for file in labelled],

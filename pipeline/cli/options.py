@@ -51,7 +51,7 @@ override = click.option(
     "--override", default="", help="Changes to the experiment, such as: seed=1, second_round.epochs=4"
 )
 split = with_default("--split", default="train", help="The split to read.")
-threads = with_default("--threads", default=0, type=click.IntRange(min=0), help="0: as many as this process may use.")
+threads = with_default("--threads", default=0, type=click.IntRange(min=0), help="Threads; 0: all this process may use.")
 
 
 def together(*options: Decorator) -> Decorator:
@@ -91,7 +91,7 @@ def with_override(experiment: str, override: str) -> tuple[str, str]:
     if not change or Path(experiment).exists():
         return experiment, override
     if override:
-        raise click.UsageError(f"{experiment} has changes after @, and --override adds some; put all into one place.")
+        raise click.UsageError(f"{experiment} has changes after @ and in --override; give all of them in one place.")
     return name, change
 
 

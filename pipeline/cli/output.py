@@ -31,7 +31,8 @@ def echo(text: object, *, err: bool = False) -> None:
 
 def echo_json(content: Any) -> None:
     """Print JSON in ASCII, which stays valid in any terminal's encoding."""
-    click.echo(json.dumps(content, indent=1).replace("\x7f", r"\u007f"))
+    finite = json.loads(json.dumps(content), parse_constant=lambda _: None)  # JSON has no NaN
+    click.echo(json.dumps(finite, indent=1).replace("\x7f", r"\u007f"))
 
 
 def echo_next(*commands: str) -> None:
@@ -101,7 +102,9 @@ def show_rows(
     table = Table(title=styled(title) if title else None, title_justify="left", box=None, header_style="bold")
     table.pad_edge, table.padding, table.show_header = False, (0, 2, 0, 0), any(headers)
     for header in compress(headers, shown):
-        table.add_column(styled(header), justify="right" if header in right else "left", overflow="fold")
+        table.add_column(
+            styled(header), justify="right" if header in right else "left", overflow="fold", no_wrap=header in right
+        )
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else styled(cell) for cell in compress(row, shown)))
     if console.measure(table, options=console.options.update(width=WIDE)).maximum > console.width:

@@ -45,7 +45,7 @@ def report_command(runs: tuple[str, ...], output: Path, **folders: Path) -> None
 
 @click.command("browse")
 @click.argument("runs", nargs=-1, required=True, type=EXPERIMENT, metavar="TABLE...")
-@with_default("--port", default=8765, type=click.IntRange(0, 65535), help="On 127.0.0.1; 0: any free one.")
+@with_default("--port", default=8765, type=click.IntRange(0, 65535), help="Port on 127.0.0.1; 0: any free port.")
 @with_default(
     "--matches",
     default="matches.csv",
@@ -89,7 +89,7 @@ def browse_command(
         places = {"data": files.data, "image_root": files.image_root, "view": view}
         source = open_folders(tables, split, texts or caption_ids, image_ids, **places)
     elif tables or view or files != RowFiles():
-        raise click.UsageError("name tables' folders alone, with texts, ids and pictures, or experiments alone")
+        raise click.UsageError("give only table folders (with texts, ids and pictures), or only experiments")
     else:
         members = [split_member(run) for run in runs]
         chains = [plan(experiment, override=override, **folders) for experiment, override in members]

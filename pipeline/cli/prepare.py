@@ -24,11 +24,11 @@ _test_split = with_default("--split", default="testall", help="The split with CO
 @click.command("prepare")
 @click.argument("source")
 @click.argument("folder", type=PATH)
-@click.option("--images", help="Folder at which image paths start; default: SOURCE's.")
+@click.option("--images", help="Folder that image paths are relative to; default: SOURCE's.")
 @click.option("--image-column", help="The column of images or their paths.")
 @click.option("--caption-column", "caption_columns", multiple=True, help="A column of captions; may be repeated.")
 @click.option("--id-column", help="The column of ids; default: paths, or row numbers.")
-@click.option("--split-column", help="The column that says train, dev or test.")
+@click.option("--split-column", help="The column with the split: train, dev or test.")
 @click.option("--split-sizes", default="", help="Draw splits: dev=1000,test=1000; train is the rest.")
 @with_default("--seed", default=0, type=click.IntRange(min=0), help="Seed that draws the splits.")
 @with_default(
@@ -39,7 +39,7 @@ _test_split = with_default("--split", default="testall", help="The split with CO
 )
 @with_default("--extractor", default="efficientnet-lite0", help="The encoder that makes an image's features.")
 @with_default(
-    "--tokens", default="patches", type=click.Choice(["patches", "pooled"]), help="All regions, or one vector."
+    "--tokens", default="patches", type=click.Choice(["patches", "pooled"]), help="All patches, or one pooled vector."
 )
 @click.option("--skip-broken", is_flag=True, help="Leave out images that cannot be read.")
 @click.option("--pack", is_flag=True, help="Also keep the image files in the folder.")

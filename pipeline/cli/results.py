@@ -18,8 +18,8 @@ from aoq.pipeline.config.load import split_member
 from aoq.pipeline.evaluation.significance import FEWEST_SEEDS
 from aoq.pipeline.report.verdict import evaluated_gain, gain_on_control, gains_apart
 from aoq.pipeline.stages.chain import Chain, Member, find_teachers
-from aoq.pipeline.stages.plan import plan, plan_parts
-from aoq.pipeline.stages.report import find_control
+from aoq.pipeline.stages.plan import plan_parts
+from aoq.pipeline.stages.report import find_control, plan_run
 from aoq.pipeline.stages.study import RECALL_NAMES, PlannedStudy, model_table, plan_study, read_cell, summarise_study
 
 RECALL_COLUMNS = {**RECALL_NAMES, "rsum": "rsum"}
@@ -66,8 +66,8 @@ def results_command(
         _show_study(plan_study(study, **folders), models, arms, as_json=as_json)
         return
     name, override = with_override(str(experiment), override)
-    chain = plan(name, override=override, **folders)
-    made, run = chain.made("evaluation"), Member(chain.reference, chain, "evaluation")
+    chain = (run := plan_run(name, override, **folders)).chain
+    made = chain.made("evaluation")
     evaluation = made.manifest() if made else {}
     control = find_control(run) if (beside := _split_beside_dev(chain, evaluation)) else None
     elsewhere = evaluated_gain(chain, control.chain) if control else None
@@ -198,4 +198,4 @@ def _what_is_missing(planned: PlannedStudy) -> str:
     command = command_line("aoq", "study", planned.reference)
     if there == count:
         return f"all {count} trainings exist, but not the study; run: {command}"
-    return f"{there} of {count} trainings exist, so without intervals; the rest: {command}"
+    return f"{there} of {count} trainings exist, so no intervals yet; run the rest: {command}"

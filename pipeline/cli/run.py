@@ -26,8 +26,8 @@ from aoq.tasks.stages import TASKS
 task_options = options.together(
     options.roots_as_typed,
     with_default("--workers", default=1, type=options.POSITIVE, help="Tasks at a time."),
-    click.option("--threads", type=click.IntRange(min=0), help="Default: [engine] in luigi.cfg; 0: cores / workers."),
-    click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="Default: [engine] in luigi.cfg."),
+    click.option("--threads", type=click.IntRange(min=0), help="Threads; 0: cores / workers; default: luigi.cfg."),
+    click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="Device; default: luigi.cfg."),
 )
 
 
@@ -189,6 +189,6 @@ def _stages() -> Iterator[dict[str, str]]:
 def _searches() -> Iterator[dict[str, str]]:
     from aoq.pipeline.search.backends import BACKENDS
 
-    yield {"search": "auto", "about": "the fastest exact one on this machine"}
+    yield {"search": "auto", "about": "the fastest exact search on this machine"}
     for name, backend in BACKENDS.items():
         yield {"search": name, "about": backend.about}

@@ -112,7 +112,7 @@ def to_judge_command(table: NamedTable, output: Path, top: int, view: Path | Non
         raise ValueError(f"{output} should be a file that ends in one of {', '.join(TABLE_SUFFIXES)}.")
     read = table.read()
     if read.is_one_set and (table.files.data is not None or (table.files.texts and table.files.image_ids)):
-        raise click.UsageError("a table of one set names its rows by --texts or by --image-ids; give one of these")
+        raise click.UsageError("for a table of one set, give --texts or --image-ids, not both, nor --data")
     captions, image_ids, _ = table.names
     TableRows(read, captions, image_ids)  # refuses names that are not one per row
     images, captions = image_ids or read.ids.get("images"), captions or read.ids.get("captions")

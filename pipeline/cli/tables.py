@@ -63,6 +63,9 @@ def inspect_command(
     screened = table.read_view(view, or_own=True)
     if only and screened is None:
         raise ValueError("--only needs a view: the experiment's own screen, if it was made, or --view FOLDER")
+    if only in RULES and screened is not None and only not in screened.manifest["screen"]:
+        used = [rule for rule in RULES if rule in screened.manifest["screen"]]
+        raise ValueError(f"--only {only}: the view does not use this rule; it uses {used}.")
     direction: Direction = "i2t" if caption is None else "t2i"
     if image is not None:
         row = _find_row("image", image, known.ids, len(read.i2t))
@@ -94,7 +97,7 @@ def _show_list(one: Inspection, *, is_one_set: bool) -> None:
         name = (f" ({one.caption_id})" if one.caption_id else "") + (f" “{one.text}”" if one.text else "")
         anchor = f"caption {one.anchor}{name}, of {f'image {one.image_id}' if one.image_id else 'no image'}"
     say((anchor, "bold"), f", {one.direction}")
-    say("its own:" if one.positives else "it has no positive of its own", style="green")
+    say("positives:" if one.positives else "no positives", style="green")
     for positive in one.positives:
         name = positive.text or positive.caption_id or f"row {positive.row}"
         place = f"would be rank {positive.rank}" if positive.rank else f"would be beyond rank {one.h}"
@@ -111,7 +114,7 @@ def _show_list(one: Inspection, *, is_one_set: bool) -> None:
         rows.append((str(each.rank), shown, str(each.row), *names, text))
     show_rows(("rank", "score", "row", item, "caption id", "listed by", "text" if is_one_set else "caption"), rows)
     if any(each.above_positive for each in one.negatives):
-        say("▲ scores at least as high as one of its own", style="dim")
+        say("▲ scores at least as high as a positive", style="dim")
     say()
 
 
@@ -214,9 +217,9 @@ def _show_statistics(one: statistics.Description) -> None:
     if one.above_positive is not None:
         why = ", more than false negatives explain: the teacher is weak, or pairs are wrong"
         why = why if one.exceeds_false_negatives else ""
-        line = f"{one.above_positive:.2%} of the listed score at least as high as a positive{why}; {line}"
+        line = f"{one.above_positive:.2%} of listed negatives score at least as high as a positive{why}; {line}"
     hubs = ", ".join(f"row {row} ({count})" for row, count in one.most_listed)
-    say(f"{line}\nin most lists: {hubs}\n")
+    say(f"{line}\nlisted most often: {hubs}\n")
 
 
 @click.command("diff")
@@ -230,7 +233,7 @@ def diff_command(table: NamedTable, other: NamedTable, depth: int | None, as_jso
     tables = table.read(), other.read()
     differences = statistics.compare(*tables, depth)
     if reason := statistics.data_differ(*tables):
-        echo(f"warning: {reason}; row n may be another image in each, and then the comparison means nothing.", err=True)
+        echo(f"warning: {reason}; if row n differs between them, the comparison is meaningless.", err=True)
     if as_json:
         echo_json({direction: asdict(one) for direction, one in differences.items()})
         return

@@ -68,9 +68,7 @@ mining_options = together(
         help="cosine divides vectors by their norms; dot takes them as they are.",
     ),
     normalise,
-    with_default(
-        "--search", default="auto", help="auto takes the fastest exact one; `aoq list searches` describes all."
-    ),
+    with_default("--search", default="auto", help="auto: the fastest exact search; `aoq list searches` shows all."),
     with_default(
         "--recall-floor",
         default=0.95,
@@ -90,7 +88,7 @@ def require_pairing(options: Mapping[str, Any], *, one_set: bool) -> None:
     if one_set and (options["per_image"] is not None or options["caption_ids"] is not None):
         raise click.UsageError("IMAGES alone are one set; --per-image and --caption-ids are for IMAGES and CAPTIONS")
     if one_set and is_typed("h_images"):
-        raise click.UsageError("one set has lists of one kind; give their length as --h-captions alone")
+        raise click.UsageError("one set has one list per item; set its length with --h-captions")
     if len(options["labels"]) not in (0, 2 - one_set):
         raise click.UsageError("give --labels for each side: once for one set, twice for IMAGES and CAPTIONS")
     if one_set and options["identity"]:
@@ -151,6 +149,8 @@ def pair_vectors(sides: Mapping[str, Vectors], options: Mapping[str, Any], ids: 
 
 def _pairs_of_one_label(files: Sequence[Path], counts: Mapping[str, int]) -> Int32[np.ndarray, "pairs 2"]:
     labels = [_read_labels(file, side, counts[side]) for file, side in zip(files, TWO_SIDES, strict=False)]
+    if np.result_type(*labels).kind == "f":  # int64 and uint64, which floats would round
+        labels = [one.astype(str) for one in labels]
     numbers = np.unique(np.concatenate(labels), return_inverse=True)[1]
     images, captions = numbers[: counts["images"]], numbers[-counts["captions"] :]
     sizes = (np.bincount(side, minlength=numbers.max() + 1) for side in (images, captions))

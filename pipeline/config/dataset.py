@@ -33,7 +33,7 @@ class Source(Section):
     path: str
     """A table, a JSON file, a folder, or hf:OWNER/NAME."""
     images: str | None = None
-    """The folder at which image paths start; by default that of the source."""
+    """The folder that image paths are relative to; by default the source's."""
     image_column: str | None = None
     """The column of images or their paths; by default recognised by its name."""
     caption_columns: TomlArray[str] = ()
@@ -111,9 +111,11 @@ class DatasetSection(Section):
     """Words that occur fewer times in the captions of `train` and `dev` are unknown."""
 
     def problems(self) -> Iterator[str]:
-        words = [key for key in ("vocabulary", "min_count") if key in self.model_fields_set]
-        if self.tokeniser is not None and words:
-            yield f"`tokeniser` has its own vocabulary; take out {words}"
+        words = self.set_among(("tokeniser", "vocabulary")) + ["min_count"] * ("min_count" in self.model_fields_set)
+        if len(words) > 1:
+            yield f"`{words[0]}` has its own words; take out {words[1:]}"
+        if self.demo is not None and (self.train_images or 0) > self.demo.images:
+            yield f"`train_images` is {self.train_images}, but [dataset.demo] has {self.demo.images} images"
         if len(self.set_among(WORLDS)) != 1:
             yield "set one of `folder`, below the data root, [dataset.source] and [dataset.demo]"
 

@@ -125,7 +125,7 @@ class Experiment(Runs):
 
     @property
     def _towers(self) -> set[str]:
-        return {side for side in ("image", "text") if getattr(self.model, f"{side}_tower", None) is not None}
+        return {name.removesuffix("_tower") for name in self.model.towers}
 
     def _check_model_and_data(self) -> Iterator[str]:
         data, tower = self.dataset, getattr(self.model, "text_tower", None)

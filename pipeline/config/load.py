@@ -35,7 +35,7 @@ def load_experiment(name: str, override: str = "") -> Experiment | Combination:
     training data also reaches the experiments that the file names.
     """
     path, content = read_named("experiment", name, CONFIGS)
-    content = _renamed(content, partial(_beside, path.parent))
+    content = _renamed(content, partial(beside, path.parent))
     change = parse_override(override)
     where = f"{path}, changed by the override {override!r}" if change else str(path)
     _check_has_rounds(name, content, change)
@@ -55,11 +55,11 @@ def _check_has_rounds(name: str, content: Mapping[str, Any], change: Mapping[str
     """Refuse changes to [first_round] or [mining] of an experiment that takes its teacher's table."""
     teacher = change.get("teacher", content.get("teacher"))
     for section in ("first_round", "mining"):
-        if teacher and section in change and section not in content:
+        if isinstance(teacher, str) and section in change and section not in content:
             example = override_text({section: change[section]}) if isinstance(change[section], Mapping) else "…"
             raise ValueError(
                 f"{name} has no [{section}]: it takes the table of {teacher!r}. Change that one, with "
-                f"""teacher='{teacher}{", " if "@" in str(teacher) else "@"}{example}'."""
+                f"""teacher='{teacher}{", " if "@" in teacher else "@"}{example}'."""
             )
 
 
@@ -85,9 +85,9 @@ def read_named(what: str, name: str, folders: tuple[Path, ...]) -> tuple[Path, d
 
 
 def split_member(name: str) -> tuple[str, str]:
-    """Split NAME@OVERRIDE; without an `@`, the override is empty."""
-    name, _, override = name.partition("@")
-    return name, override
+    """Split NAME@OVERRIDE; without an `@`, the override is empty. The folders of a .toml file may have an `@`."""
+    match = re.fullmatch(r"(.*?\.toml|[^@]*)(?:@(.*))?", name, re.DOTALL)
+    return (match[1], match[2] or "") if match else (name, "")
 
 
 def parse_override(override: str) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def parse_override(override: str) -> dict[str, Any]:
     try:
         return dict(parse_toml(f"override = {{{override}}}")["override"])
     except ValueError as error:
-        inline = 'the inside of a TOML inline table, such as `seed=1, second_round.loss.name="offtri"`'
+        inline = 'a list of TOML assignments, such as `seed=1, second_round.loss.name="offtri"`'
         raise ValueError(f"override {override!r} is not {inline}: {error}") from None
 
 
@@ -172,13 +172,13 @@ def _renamed(content: Mapping[str, Any], rename: Callable[[str], str]) -> dict[s
     return {key: renamed(key, value) for key, value in content.items()}
 
 
-def _beside(folder: Path, member: str) -> str:
+def beside(folder: Path, member: str) -> str:
     """Return the path of a file that lies beside the file that names it; leave other members unchanged."""
-    name, mark, override = member.partition("@")
+    name, override = split_member(member)
     file = folder / name
     if not name.endswith(".toml") or not file.is_file() or (Path(name).is_file() and file.samefile(name)):
         return member
-    return f"{file}{mark}{override}"
+    return f"{file}@{override}" if override else str(file)
 
 
 def _change_named(member: str, shared: Mapping[str, Any], own_wins: bool) -> str:

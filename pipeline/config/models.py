@@ -38,6 +38,12 @@ class ModelSection(NamedSection):
             raise ValueError(f"[model] {self.name} has no option `embedding_size`, the dimension of its embeddings.")
         return int(size)
 
+    @property
+    def towers(self) -> dict[str, str]:
+        """The pretrained towers that are set."""
+        names = {name: getattr(self, name, None) for name in ("image_tower", "text_tower")}
+        return {name: tower for name, tower in names.items() if tower is not None}
+
     @classmethod
     def kind(cls, name: str) -> type[ModelSection]:
         check_registered("model", name, MODELS)

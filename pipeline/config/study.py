@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, NonNegativeInt
 
-from aoq.pipeline.config.load import CONFIGS, read_named
+from aoq.pipeline.config.load import CONFIGS, beside, read_named
 from aoq.pipeline.config.section import Section, TomlArray, validated
 
 STUDIES = tuple(folder / "studies" for folder in CONFIGS)
@@ -78,4 +78,6 @@ class Study(Section):
 def load_study(name: str) -> Study:
     """Load the study in `configs/studies/<name>.toml`, or in the TOML file `name`."""
     path, content = read_named("study", name, STUDIES)
+    if isinstance(models := content.get("models"), dict):
+        content["models"] = {key: beside(path.parent, str(model)) for key, model in models.items()}
     return validated(Study, str(path), {"name": path.stem, **content})

@@ -175,11 +175,11 @@ class Sampling(Section):
             if self.hardness is None or self.hardness == "auto":
                 yield "`hardest` needs a `hardness` that is a number; give both, or `hardness` alone"
             elif self.hardest <= self.hardness:
-                yield f"hardest = {self.hardest} leaves nothing of hardness = {self.hardness}; raise it"
+                yield f"hardest = {self.hardest} must be above hardness = {self.hardness}; raise `hardest`"
         if self.windows is not None:
             check_windows(self.windows)
         if self.columns is not None and self.negatives is None:
-            yield "`columns` says what `negatives` are compared with; set `negatives`, or leave it out"
+            yield "`columns` needs `negatives`; set `negatives`, or leave out `columns`"
         if self.negatives is not None and self.columns is None and self.guides:
             unseen = "does not see negatives drawn for other anchors"
             yield f'`{self.guides[0]}` {unseen}; set columns = "own", or leave it out'

@@ -158,7 +158,7 @@ def changed_files(folder: Path, splits: Sequence[str] | None = None) -> Iterator
     for name, sha256 in read_json(record, _Prepared).get("sha256", {}).items():
         path = folder / name
         if (splits is None or name in chosen) and not (path.is_file() and known_sha256(path) == sha256):
-            yield name, f"is not the file that `aoq prepare` wrote; {remedy}"
+            yield name, f"has changed since `aoq prepare` wrote it; {remedy}"
 
 
 def split_fingerprint(folder: Path, split: str) -> str:

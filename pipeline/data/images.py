@@ -33,7 +33,7 @@ DECODED_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 MOST_BYTES = 500_000_000
 _MOST_PIXELS = 178_956_970
 """Pillow's own limit: half a gigabyte as RGB."""
-_UNREADABLE = f"is no {', '.join(DECODED_FORMATS[:-1])} or {DECODED_FORMATS[-1]}, or is damaged"
+_UNREADABLE = f"is not {', '.join(DECODED_FORMATS[:-1])} or {DECODED_FORMATS[-1]}, or is damaged"
 _ORIENTATION = 0x0112
 """EXIF's tag; from 5 on, width and height are exchanged."""
 WIDTH = 200
@@ -104,12 +104,12 @@ def _eight_bits(image: Image) -> Image:
     if image.mode.startswith("I"):
         values = np.asarray(image).astype(np.int64)
         if values.min() < 0 or values.max() > 65535:
-            raise _UnsupportedError("has whole numbers beyond 16 bits as pixels")
+            raise _UnsupportedError("has integer pixels of more than 16 bits")
         # Cameras and scanners write 10, 12 or 14 bits into 16, whose upper eight are dark or empty.
         bits = max(8, -(-int(values.max()).bit_length() // 2) * 2)
         image = pillow.fromarray((values >> (bits - 8)).astype(np.uint8))
     elif image.mode == "F":
-        raise _UnsupportedError("has real numbers as pixels")
+        raise _UnsupportedError("has floating-point pixels")
     elif image.has_transparency_data:
         seen = image.convert("RGBA")
         image = pillow.alpha_composite(pillow.new("RGBA", seen.size, "white"), seen)

@@ -76,5 +76,5 @@ def read_clean_pairs(path: Path, captions: int) -> Float32[np.ndarray, " caption
             "per caption, in order. Take the file of an experiment on the same training split."
         )
     if not ((probabilities >= 0).all() and (probabilities <= 1).all()):
-        raise ValueError(f"{path}: probabilities lie between 0 and 1, and some of these do not.")
+        raise ValueError(f"{path}: some probabilities are not between 0 and 1; correct them.")
     return probabilities.astype(np.float32)

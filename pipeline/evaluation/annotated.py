@@ -175,7 +175,7 @@ def judgement_agreement(similarity: Similarity, image_of: ImageOf, judged: Score
     people = np.bincount(place, weights=judged.scores) / np.bincount(place)
     scores = similarity[keys // captions, keys % captions]
     if len(np.unique(people)) < 2 or len(np.unique(scores)) < 2:
-        raise ValueError(f"all {len(keys)} judged pairs have one score; there is nothing to correlate.")
+        raise ValueError(f"all {len(keys)} judged pairs have the same score; there is nothing to correlate.")
     stats = import_extra("scipy.stats", "eccv", "the correlation with human judgements")
     first = np.array([scores.argmax() for scores in columns(similarity, np.arange(captions))])
     false_keys = (first * captions + np.arange(captions))[first != image_of]

@@ -58,7 +58,8 @@ def hard_negatives(
     `positive_score` (rows,) is that of a row's lowest positive, NaN if it has none. The lists equal those that
     `aoq mine` writes for the same vectors.
 
-    Raises ValueError if vectors are zero or not finite, sides do not fit each other, or no anchor has h negatives.
+    Raises ValueError if vectors are not finite (for cosines, or zero), sides do not fit each other, or no anchor has h
+    negatives.
 
     >>> table = hard_negatives([[1.0, 0.0], [0.0, 1.0]], [[0.8, 0.6], [0.0, 1.0], [1.0, 0.0]], [0, 1, 1], h=1)
     >>> table.i2t.negative_ids.tolist(), table.t2i.negative_ids.tolist()
@@ -98,7 +99,7 @@ def _vectors(values: Any, name: str, metric: str) -> Vectors:
     array = host_array(values, name)
     if array.ndim != 2 or 0 in array.shape or not np.issubdtype(array.dtype, np.floating):
         raise ValueError(f"{name} are {array.dtype} of shape {array.shape}; a row of floats for each item is needed.")
-    return in_float32(array, name, normalise=metric == "cosine", zeros=metric == "dot")
+    return in_float32(array, name, normalise=metric == "cosine")
 
 
 def _depths(h: Any, *, both: bool) -> tuple[int, int]:

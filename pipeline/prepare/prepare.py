@@ -151,7 +151,7 @@ def _require_files(source: Source, listing: Listing) -> None:
     if missing and (not source.skip_broken or len(missing) == len(listing)):
         raise ValueError(
             f"{len(missing):,} of {len(listing):,} images do not exist, such as {', '.join(missing[:SHOWN_BROKEN])}; "
-            "--images says where image paths start, and --skip-broken leaves out some that are missing."
+            "give the folder of the paths as --images, or leave out missing images with --skip-broken."
         )
 
 
@@ -164,7 +164,7 @@ def _heed_broken(source: Source, extractions: Sequence[Extraction]) -> None:
     more = f"; and {len(broken) - SHOWN_BROKEN} more" if len(broken) > SHOWN_BROKEN else ""
     shown = "; ".join(broken[:SHOWN_BROKEN]) + more
     if empty := [each.split for each in extractions if not each.progress["kept"]]:
-        raise ValueError(f"no image of {empty[0]} can be read: {shown}; --images says where image paths start.")
+        raise ValueError(f"no image of {empty[0]} can be read: {shown}; give the folder of the paths as --images.")
     if broken and not source.skip_broken:
         total = sum(len(each.listing) for each in extractions)
         raise ValueError(

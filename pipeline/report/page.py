@@ -225,7 +225,9 @@ def attended(runs: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
         if not attends or split.boxes is None or split.boxes.shape[2] != 4:
             continue
         pairs, thumbs = open_named_pairs(run.chain, split.name), Thumbnails(run.chain.folder, split)
-        model = load_model(run.chain["second_round"].opened() / "model.safetensors")
+        model = load_model(
+            run.chain["second_round"].opened() / "model.safetensors", **run.chain.experiment.model.towers
+        )
         count = min(CAPTIONS, split.caption_count)
         rows = np.sort(np.random.default_rng(1).choice(split.caption_count, count, replace=False))
         with torch.inference_mode():

@@ -71,14 +71,14 @@ def empty_index(recipe: Recipe, dimensions: int) -> Any:
             raise ValueError(f"{name!r} sets {parameter!r}; parameters are NAME=N, with N from 0 to {2**31 - 1}.")
     if any(int(number) > LARGEST_NUMBER for number in re.findall(r"\d+", recipe.factory)):
         raise ValueError(f"{name!r} contains a number above {LARGEST_NUMBER:,}; lower it.")
-    with _able_to(f"build {name!r} in {dimensions} dimensions", FORM):
+    with able_to(f"build {name!r} in {dimensions} dimensions", FORM):
         index = faiss.index_factory(dimensions, recipe.factory, faiss.METRIC_INNER_PRODUCT)
         faiss.ParameterSpace().set_index_parameters(index, recipe.parameters)
     return index
 
 
 @contextmanager
-def _able_to(work: str, remedy: str) -> Iterator[None]:
+def able_to(work: str, remedy: str) -> Iterator[None]:
     """Turn a failure of FAISS into one sentence."""
     try:
         yield
@@ -153,13 +153,13 @@ def _shard(vectors: _IndexVectors, rows: tuple[int, int], recipe: Recipe, sizes:
         index.reset()
     elif not (index := empty_index(recipe, vectors.shape[1])).is_trained:
         sample = vectors[sampled_rows(len(vectors), sizes.trained_on, seed=0)]
-        with _able_to(f"train {recipe.factory!r} on {len(vectors)} vectors", FEWER):
+        with able_to(f"train {recipe.factory!r} on {len(vectors)} vectors", FEWER):
             index.train(np.ascontiguousarray(sample, dtype=np.float32))
     threads = faiss.omp_get_max_threads()
     if hasattr(index, "hnsw"):
         faiss.omp_set_num_threads(1)  # with threads, the links would depend on their timing
     try:
-        with _able_to(f"add {rows[1] - rows[0]} vectors to {recipe.factory!r}", "choose another factory string"):
+        with able_to(f"add {rows[1] - rows[0]} vectors to {recipe.factory!r}", "choose another factory string"):
             for start in range(*rows, ADDED):
                 index.add(np.ascontiguousarray(vectors[start : min(start + ADDED, rows[1])], dtype=np.float32))
     finally:

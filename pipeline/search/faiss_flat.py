@@ -81,9 +81,18 @@ def _in_halves(index: Any, anchors: Float32[np.ndarray, "anchors D"], k: int) ->
     return np.concatenate([half[0] for half in halves]), np.concatenate([half[1] for half in halves])
 
 
+def portions(start: int, stop: int, k: int, memory: int) -> list[tuple[int, int]]:
+    """Split anchors so that their k candidates fit into the memory: keys, sorted copies and the search's results."""
+    return [(start + first, start + last) for first, last in blocks(stop - start, max(1, memory // (200 * k)))]
+
+
 def _search_flat(direction: Direction, start: int, stop: int, problem: Problem, store: Store) -> list[pa.Table]:
-    side = problem[direction].rows(slice(start, stop))
-    k = min(side.size.wanted + SLACK, len(side.candidates))
+    k = min(problem.size(direction).wanted + SLACK, problem.size(direction).candidates)
+    parts = portions(start, stop, k, problem.memory)
+    return [pa.concat_tables(_flat_lists(problem[direction].rows(slice(*part)), k, part[0]) for part in parts)]
+
+
+def _flat_lists(side: Side, k: int, start: int) -> pa.Table:
     near, ids = flat_search(side, k)
     heads = rescored(side, ids)
     error = 1.01 * (side.anchors.shape[1] + 2) * 2.0**-24 * side.anchor_norms * side.candidate_norms.max()
@@ -91,7 +100,7 @@ def _search_flat(direction: Direction, start: int, stop: int, problem: Problem, 
     heads = replace(heads, bound=others if k < len(side.candidates) else np.full_like(others, -np.inf))
     if not heads.certified.all():
         heads = on_device(side, lambda scan: certify(heads, side, scan))
-    return [lists_table(side, heads, start)]
+    return lists_table(side, heads, start)
 
 
 def _flat_steps(problem: Problem) -> Steps[Problem]:

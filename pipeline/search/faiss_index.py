@@ -11,7 +11,7 @@ import math
 import shutil
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
@@ -22,8 +22,18 @@ import pyarrow as pa
 from jaxtyping import Float
 
 from aoq.pipeline.search.exact import exact_heads, lists_table, rescored
-from aoq.pipeline.search.faiss_build import Recipe, build_index, empty_index, hnsw, ivf, opened_index, sampled_rows
-from aoq.pipeline.search.faiss_flat import ANCHOR_ROWS, SLACK, load_faiss
+from aoq.pipeline.search.faiss_build import (
+    FORM,
+    Recipe,
+    able_to,
+    build_index,
+    empty_index,
+    hnsw,
+    ivf,
+    opened_index,
+    sampled_rows,
+)
+from aoq.pipeline.search.faiss_flat import ANCHOR_ROWS, SLACK, load_faiss, portions
 from aoq.pipeline.search.lists import from_arrow
 from aoq.pipeline.search.pool import Heads
 from aoq.pipeline.search.problem import Direction, Problem, Side, blocks
@@ -36,7 +46,7 @@ MOST_TIMES = 2  # a direction whose recall falls short is searched more widely a
 FAISS_PREFIX = "faiss:"
 RECIPES: dict[str, Callable[[int], Recipe]] = {"ivf": ivf, "hnsw": hnsw}
 _ABOUT = {
-    "ivf": "approximate, by as many cells of an index as the recall floor needs; the index is kept",
+    "ivf": "approximate, by an IVF index that searches as many cells as the recall floor needs; it is kept",
     "hnsw": "approximate, by a graph, searched as widely as the recall floor needs; the graph is kept",
 }
 ABOUT_FACTORY = 'approximate, by an index of FAISS such as "faiss:IVF256,Flat|nprobe=32", which is kept'
@@ -49,12 +59,16 @@ STEP = 1.125
 """The chosen breadth exceeds the least sufficient one by at most this factor."""
 
 
-def near_lists(index: Any, side: Side, parameters: str) -> Heads:
+def near_lists(index: Any, side: Side, parameters: str, memory: int) -> Heads:
     """Score the candidates that the index proposes for these anchors; no bound is known for the others."""
     load_faiss().ParameterSpace().set_index_parameters(index, parameters)
-    wanted = side.size.wanted
+    wanted, heads = side.size.wanted, list[Heads]()
     k = min(wanted + max(SLACK, wanted // 4), len(side.candidates))  # more than wanted, as an index misjudges some
-    return rescored(side, index.search(np.ascontiguousarray(side.anchors, dtype=np.float32), k)[1])
+    for part in (side.rows(slice(*rows)) for rows in portions(0, len(side.anchors), k, memory)):
+        with able_to(f"search with {parameters!r}", FORM):
+            near = index.search(np.ascontiguousarray(part.anchors, dtype=np.float32), k)[1]
+        heads.append(rescored(part, near))
+    return Heads(*(np.concatenate([getattr(one, each.name) for one in heads]) for each in fields(Heads)))
 
 
 @dataclass(frozen=True)
@@ -127,7 +141,9 @@ class Indexed:
             index, last = opened_index(folder), exact_heads(sample).scores[:, -1:]
 
             def measure(breadth: int) -> np.ndarray:
-                return (near_lists(index, sample, f"{recipe.breadth}={breadth}").scores >= last).mean(axis=1)
+                return (near_lists(index, sample, f"{recipe.breadth}={breadth}", problem.memory).scores >= last).mean(
+                    axis=1
+                )
 
             named = f"{recipe.factory}|{recipe.breadth}"
             chosen = choose_breadth(named, recipe.widest, measure, self.wanted, count, beyond)
@@ -147,7 +163,7 @@ class Indexed:
         if not folder.is_dir():  # deleted since this search began
             self._built(direction, problem, store)
         side = problem[direction].rows(rows)
-        return [lists_table(side, near_lists(opened_index(folder), side, parameters), rows.start)]
+        return [lists_table(side, near_lists(opened_index(folder), side, parameters, problem.memory), rows.start)]
 
     def _recall(self, direction: Direction, problem: Problem, store: Store) -> list[pa.Table]:
         """Measure the recall of the written lists on a sample of anchors, a new one for each breadth."""
@@ -158,7 +174,8 @@ class Indexed:
             if len(here := sample[(sample >= start) & (sample < stop)] - start):
                 scores.append(from_arrow(store.read(unit_name(self._label(direction), start, stop))).scores[here])
         last = exact_heads(whole.rows(sample)).scores[:, -1:]  # a score that reaches it belongs to the true list
-        recall = float((np.concatenate(scores) >= last).mean())
+        listed = np.concatenate(scores)
+        recall = float((np.where(np.isnan(listed), -np.inf, listed) >= last).mean())  # the NaN of padding
         folder, parameters = self._index(direction, store)
         factory = self._recipe(direction, problem).factory
         index = {"factory": factory, "parameters": parameters, "key": folder.name}
@@ -221,7 +238,7 @@ def choose_breadth(index: str, widest: int, measure: Measure, wanted: float, cou
     while not is_enough(wide):
         if wide == widest:
             raise ValueError(
-                f"{index}={wide} finds {recall:.1%} at its widest, but {wanted:.1%} are wanted beyond the sample's "
+                f"{index}={wide} finds {recall:.1%} at its widest, but {wanted:.1%} is needed to allow for sampling "
                 "errors; lower the recall floor, or search exactly."
             )
         narrow, wide = wide, min(2 * wide, widest)

@@ -154,7 +154,7 @@ class Problem:
             if h > longest:
                 remedy = f"lower it to at most {longest}" if longest else "add items that are not all paired"
                 option = "h_captions" if direction == "i2t" else "h_images"
-                raise ValueError(f"{option} = {h}, but rows of {direction} have at most {longest} negatives; {remedy}.")
+                raise ValueError(f"{option} = {h}, but {direction} lists have at most {longest} negatives; {remedy}.")
 
     def __getitem__(self, direction: Direction) -> Side:
         anchors, candidates, own, h = self._sides[direction]

@@ -66,7 +66,7 @@ class Chain:
         """Hash a user's file that an option names."""
         path = self.data_root / name
         if not path.is_file():
-            raise FileNotFoundError(f"{option}: {path} does not exist; the path starts at the data root.")
+            raise FileNotFoundError(f"{option}: {path} does not exist; the path is relative to the data root.")
         return file_sha256(path)
 
     @property
@@ -280,7 +280,7 @@ def pretrained(name: str) -> dict[str, Any]:
 
 def run_name(experiment: str, override: str = "") -> str:
     """Name the folder below `runs/` of an experiment; each override has its own folder."""
-    name = Path(experiment).stem
+    name = Path(experiment).name.removesuffix(".toml")
     if override:
         name += f"@{re.sub(r'[^A-Za-z0-9_.=,@-]+', '', override)}"
         if re.sub(MARKS, "", override):  # letters or a path were dropped: two overrides may now look the same

@@ -81,8 +81,8 @@ def make_teachers(
             stores.append(EmbeddingStore.open(member.artifact.opened()))
             continue
         check_pretrained(member.chain)
-        model = load_model(member.artifact.opened() / "model.safetensors").to(run.device)
-        models.append((model, open_pairs(member.chain, "train", verify)))
+        model = load_model(member.artifact.opened() / "model.safetensors", **member.chain.experiment.model.towers)
+        models.append((model.to(run.device), open_pairs(member.chain, "train", verify)))
     hashes = chain[stage].ingredients["training"]["distillation"]["files"]
     for number, (files, planned) in enumerate(zip(distillation.files, hashes, strict=True)):
         for name, (path, _) in files.parts.items():

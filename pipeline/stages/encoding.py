@@ -37,7 +37,7 @@ def embed_train_split(chain: Chain, stage: str, folder: Path, engine: Engine) ->
     """Write the vectors of the training split by the stage's model; return its weights' sha256."""
     device = engine.torch_device()
     weights = chain[stage].opened() / "model.safetensors"
-    model = load_model(weights).to(device)
+    model = load_model(weights, **chain.experiment.model.towers).to(device)
     assert isinstance(model, EmbeddingModel)  # the configuration allows only these to search
     with show_progress("embeddings") as report:
         sides = model_sides(model, open_pairs(chain, "train", engine.verify), device)

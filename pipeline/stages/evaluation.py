@@ -78,7 +78,7 @@ def make_evaluation(chain: Chain, build: Build, engine: Engine) -> None:
         check_feature_size(member, split, member["dataset"].manifest()["feature_size"])
         pairs, place = open_named_pairs(member, split), str(len(scores))
         files = sorted(member["second_round"].opened().glob("*.safetensors"))  # two if they were co-taught
-        models = [load_model(path).to(device) for path in files]
+        models = [load_model(path, **member.experiment.model.towers).to(device) for path in files]
         scored = [similarity_matrix(model, pairs, device, parts / f"{place}.{n}.npy") for n, model in enumerate(models)]
         scores.append(mean(scored, None, f"{place}.npy"))
         metrics.append(evaluate_similarity(scores[-1], *truth, folds=folds))

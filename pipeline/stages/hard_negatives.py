@@ -17,6 +17,7 @@ from aoq.pipeline.data.folder import Split
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.files import known_sha256
 from aoq.pipeline.mining.sizes import fit_depths
+from aoq.pipeline.prepare.photographs import photographs_fingerprint
 from aoq.pipeline.search.problem import DIRECTIONS, Direction
 from aoq.pipeline.stages.chain import Chain, pretrained
 from aoq.pipeline.stages.splits import fingerprint, open_pairs, open_train_split
@@ -28,7 +29,10 @@ logger = logging.getLogger(__name__)
 def plan_embeddings(chain: Chain, model: str = "first_round", use: str = "embeddings") -> None:
     """Plan the embeddings of the training split, by a trained model or by a pretrained encoder."""
     if use == "embeddings" and (encoder := chain.experiment.teacher_encoder) is not None:
-        chain.add("embeddings", pretrained(encoder), chain["dataset"])
+        data, read = chain.experiment.dataset, {}
+        if data.folder is not None and chain.image_tower is None:  # else the data set's key covers the photographs
+            read = {"photographs": photographs_fingerprint(chain.folder, data.train)}
+        chain.add("embeddings", pretrained(encoder) | read, chain["dataset"])
     else:
         chain.add("embeddings", {}, chain[model], reads=[chain["dataset"]], use=use)
 
@@ -139,7 +143,7 @@ def _make_reranked(chain: Chain, options: Rerank, build: Build, engine: Engine) 
     about = {"experiment": options.shortlist, "depths": depths, "tables": table_hashes(manifest)}
     provenance = _provenance(chain, _teacher(teacher, known_sha256(weights)), shortlist=about)
     listed = Shortlist(captions, images, pairs.split.positives)
-    lengths, model = shortened(pairs.split, options), load_model(weights).to(device)
+    lengths, model = shortened(pairs.split, options), load_model(weights, **teacher.experiment.model.towers).to(device)
     with show_progress("rescoring") as report:
         rerank(
             Rescoring(model, pairs, listed, lengths, options.checked_anchors, device),

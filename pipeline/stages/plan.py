@@ -89,7 +89,7 @@ class _Planner:
         """Plan another experiment, with an optional override; refuse teachers in a circle."""
         references = (*self.references, name)
         if name in self.references:
-            raise ValueError(f"teachers in a circle: {' -> '.join(references)}")
+            raise ValueError(f"the teachers form a cycle: {' -> '.join(references)}")
         experiment = load_experiment(*split_member(name))
         if isinstance(experiment, Ensemble):
             raise ValueError(f"{role} {name!r} is an ensemble, which mines no table and trains nothing; name a member.")

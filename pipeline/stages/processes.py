@@ -24,6 +24,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from aoq.pipeline.artifact import Artifact
+from aoq.pipeline.build import ChangedInputError
 from aoq.pipeline.console import log_to_console
 from aoq.pipeline.engine import Engine, describe_exit
 from aoq.pipeline.on_ray import check_nodes, connected, node_name, required_resources
@@ -37,7 +38,7 @@ PLACING, LINGER, OTHERS_FAIL = 300.0, 60.0, 2.0
 """Seconds to wait for room on a cluster, for the end after another process was lost, and for failures of the others."""
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 RESUMED = "Run again: the training goes on from its last checkpoint."
-PASSED_ON = {kind.__name__: kind for kind in (ValueError, OSError, ImportError, RuntimeError)}
+PASSED_ON = {kind.__name__: kind for kind in (ChangedInputError, ValueError, OSError, ImportError, RuntimeError)}
 """Errors that a process passes on to the one that started it."""
 
 

@@ -38,7 +38,8 @@ def plan_report(runs: str, *, data_root: Path, artifact_root: Path) -> PlannedRe
         raise ValueError('a report is about runs; name some: "demo; demo@seed=1"')
     if len(set(names)) < len(names):
         raise ValueError(f"a run is listed twice in {list(names)}; name each once.")
-    members, seen = [_plan_run(name, data_root, artifact_root) for name in names], dict[str, str]()
+    members = [plan_run(*split_member(name), data_root=data_root, artifact_root=artifact_root) for name in names]
+    seen: dict[str, str] = {}
     for member in members:
         if (other := seen.setdefault(member.artifact.key, member.reference)) != member.reference:
             raise ValueError(f"{other!r} and {member.reference!r} are one run; name it once.")
@@ -50,12 +51,12 @@ def plan_report(runs: str, *, data_root: Path, artifact_root: Path) -> PlannedRe
     return PlannedReport(tuple(members), Artifact(artifact_root, "report", 2, ingredients, tuple(evaluations)))
 
 
-def _plan_run(reference: str, data_root: Path, artifact_root: Path) -> Member:
-    name, override = split_member(reference)
-    chain = plan(name, override=override, data_root=data_root, artifact_root=artifact_root)
+def plan_run(name: str, override: str, **roots: Path) -> Member:
+    """Plan a student or an ensemble, which have results."""
+    chain = plan(name, override=override, **roots)
     if "evaluation" not in chain.stages:
-        raise ValueError(f"{reference!r} makes a table and trains nothing, so it has no results; name a student.")
-    return Member(reference, chain, "evaluation")
+        raise ValueError(f"{chain.reference!r} makes a table and trains nothing, so it has no results; name a student.")
+    return Member(chain.reference, chain, "evaluation")
 
 
 def find_control(member: Member) -> Member | None:
@@ -73,7 +74,8 @@ def find_control(member: Member) -> Member | None:
     again = {} if experiment.refresh is None else {"refresh": {"rounds": 0}}
     changed = merged(parse_override(override), {"second_round": change, **again})
     try:
-        found = _plan_run(f"{name}@{override_text(changed)}", member.chain.data_root, member.chain.artifact_root)
+        roots = {"data_root": member.chain.data_root, "artifact_root": member.chain.artifact_root}
+        found = plan_run(name, override_text(changed), **roots)
     except ValueError:  # the experiment has options that need offline negatives
         return None
     return found if trains_as_control(found.chain, member.chain) else None

@@ -150,7 +150,7 @@ def _check_unchanged(chain: Chain, name: str, verify: Verify) -> None:
     data, dataset, files = chain.experiment.dataset, chain["dataset"], folder.present_files(chain.folder, name)
     planned, recorded = dataset.ingredients["splits"], dataset.manifest()["folder_sha256"] if dataset.exists() else {}
     meant = f"if the change is meant, delete {dataset.path} and what was made from it, and run again."
-    remedy = f"is not the file that was read when the dataset was made; restore that one, or, {meant}"
+    remedy = f"has changed since the dataset stage read it; restore it, or, {meant}"
     if not any(path.name in recorded for path in files.values()):
         for file, flaw in folder.changed_files(chain.folder, [name]):
             raise ValueError(f"{chain.folder / file} {flaw}.")

@@ -96,7 +96,7 @@ def _base(study: Study, model: str, member: str) -> Experiment:
     if not isinstance(experiment, Experiment) or experiment.weights is not None:
         raise ValueError(f"{where}: experiment {member!r} trains nothing.")
     if "seed" in parse_override(override):
-        raise ValueError(f"{where} sets a seed, which is what `seeds` are for.")
+        raise ValueError(f"{where} sets a seed; set the study's `seeds` instead.")
     return experiment
 
 

@@ -155,7 +155,7 @@ def report_outcome(chain: Chain, training: Training, notes: Mapping[str, Any], d
     chance, reached = chance_level(dev.image_of, dev.identity), notes["metrics"]["rsum"]
     if at_chance := chance.explains(reached):
         remedy = "" if training.start_up or not training.loss.takes_pace else ' with start_up = "auto", or'
-        nothing = f"dev rsum {reached:.1f} is near chance ({chance.rsum:.1f}): nothing that was learnt holds on dev"
+        nothing = f"dev rsum {reached:.1f} is near chance ({chance.rsum:.1f}): nothing learnt generalises to dev"
         check = f"`aoq data check {chain.folder}` finds missing lines, not swapped ones"
         lines = f"Check that each line of captions belongs to its image ({check})"
         logger.warning("%s. %s; if so, train%s longer.", nothing, lines, remedy)

@@ -115,10 +115,8 @@ def _training_options(chain: Chain, use: str, training: Training) -> dict[str, A
 def _model(chain: Chain) -> dict[str, Any]:
     section = chain.experiment.model
     later = {"image_tower", "text_tower"} if section.attends else {"image_tower"}
-    model = section.model_dump(mode="json", exclude={name for name in later if getattr(section, name, None) is None})
-    for option in ("image_tower", "text_tower"):
-        if (tower := model.get(option)) is not None:
-            model[option] = pretrained(tower)
+    model = section.model_dump(mode="json", exclude=later - section.towers.keys())
+    model |= {option: pretrained(tower) for option, tower in section.towers.items()}
     return {"model": model, "max_regions": chain.experiment.dataset.max_regions}
 
 

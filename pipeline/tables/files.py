@@ -172,7 +172,7 @@ def read_manifest(folder: Path, *, dataset: str | None = None) -> dict[str, Any]
     manifest = cast(dict[str, Any], read_json(path, TableManifest, remedy=MINE_AGAIN))
     version = manifest["format_version"]
     if version != FORMAT_VERSION:
-        raise ValueError(f"{folder} has format version {version}, this version reads {FORMAT_VERSION}; mine again.")
+        raise ValueError(f"{folder} has format version {version}, but this aoq reads {FORMAT_VERSION}; mine again.")
     if len(table_sides(manifest)) not in (1, 2):
         raise ValueError(f"{path} names the sides {manifest['sides']}, but a table has two or one set; {MINE_AGAIN}.")
     if dataset is not None and (mined := manifest.get("dataset", "")) != dataset:

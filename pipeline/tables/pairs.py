@@ -92,7 +92,7 @@ def read_text_lines(path: Path) -> list[str]:
     """Read an id or a text per line; refuse a table, whose lines hold several values."""
     lines = read_lines(path)
     if (mark := {".tsv": "\t", ".csv": ",", ".jsonl": "{", ".json": "{"}.get(path.suffix)) and mark in lines[0]:
-        raise ValueError(f"{path} is a table, of which a line per row is needed; write that column to a text file.")
+        raise ValueError(f"{path} is a table; give one column of it, as a text file with a line per row.")
     return lines
 
 
@@ -103,7 +103,7 @@ def require_order(given: Sequence[str], own: Sequence[str], noun: str) -> None:
         if name != kept and name in known:
             raise ValueError(
                 f"{name!r} is given as {noun} {row}, but is {noun} {own.index(name)} of the table; give ids in its "
-                "order, or none: it keeps its own."
+                "order, or leave them out: the table has its own."
             )
 
 

@@ -104,7 +104,7 @@ class NegativeTable(TableContents):
         is_empty = any(one["listed"] for one in counts) and not any(one["left"] for one in counts)
         if is_empty and not allow_empty and screen.suspected == "drop":
             raise ValueError(
-                f"the rules take all {sum(one['listed'] for one in counts):,} negatives, so every list would be empty; "
+                f"the rules drop all {sum(one['listed'] for one in counts):,} negatives, so every list would be empty; "
                 "loosen them, or give --allow-empty (in Python allow_empty=True)."
             )
         return ScreenedTable(self, view, screen.suspected)

@@ -94,7 +94,7 @@ class BatchSampler:
         if companions not in _OFFLINE:
             raise ValueError(f'companions is {companions!r}; it must be "anchors", "omit" or None.')
         if negatives is None and not shared:
-            raise ValueError("shared says what `negatives` are compared with; give these too, or leave it out.")
+            raise ValueError("shared needs a number of `negatives`; give one, or leave out shared.")
         if negatives is not None and strategy == "normal":
             raise ValueError(
                 'strategy = "normal" draws one negative of each list; leave out `negatives` or `strategy`.'
@@ -151,7 +151,7 @@ class BatchSampler:
         self._steps = full + (rest >= fewest and not drop_last)
         if not self._steps:
             raise ValueError(
-                f"{len(self.pairs)} pairs fill no batch of {batch_size} in each of {world_size} processes; lower "
+                f"{len(self.pairs)} pairs cannot fill a batch of {batch_size} in each of {world_size} processes; lower "
                 "batch_size."
             )
         self._epoch, self._step, self._has_begun = 0, 0, False

@@ -54,11 +54,11 @@ def save_model(path: Path, weights: Mapping[str, Tensor], description: Mapping[s
     write_atomically(path, save(contiguous, {"aoq": canonical_json(description)}))
 
 
-def load_model(path: Path | str) -> MatchingModel:
-    """Load the model that a weights file describes, in eval mode."""
+def load_model(path: Path | str, **towers: str) -> MatchingModel:
+    """Load the model that a weights file describes, in eval mode; `towers` say where its towers lie today."""
     path = Path(path)
     description, weights = read_weights(path)
-    name, options = description["name"], description["options"]
+    name, options = description["name"], {**description["options"], **towers}
     with reading(path, f"weights that fit the {name!r} they describe"):
         with torch.device("meta"):  # shapes cost no memory, whatever sizes the file claims
             expected = build_model(name, **options).state_dict()

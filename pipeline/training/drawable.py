@@ -56,7 +56,7 @@ class Drawable:
         counts = self.may_draw().sum(axis=1)
         if len(empty := np.intersect1d(np.flatnonzero(counts == 0), anchors)):
             raise ValueError(
-                f"{len(empty)} lists of {direction} hold nothing to draw, the first that of row {empty[0]}; remove "
+                f"{len(empty)} lists of {direction} have no negatives to draw, the first is row {empty[0]}; remove "
                 "these rows and mine again, or loosen the screen or the weights."
             )
         if shorter := int((counts[np.unique(anchors)] < k).sum()):
@@ -196,7 +196,7 @@ def _check_depth(
     if 0 < after >= shortest:
         raise ValueError(
             f"[sampling] hardest leaves out the first {after} of each list of {direction}, but the shortest has "
-            f"{shortest}; raise it, or mine more of them ([mining] {depth})."
+            f"{shortest}; raise hardest, or mine longer lists ([mining] {depth})."
         )
 
 

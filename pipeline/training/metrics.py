@@ -143,7 +143,7 @@ class CollapseDetector:
         self.steps += steps
         if self.steps >= PATIENCE and not self.warned:
             self.warned = True
-            remedy = '`start_up = "auto"`: online negatives as hard as the model can bear; or ' if can_pace else ""
+            remedy = '`start_up = "auto"`, which starts with easier online negatives, or ' if can_pace else ""
             logger.warning(
                 f"the {loss_name} loss has stayed at {means['retrieval_loss']:.1f} for {self.steps} steps: the plateau "
                 f"of a collapsed model, which gives all pairs the same similarity ({means['plateau']:.1f}). Try "

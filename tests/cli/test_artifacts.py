@@ -13,7 +13,8 @@ from aoq.pipeline.evaluation.ranks import write_ranks
 from aoq.pipeline.evaluation.retrieval import Ranks, summarise
 from aoq.pipeline.files import scratch_beside
 from aoq.pipeline.stages.plan import MAKERS, plan
-from tests.cli.conftest import TINY, only
+from tests.cli.conftest import TINY, only, run
+from tests.stages.conftest import chain_of
 
 
 def test_verify_finds_changed_files_and_other_upstreams(aoq, root):
@@ -29,9 +30,9 @@ def test_verify_finds_changed_files_and_other_upstreams(aoq, root):
     assert "i2t.parquet was changed" in found.stderr
     assert "it was changed after it was written" in found.stderr
     manifest.write_text(json.dumps({**said, "seal": seal(said)}))
-    assert "made from another copy of embeddings" in aoq("verify", TINY, root=root, code=1).stderr
+    assert "made from another version of embeddings" in aoq("verify", TINY, root=root, code=1).stderr
     manifest.write_text(json.dumps({name: value for name, value in said.items() if name not in ("seal", "inputs")}))
-    assert "made from another copy of embeddings" in aoq("verify", TINY, root=root, code=1).stderr
+    assert "made from another version of embeddings" in aoq("verify", TINY, root=root, code=1).stderr
 
 
 @pytest.mark.parametrize(("better", "seconds"), [(10, 10), (0, 10), (10, 1)])
@@ -80,13 +81,24 @@ def test_gc_keeps_what_links_lead_to(gc, root):
     assert not unfinished.exists()
 
 
+def test_gc_follows_links_beside_a_root_that_is_a_link_or_was_configured(gc, root, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "artifacts").symlink_to(root)
+    assert "nothing to free" in run("gc").stdout  # linked below the root, which was not in [paths] then
+    shutil.rmtree(root / "runs")
+    chain = chain_of(root=tmp_path / "artifacts")
+    chain["hard_negatives"].link(tmp_path / "runs" / "tiny" / "hard_negatives")
+    assert (tmp_path / "runs" / "tiny" / "hard_negatives" / "table").is_dir()
+    assert "nothing to free" in run("gc").stdout
+
+
 def test_gc_drops_the_links_of_a_run(gc, root):
     assert "there is no run 'other' in" in gc("--run", "other", code=1).stderr
     made = [*root.glob("*/*/MANIFEST.json")]
     assert "aoq gc --delete --run=tiny" in gc("--run", "tiny").stdout
     assert [*root.glob("*/*/MANIFEST.json")] == made
     gc("--run", "tiny", "--delete")
-    assert not [*(root / "runs" / "tiny").iterdir()]
+    assert not (root / "runs" / "tiny").exists()
     assert len([*root.glob("*/*/MANIFEST.json")]) < len(made)
 
 

@@ -44,7 +44,7 @@ def test_an_epoch_has_every_pair_once(run, tmp_path, kind):
 
 def test_batches_of_triples_hold_as_many_pairs_as_asked_for(run):
     refused = run("table", "out", "--batch-size", 8, "--kind", "triples", code=1)
-    assert "--batch-size 8 pairs are no whole triples; give a multiple of 3" in refused.stderr
+    assert "--batch-size 8 does not divide into triples; give a multiple of 3" in refused.stderr
     for given in (("triples", "--ranks", "0:2"), ("random", "--community", 4), ("random", "--view", "view")):
         refused = run("table", "out", "--batch-size", 9, "--kind", *given, code=2)
         assert f"{given[1]} " in refused.stderr

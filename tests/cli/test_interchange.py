@@ -158,7 +158,7 @@ def test_what_is_published_reads_back_as_the_table_it_was(files):
     assert "'14.jpg' is given as image 0, but is image 14 of the table; give ids in its order" in refused.stderr
     Path("ids.jsonl").write_text('{"id": 1}\n' * IMAGES)
     refused = aoq("publish", "table", "again", "--image-ids", "ids.jsonl", code=1)
-    assert "ids.jsonl is a table, of which a line per row is needed" in refused.stderr
+    assert "ids.jsonl is a table; give one column of it" in refused.stderr
     captions = ("--captions", "captions.txt", "--image-texts", "ids.txt")
     given = ("--format", "triplet", "--direction", "t2i", "--view", "out/view", *captions)
     aoq("export", "out", "triplets", *given)

@@ -93,6 +93,6 @@ def test_the_folder_is_named(mined, folder, golden_file, tmp_path):
     variables = {"MPLCONFIGDIR": str(tmp_path)}  # where matplotlib has not looked for fonts yet
     for command in commands:
         ended = Program(("aoq", *command), tmp_path, variables, privileged=False).wait()
-        said = f"error: {locked} may not be written (permission denied).\n"
+        said = f"error: {locked} is not writable (permission denied).\n"
         assert (ended.returncode, ended.stderr) == (1, said), command
     assert not list(locked.iterdir())

@@ -111,4 +111,4 @@ def test_hashes_are_compared_on_request(folder):
     run("data", "check", folder)
     shown = run("data", "check", folder, "--full", code=1)
     for name in ("dev_caps.txt", "dev_ids.txt"):
-        assert f"error: {name}: is not the file that `aoq prepare` wrote" in shown.stdout
+        assert f"error: {name}: has changed since `aoq prepare` wrote it" in shown.stdout

@@ -71,7 +71,7 @@ export set out --format negclip $ITEM_TEXTS :: negclip joins images and captions
 export set out --format triplet --data . :: --data has images and captions, but the table has one set
 export set out --format trec --image-ids query_ids.txt :: 12 item ids are given for 25 rows
 mine $D item.npy out --per-image 2 :: IMAGES alone are one set; --per-image and --caption-ids are for IMAGES
-mine item.npy out --unpaired --h-images 3 :: one set has lists of one kind; give their length as --h-c
+mine item.npy out --unpaired --h-images 3 :: one set has one list per item; set its length with --h-c
 mine $D item.npy out $TWIN --sides a b :: --sides names two sides, and IMAGES alone are one set
 mine $D item.npy out :: give the true pairs
 mine $D $E query.npy document.npy --pairs pairs.qrels :: OUTPUT is missing after document.npy
@@ -95,13 +95,13 @@ estimate $PAIRED --override seed=1 :: --override is for an --experiment.
 estimate $PAIRED --search best :: there is no search 'best'
 estimate images.npy captions.npy --per-image 2 --h-captions 29 :: lower it to at most 28
 estimate --experiment ./fused.toml :: 'fused' mines and trains nothing; estimate
-explain $TINY@seed=1 hard_negatives --override seed=2 :: put all into one place
+explain $TINY@seed=1 hard_negatives --override seed=2 :: give all of them in one place
 export table out --format csv :: there is no format 'csv'; formats are triplet, n-tuple,
 export table out --format triplet :: choose --direction i2t (lists of images) or t2i (lists of captions)
 export table out --format aoq --direction i2t :: aoq has both directions
 export table out --format flagembedding $I2T --scores $TEXTS :: an anchor has up to 2 positives, but the table keeps on
 export table out --format flagembedding $I2T $TEXTS --scores --vectors images.npy lost.npy :: lost.npy does not exist
-export table out --format tevatron --direction i2t --scores :: tevatron has no place for positives' scores
+export table out --format tevatron --direction i2t --scores :: tevatron cannot hold scores of positives
 export table out --format triplet $T2I --vectors images.npy captions.npy :: ask for them with --scores
 export table out --format triplet $T2I :: triplet needs the captions' texts; give --texts FILE
 export table out --format triplet $T2I --captions ids.txt --image-texts described.txt :: 15 captions are given for
@@ -181,7 +181,7 @@ screen unpaired out --match-prior 0.1 :: but the table has 0 and
 screen table out --near-text 0.5 :: the rule near_text needs the captions' texts (--texts)
 screen table out --near-text 0.5 --texts short.txt :: 2 texts are given for 30 rows
 screen table out --caption-similarity 0.5 --captions short.npy :: 2 vectors of captions are given
-screen table out --range-min 6 :: the rules take all 210 negatives, so every list would be empty; loosen them, or
+screen table out --range-min 6 :: the rules drop all 210 negatives, so every list would be empty; loosen them, or
 screen table out --min-score nan :: min_score: Input should be a finite number
 mine images.npy captions.npy out --labels one.txt --labels two.txt :: add items that are not all paired
 screen table out --positives none.csv :: none.csv does not exist
@@ -190,11 +190,11 @@ screen table out --judgements far.csv :: far.csv: pair 0 names caption '300', bu
 screen table out --alike-owners 0.5 :: the rule alike_owners needs the images' vectors (--image-vectors)
 screen table out $CLEAN none.parquet :: none.parquet does not exist; an
 screen table out $CLEAN short.parquet :: belongs to other captions: it has 2 rows
-screen table out $CLEAN high.parquet :: probabilities lie between 0 and 1
+screen table out $CLEAN high.parquet :: some probabilities are not between 0 and 1
 screen table out $CLEAN short.npy :: short.npy is damaged or not a Parquet file
 statu :: there is no command 'statu'; did you mean 'status'
 study demmo :: error: unknown study 'demmo'; did you mean 'demo'? `aoq list` shows all.
-to-judge set out.csv --texts item.txt --image-ids item_ids.txt :: give one of these
+to-judge set out.csv --texts item.txt --image-ids item_ids.txt :: give --texts or --image-ids, not both
 to-judge demmo out.csv :: demmo is neither an experiment nor a table's folder with manifest.json; did you mean 'demo'?
 to-judge table pairs.xlsx :: pairs.xlsx should be a file that ends in one of .parquet, .csv, .tsv, .jsonl
 to-judge table pairs.csv --data . --texts short.txt :: leave out --texts

@@ -42,7 +42,7 @@ def test_stats_tell_a_weak_teacher_from_false_negatives(tmp_path, sign, rank, is
 def test_stats_and_diff_for_people_and_programs(folder):
     shown = run("stats", folder)
     assert "lowest positive's rank" in shown.stdout
-    assert "in most lists: row" in shown.stdout
+    assert "listed most often: row" in shown.stdout
     assert shown.stdout.count("negatives at or below a percentage of the lowest positive's score, by rank:") == 2
     described = json.loads(run("stats", folder, "--json").stdout)
     assert described["i2t"]["anchors"] == 60
@@ -132,12 +132,12 @@ def test_diff_warns_of_other_data(files):
     run(*mine, "other", "--pairs", "other.csv", *sizes)
     shown = run("diff", "table", "other")
     assert shown.stderr.startswith(
-        "warning: the tables have different true pairs and different fingerprints of their data; row"
+        "warning: the tables have different true pairs and different fingerprints of their data; if row"
     )
     (files / "turned.txt").write_text("".join(f"{row}.jpg\n" for row in reversed(range(15))))
     for name, ids in (("a", "ids.txt"), ("b", "turned.txt")):
         run(*mine, name, "--per-image", 2, "--image-ids", ids, *sizes)
-    assert run("diff", "a", "b").stderr.startswith("warning: the tables have different ids of images; row n")
+    assert run("diff", "a", "b").stderr.startswith("warning: the tables have different ids of images; if row n")
 
 
 def test_inspect_shows_lists_as_they_are_in_the_table_by_row_and_by_id(aoq, mined):

@@ -121,7 +121,7 @@ SMALL, SHORT, ONLINE = f'small = "{TINY}"', "sampling.h_captions = 5", 'change.s
         ('models = ["small"]', 'models = ["smal"]', r"\[arms.short\] names the models \['smal'\]; .* has \['small'"),
         (SMALL, 'small = "tinny"', r"\[models\] small: unknown experiment 'tinny'; known are \['coco"),
         (SMALL, 'small = "f8k_fusion"', r"\[models\] small: experiment 'f8k_fusion' trains nothing"),
-        (SMALL, f'small = "{TINY}@seed=7"', r"\[models\] small sets a seed, which is what `seeds` are for"),
+        (SMALL, f'small = "{TINY}@seed=7"', r"\[models\] small sets a seed; set the study's `seeds` instead"),
         (SMALL, 'small = "none.toml"', r"\[models\] small: there is no experiment file /.*none.toml"),
         ("[0, 1]", "[0, 1, 0]", r"a seed appears twice in \[0, 1, 0\]"),
         ("[0, 1]", "[]", r"seeds: .*at least 1 item"),

@@ -143,7 +143,7 @@ def test_hostile_files_are_refused(write_split, tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(PermissionError, match=r"train_ims.npy may not be read \(permission denied\)"):
+    with pytest.raises(PermissionError, match=r"train_ims.npy cannot be read \(permission denied\)"):
         open_split(folder, "train")
 
 

@@ -61,12 +61,12 @@ def test_a_large_jpeg_is_decoded_at_a_fraction_and_keeps_its_size():
     ("content", "reason"),
     [
         (b"", "is empty"),
-        (b"\0" * 100, "is no JPEG"),
+        (b"\0" * 100, "is not JPEG"),
         (encoded(picture(0, 300, 300), "JPEG")[:2000], "or is damaged"),
         (bomb(20_000), "more than 179 megapixels"),
-        (encoded(Image.fromarray(np.ones((3, 3), np.float32)), "TIFF"), "real numbers"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "is no JPEG"),
-        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "is no JPEG"),
+        (encoded(Image.fromarray(np.ones((3, 3), np.float32)), "TIFF"), "floating-point pixels"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "is not JPEG"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "is not JPEG"),
     ],
 )
 def test_content_without_pixels_is_refused_with_the_reason(content, reason):

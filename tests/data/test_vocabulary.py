@@ -58,9 +58,9 @@ def _content(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "not the JSON file"),
-        ("[" * 100_000, "not the JSON file"),
-        ('{"idx": ' + "9" * 5000 + "}", "not the JSON file"),
+        ("{", "not JSON in the expected form"),
+        ("[" * 100_000, "not JSON in the expected form"),
+        ('{"idx": ' + "9" * 5000 + "}", "not JSON in the expected form"),
         ([1], "the whole: input should be a valid dictionary"),
         ({"word2idx": {}}, "idx2word: field required"),
         (_content(word2idx={"<pad>": 0, "<start>": 1, "a": 2}), "lacks the special words <end>, <unk>"),

@@ -301,7 +301,7 @@ def test_other_data_are_refused(world, wrong, message):
 
 def test_a_picture_that_cannot_be_read_is_named(world):
     data = TableData(world.table, [str(world.folder / "captions.txt")] * 15, world.captions, **TAKING)
-    with pytest.raises(ValueError, match=r"captions.txt: is no JPEG.*; replace it"):
+    with pytest.raises(ValueError, match=r"captions.txt: is not JPEG.*; replace it"):
         data[0, 0]
     data = TableData(world.table, ["nowhere.png"] * 15, world.captions, **TAKING)
     with pytest.raises(ValueError, match=r"nowhere.png: .*No such file"):

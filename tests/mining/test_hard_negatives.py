@@ -107,7 +107,7 @@ MASKED = np.ma.masked_equal(GOOD, 1)
         ({"images": GOOD, "captions": GOOD, "image_of": [0, 1, 2, 4]}, "caption 3 is paired with image 4"),
         (
             {"images": GOOD, "captions": GOOD, "h": 4},
-            "h_captions = 4, but rows of i2t have at most 3 negatives; lower it",
+            "h_captions = 4, but i2t lists have at most 3 negatives; lower it",
         ),
         (
             {"images": GOOD[:1], "captions": GOOD, "image_of": [0] * 4, "h": 1},

@@ -59,12 +59,12 @@ def test_unreadable_images_are_named_and_can_be_left_out(photos, prepared, means
     (photos.parent / "08.png").write_bytes(b"no image")
     removed.unlink()
     with pytest.raises(
-        ValueError, match=r"1 of 20 images do not exist, such as \S+09.png; --images says where .*--skip"
+        ValueError, match=r"1 of 20 images do not exist, such as \S+09.png; give the folder .* --images, .*--skip"
     ):
         prepared(photos)
     assert not means  # nothing was extracted before
     removed.write_bytes(b"none")
-    message = r"3 of 20 images cannot be read: \S+07.png is empty; \S+08.png is no JPEG.*; \S+09.png is no JPEG.*; "
+    message = r"3 of 20 images cannot be read: \S+07.png is empty; \S+08.png is not JPEG.*; \S+09.png is not JPEG.*; "
     with pytest.raises(ValueError, match=message + ".*--skip"):
         prepared(photos)
     means.clear()

@@ -68,7 +68,7 @@ def test_a_prepared_folder_that_was_damaged_is_not_trained_on(prepared, photos, 
         whole = path.read_bytes()
         path.write_bytes(whole[:-2] + bytes([whole[-2] ^ 1]) + whole[-1:])
         assert [name for name, _ in changed_files(folder)] == [file]
-        with pytest.raises(ValueError, match=rf"{file}:? is not the file that `aoq prepare` wrote"):
+        with pytest.raises(ValueError, match=rf"{file}:? has changed since `aoq prepare` wrote it"):
             open_checked(planned(), "test") if file == "test_ims.npy" else make(planned(), "dataset")
         path.write_bytes(whole)
     assert [*changed_files(folder)] == []

@@ -44,12 +44,24 @@ def test_rows_that_an_index_cannot_fill_are_short(problem, tmp_path):
     assert not (np.diff(short.astype(int), axis=1) < 0).any()  # padding stands at the end
 
 
+@pytest.mark.parametrize("search", ["faiss-flat", "faiss:IVF16,Flat|nprobe=16"])
+def test_little_memory_and_short_lists_change_nothing(problem, tmp_path, search):
+    """Anchor 0 has three negatives only, and all others lists with more candidates than are searched at once."""
+    captions = np.arange(3, len(problem.captions))
+    pairs = np.stack([np.zeros_like(captions), captions], axis=1)
+    problem = replace(problem, positives=np.concatenate([problem.positives, pairs]), memory=4_000_000)
+    table, exact = mined(problem, tmp_path / "near", search), mined(problem, tmp_path / "exact", "onepass")
+    assert table.i2t.negative_ids.tolist() == exact.i2t.negative_ids.tolist()
+    assert {one.get("recall", 1.0) for one in table.manifest["directions"].values()} == {1.0}
+
+
 @pytest.mark.parametrize(
     ("search", "message"),
     [
         ("faiss:Nonsense", r"FAISS cannot build 'Nonsense' in 12 dimensions .*IVF256,Flat\|nprobe=32"),
         ("faiss:Pad2000000000,Flat", "'Pad2000000000,Flat' contains a number above 16,777,216"),
         ("faiss:IVF16,Flat|probes=4", r"FAISS cannot build 'IVF16,Flat\|probes=4'"),
+        ("faiss:IVF16,Flat|nprobe=0", "FAISS cannot search with 'nprobe=0'"),
         ("exact", "no search 'exact'; known are auto, onepass, faiss-flat, .*and faiss:FACTORY"),
     ],
 )
@@ -67,7 +79,7 @@ def test_a_search_that_cannot_be_is_refused(problem, tmp_path, search, message):
         ({"captions": np.ones((0, 12), np.float32)}, "there are no captions"),
         (
             {"h_images": 400},
-            "h_images = 400, but rows of t2i have at most 399 negatives; lower it",
+            "h_images = 400, but t2i lists have at most 399 negatives; lower it",
         ),
         ({"positives": np.array([[0, 0], [400, 1]])}, "pair 1 names image 400, but images are numbered 0 to 399"),
         ({"positives": np.array([[0, -1]])}, "pair 0 names caption -1, but captions are numbered 0 to 799"),

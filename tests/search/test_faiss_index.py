@@ -238,7 +238,7 @@ def test_the_breadth_is_nearly_the_least_that_is_enough(enough, widest, beyond):
         return np.full(50, 0.96 if breadth >= enough else 0.94)
 
     if widest < enough:
-        with pytest.raises(ValueError, match=rf"toy\|b={widest} finds 94.0% at its widest, but 95.0% are wanted"):
+        with pytest.raises(ValueError, match=rf"toy\|b={widest} finds 94.0% at its widest, but 95.0% is needed"):
             choose_breadth("toy|b", widest, measure, 0.95, 1000, beyond)
         return
     found = choose_breadth("toy|b", widest, measure, 0.95, 1000, beyond)

@@ -91,6 +91,13 @@ def test_tensors_of_bfloat16_are_read_as_they_are(vectors, tmp_path):
     np.testing.assert_array_equal(found, rounded.float().numpy())
 
 
+@pytest.mark.parametrize("name", ["v.arrow", "v.parquet"])
+def test_tensors_of_one_dimension_are_vectors(name, vectors, tmp_path):
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(vectors)
+    path = written(name, tmp_path, pa.table({"vector": tensors}))
+    np.testing.assert_array_equal(open_vectors(str(path), tmp_path / "c.npy", normalise=False).rows, vectors)
+
+
 def categories(values, kind):
     return pa.DictionaryArray.from_arrays(pa.array(values), pa.array(["a", "b"], pa.large_string()).cast(kind))
 
@@ -149,7 +156,7 @@ def test_a_missing_id_or_vector_is_refused(name, tmp_path):
 def test_two_columns_of_one_name_are_refused_and_none_too(name, vectors, tmp_path):
     table = table_of(vectors)
     for columns in (table.append_column("vector", table["vector"]), table.select([]))[: 1 + (name == "v.parquet")]:
-        with pytest.raises(ValueError, match=rf"{name} has the columns .*; give it columns, each"):
+        with pytest.raises(ValueError, match=rf"{name} has the columns .*; give each column"):
             VectorFile.of(str(written(name, tmp_path, columns))).open()
 
 
@@ -188,7 +195,8 @@ def test_parts_of_other_sizes_are_refused_and_ids_lie_in_parts_too(vectors, tmp_
         VectorFile.of(str(path)).open()
     (tmp_path / "ids").mkdir()
     for number, rows in enumerate(np.array_split(np.arange(ROWS), 3)):
-        pq.write_table(pa.table({"name": [IDS[row] for row in rows]}), tmp_path / "ids" / f"metadata_{number}.parquet")
+        columns = {"name": [IDS[row] for row in rows], "error": [None if number else "slow"] * len(rows)}
+        pq.write_table(pa.table(columns), tmp_path / "ids" / f"metadata_{number}.parquet")
     assert read_id_file(f"{tmp_path / 'ids'}::name") == IDS
 
 

@@ -29,7 +29,11 @@ def test_a_table_that_is_made_of_others_trains_nothing(write):
 
 def test_runs_have_a_folder_for_each_override():
     assert run_name("f8k_scan") == "f8k_scan"
-    assert run_name("configs/own.toml") == "own"
+    assert (run_name("configs/own.toml"), run_name("lr0.01"), run_name("own/lr0.01.toml")) == (
+        "own",
+        "lr0.01",
+        "lr0.01",
+    )
     override = 'seed=1, second_round.loss.name="offtri"'
     assert run_name("f8k_scan", override) == "f8k_scan@seed=1,second_round.loss.name=offtri"
     assert run_name("f8k_scan", 'teacher="f8k_vsepp@seed=1"') == "f8k_scan@teacher=f8k_vsepp@seed=1"

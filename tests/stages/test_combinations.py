@@ -161,7 +161,7 @@ SCORED = RERANK.format(shortlist=TINY, teacher="SLOW")
             SCORED.replace("SLOW", TINY.replace("tiny", "noisy")),
             "teacher '.*noisy.toml' is two co-taught networks, so it scores no pairs",
         ),
-        (SCORED.replace("SLOW", "STUDENT"), "teachers in a circle: .*wrong.toml -> .*student.toml"),
+        (SCORED.replace("SLOW", "STUDENT"), "the teachers form a cycle: .*wrong.toml -> .*student.toml"),
         (fusion_of(TINY, OTHER_DATA), "different training data"),
         (fusion_of(TINY, TINY), "a member appears twice"),
         (fusion_of(TINY, "SLOW"), "'.*tiny.toml' and '.*slow.toml' have the same table"),

@@ -212,7 +212,7 @@ def test_teachers_that_cannot_teach_are_refused(make, taught_by, file_of, data_r
         (f'teachers = ["{file_of("fused")}"]', "has neither embeddings nor one trained model, so it scores no batch"),
         (f'teachers = ["{file_of("fragments")}"], positives = "one"', "scores on another scale; leave it out"),
         (f'teachers = ["{file_of("longer")}"], positives = "one"', "scores on another scale; leave it out"),
-        (f'teachers = ["{file_of("student")}"]', "teachers in a circle"),
+        (f'teachers = ["{file_of("student")}"]', "the teachers form a cycle"),
         (f'teachers = ["{file_of("two")}", "{file_of("two")}"]', "a teacher appears twice"),
         (
             f'teachers = ["{file_of("own")}", "{file_of("own")}@seed=0"]',

@@ -60,7 +60,7 @@ def test_verify_finds_what_was_computed_from_files_that_were_put_right_since(mak
     said["inputs"] |= {"data/one/train_caps.txt": "0" * 64, "data/vectors/train_ids.txt": "0" * 64}  # not the folder's
     chain["second_round"].manifest_path.write_text(json.dumps({**said, "seal": seal(said)}))
     table, captions = chain["second_round"].problems()
-    assert table.startswith("made from another copy of hard_negatives/")
+    assert table.startswith("made from another version of hard_negatives/")
     assert captions == "made from another train_caps.txt than the dataset's"
 
 
@@ -82,7 +82,7 @@ def test_a_table_names_the_weights_that_were_loaded(make):
 def test_a_data_folder_that_changed_since_is_refused(make, own_root, file):
     chain = make("own", "dataset", root=own_root)
     flip(own_root / "one" / file, -2)
-    with pytest.raises(ValueError, match=rf"{file} is not the file that was read .*; restore that one, or"):
+    with pytest.raises(ValueError, match=rf"{file} has changed since .*; restore it, or"):
         make_stage(chain, "first_round")
 
 
@@ -97,7 +97,7 @@ def test_large_arrays_are_sampled_or_read_wholly(make, own_root, monkeypatch):
     assert features.stat().st_size > 2 * 256 * 4096
     flip(features, first_gap)
     open_checked(chain, "train")
-    with pytest.raises(ValueError, match=r"train_ims\.npy is not the file that was read"):
+    with pytest.raises(ValueError, match=r"train_ims\.npy has changed since"):
         open_checked(chain, "train", "full")
     flip(features, 328)  # within the first block
     with pytest.raises(ValueError, match="split 'train' was changed after the run was planned"):

@@ -60,7 +60,7 @@ def test_size_augmentation_keeps_the_special_tokens(tower, bert, monkeypatch):
 def test_mistakes_are_one_sentence(tower, bert):
     with pytest.raises(ValueError, match=r"caption 2 \(' '\) became the ids \[2, 3\]; there must be one or more"):
         Pieces.open(tower).tokenised(["a dog", " "])
-    with pytest.raises(ValueError, match=r'augment_words = "mask" needs a word of its own'):
+    with pytest.raises(ValueError, match=r'augment_words = "mask" adds a <mask> word'):
         build(tower, 9, augment_words="mask")
     with pytest.raises(ValueError, match=r"knows \d+ ids, but the captions' tokeniser has 9999"):
         build(tower, 9999)

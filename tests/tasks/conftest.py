@@ -22,7 +22,7 @@ def command_line(task, *arguments, root, experiment=TINY):
 @pytest.fixture
 def command(tmp_path):
     """(task, more arguments) -> the command line that makes the task below tmp_path."""
-    return partial(command_line, root=tmp_path / "artifacts")
+    return partial(command_line, root=tmp_path / "made")
 
 
 @pytest.fixture
@@ -35,12 +35,12 @@ def luigi(command):
 def whole(tmp_path_factory):
     """The artefacts of an uninterrupted run from another directory."""
     folder = tmp_path_factory.mktemp("whole")
-    made = Program(command_line("SecondRound", root=folder / "artifacts"), folder).wait()
+    made = Program(command_line("SecondRound", root=folder / "made"), folder).wait()
     assert made.returncode == 0, made.stderr
-    return folder / "artifacts"
+    return folder / "made"
 
 
 @pytest.fixture
 def root(whole, tmp_path):
     """A copy of these artefacts, where `luigi` works."""
-    return shutil.copytree(whole, tmp_path / "artifacts", symlinks=True)
+    return shutil.copytree(whole, tmp_path / "made", symlinks=True)

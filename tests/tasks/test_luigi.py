@@ -44,7 +44,7 @@ def test_both_rounds_from_another_directory_then_nothing_to_do(luigi, root, tmp_
     again = luigi("SecondRound", cwd=tmp_path)
     assert again.returncode == 0
     assert os.readlink(links / "second_round") == target
-    assert "second_round of tiny is there" in again.stderr
+    assert "second_round of tiny exists" in again.stderr
     assert "done" not in again.stderr
     assert manifests(root) == made
 
@@ -54,7 +54,7 @@ def test_changing_h_mines_again_but_trains_no_teacher(luigi, root, tmp_path):
     (tmp_path / "tiny.toml").write_text(TINY.read_text().replace("h_captions = 20", "h_captions = 10"))
     changed = luigi("HardNegatives", experiment=tmp_path / "tiny.toml")
     assert changed.returncode == 0
-    assert "hard_negatives of tiny is made again: h_captions 10, was 20\n" in changed.stderr
+    assert "making hard_negatives of tiny again: h_captions 10, was 20\n" in changed.stderr
     assert weights(root) == before
     assert (counts(root)["hard_negatives"], counts(root)["embeddings"]) == (2, 1)
     assert "first_round of" not in changed.stderr
@@ -115,7 +115,7 @@ def test_kill_9_and_run_again_ends_at_the_same_weights(command, luigi, tmp_path,
 
 
 def test_two_networks_are_taught_killed_and_evaluated_together(command, luigi, tmp_path):
-    root = tmp_path / "artifacts"
+    root = tmp_path / "made"
     killed_at(root, POINTS[-1], command("SecondRound", experiment=NOISY))
     made = luigi("Evaluation", experiment=NOISY)
     assert made.returncode == 0, made.stderr
@@ -135,7 +135,7 @@ def test_runs_at_once_make_each_artefact_once(command, tmp_path):
     for running in [Program(command("HardNegatives", "--override", override), ROOT) for override in overrides]:
         assert running.wait().returncode == 0
     made = dict.fromkeys(("world", "dataset", "first_round", "embeddings"), 1)
-    assert counts(tmp_path / "artifacts") == {**made, "hard_negatives": 2}
+    assert counts(tmp_path / "made") == {**made, "hard_negatives": 2}
 
 
 AS_ANOTHER = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
@@ -152,25 +152,25 @@ def test_another_user_of_the_machine_is_not_in_the_way(command, tmp_path):
         folder.chmod(mode)
     (own / "luigi.cfg").write_text("[engine]\nthreads = 1\n")
     variables = {"TMPDIR": str(temporary), "HOME": str(own)}
-    first = Program(command("DemoWorld", root=tmp_path / "artifacts"), own, variables).wait()
-    line = [*AS_ANOTHER, *READING, *command("DemoWorld", root=own / "artifacts")]
+    first = Program(command("DemoWorld", root=tmp_path / "made"), own, variables).wait()
+    line = [*AS_ANOTHER, *READING, *command("DemoWorld", root=own / "made")]
     environment = {**os.environ, **variables}
     second = subprocess.run(line, cwd=own, env=environment, capture_output=True, text=True, timeout=300)
-    for made, root in ((first, tmp_path / "artifacts"), (second, own / "artifacts")):
+    for made, root in ((first, tmp_path / "made"), (second, own / "made")):
         assert made.returncode == 0, made.stderr
         assert "world" in manifests(root)
-    assert (own / "artifacts").stat().st_uid == 65534
+    assert (own / "made").stat().st_uid == 65534
 
 
 def test_no_orphan_survives_sigterm(command, tmp_path):
     running = Program(command("FirstRound", "--override", "first_round.epochs=2000"), ROOT)
-    wait_for(lambda: list((tmp_path / "artifacts").glob("first_round/.*.work/metrics.jsonl")))
+    wait_for(lambda: list((tmp_path / "made").glob("first_round/.*.work/metrics.jsonl")))
     assert len(processes_of(running.pid)) > 1
     running.terminate()
     ended = running.wait(30)
     assert ended.returncode == 128 + signal.SIGTERM
     assert "Traceback" not in ended.stderr
-    assert ended.stderr.endswith("\nstopped; finished work is kept, and the same command continues from there\n")
+    assert ended.stderr.endswith("\nstopped; finished work is kept; run the same command again to resume\n")
     wait_for(lambda: not processes_of(running.pid), seconds=10)
 
 
@@ -189,7 +189,7 @@ def test_the_death_of_a_task_is_explained(command, tmp_path):
 def test_workers_share_the_cores(luigi, tmp_path):
     made = luigi("FirstRound", "--engine-threads", "0", "--workers", "2", "--override", "first_round.warmup=[]")
     assert made.returncode == 0, made.stderr
-    manifest = manifests(tmp_path / "artifacts")["first_round"]
+    manifest = manifests(tmp_path / "made")["first_round"]
     assert manifest["threads"] == max(1, len(os.sched_getaffinity(0)) // 2)
     assert re.search(r"first_round of tiny@\S+: epoch 1: dev rsum", made.stderr)
 

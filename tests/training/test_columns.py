@@ -140,7 +140,7 @@ def test_a_batch_of_other_rows_is_refused():
     rows = sampler.batch(0, 0)
     with pytest.raises(ValueError, match="23 rows are not anchors with several `negatives`"):
         sampler.excluded(rows[:-1])
-    with pytest.raises(ValueError, match="`negatives` are compared with"):
+    with pytest.raises(ValueError, match="needs a number of `negatives`"):
         aoq.BatchSampler(table, batch_size=6, companions="omit", shared=False)
     with pytest.raises(ValueError, match="set `negatives` to draw several"):
         aoq.BatchSampler(table, batch_size=6, companions="omit").excluded(rows)

@@ -79,7 +79,7 @@ class TableData:
         by_image = isinstance(negatives, str) or batches == "triples"  # all that its loss knows of the pairs
         if by_image and (bare.is_one_set or bare.own("t2i").most > 1):
             pairs = "the table has one set" if bare.is_one_set else "a caption has several images"
-            raise ValueError(f"{pairs}; give a number of `negatives`, whose loss looks pairs up.")
+            raise ValueError(f"{pairs}; give a number of `negatives`: those losses look up the pairs.")
         self._images = Items(bare, "images", images, image_ids)
         self._captions = Items(bare, "captions", captions, caption_ids)
         self._table, self._seed, self._kind, self._drawing = table, seed, batches, drawing

@@ -91,9 +91,7 @@ def read_records(source: Source, kind: str, columns: Columns, images: EncodedIma
     named = [name for name in CAPTION_FIELDS if name in columns and not (numbered and name in ("title", "comment"))][:1]
     caption_fields = [*source.caption_columns] or named + numbered
     if not caption_fields:
-        raise ValueError(
-            f"no column is named like captions; the columns are {', '.join(columns)}: name one by --caption-column."
-        )
+        raise ValueError(f"found no caption column among {', '.join(columns)}; name one with --caption-column.")
     texts, row_of = [], []
     for name in caption_fields:
         for row, value in enumerate(column_values(columns, name)):
@@ -107,9 +105,7 @@ def read_records(source: Source, kind: str, columns: Columns, images: EncodedIma
     if isinstance(images, Path):
         image_field = source.image_column or next((name for name in IMAGE_FIELDS if name in columns), None)
         if image_field is None:
-            raise ValueError(
-                f"no column is named like images; the columns are {', '.join(columns)}: name it by --image-column."
-            )
+            raise ValueError(f"found no image column among {', '.join(columns)}; name one with --image-column.")
         shown = f"images in {image_field}, {shown}"
         paths = _paths(columns, image_field)
         # An image takes the place of its first record; it may occur in every split.
@@ -148,7 +144,7 @@ def splits_of_files(paths: Sequence[Path]) -> list[str] | None:
     """Return the split that each file's name contains; None unless there are several, and each has one."""
     names = [named[1] for path in paths if (named := SPLIT_NAME.search(path.stem))]
     if 0 < len(names) < len(paths):
-        logger.warning("%d of %d files' names contain a split, so none is taken", len(names), len(paths))
+        logger.warning("only %d of %d file names contain a split, so all are ignored", len(names), len(paths))
     return names if len(names) == len(paths) and len({*names}) > 1 else None
 
 

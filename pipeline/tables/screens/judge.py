@@ -40,7 +40,7 @@ def is_doubtful(entries: Entries, least: float, context: Context) -> Bool[np.nda
     assert right is not None  # `judge` made sure
     if len(several := np.flatnonzero(pairs > 1)):
         raise ValueError(
-            f"the rule doubtful_pair doubts a caption's one pair, but caption {several[0]} has {pairs[several[0]]}; "
+            f"the rule doubtful_pair needs one pair per caption, but caption {several[0]} has {pairs[several[0]]}; "
             "leave out the rule."
         )
     return ((right < least) & (pairs > 0))[entries.captions]

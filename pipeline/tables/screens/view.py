@@ -118,7 +118,7 @@ def read_view(folder: Path, table: Mapping[str, Any]) -> View:
         manifest = cast(dict[str, Any], parse_json(read_file(path), ViewManifest))
     version, rules = manifest["format_version"], manifest["rules"]
     if version != VIEW_VERSION or rules != list(RULES)[: len(rules)]:
-        raise ValueError(f"{folder} has format version {version}, this version reads {VIEW_VERSION}; screen again.")
+        raise ValueError(f"{folder} has format version {version}, but this aoq reads {VIEW_VERSION}; screen again.")
     if manifest["table_sha256"] != files.table_hashes(table):
         raise ValueError(f"{folder} is a view of another table (its sha256 differ); screen this one.")
     for direction in files.table_directions(table):
