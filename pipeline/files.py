@@ -98,7 +98,8 @@ def scratch_beside(
 
 
 def scratch_folder(output: Path) -> Path:
-    return output.absolute().with_name(f".{output.name}.work")
+    place = output.absolute()
+    return place.with_name(f".{place.name}.work")
 
 
 def replace_output(new: Path, output: Path) -> None:

@@ -136,8 +136,8 @@ def explain_command(chains: Sequence[Chain], stage: str | None, as_json: bool) -
         if about["state"] == "done":
             echo(f"{lead}It exists: {about['path']}")
             continue
-        known = about["nearest"] and f"The nearest one, {about['nearest']}, differs in:"
-        echo(f"{lead}It does not exist. {known or f'No other {artifacts[name].stage} exists.'}")
+        known = about["nearest"] and f"the nearest one, {about['nearest']}, differs in:"
+        echo(f"{lead}It is not made yet; {known or 'there is none to compare it with.'}")
         for place, both in about["differences"].items():
             echo(f"  {place}: {both['here']} here, {both['there']} there")
     if stage is not None and explained[stage]["state"] != "done":

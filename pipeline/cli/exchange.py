@@ -172,6 +172,8 @@ def import_table_command(
         if pairs is None:
             pairs = pair_in_order(len(raw["i2t"][1]), len(raw["t2i"][1]), per_image)
         opened = open_sides(*vectors, folder.parent, normalise=normalise) if vectors else None
+        if opened and not normalise and any(abs(np.linalg.norm(one[0]) - 1) > 1e-3 for one in opened.values()):
+            echo("the vectors' norms are not 1, and scores are dot products; --normalise makes them cosines", err=True)
         provenance = {**dataset, "teacher": teacher, "tool": "aoq", "tool_version": version("aoq")}
         manifest = import_lists(raw, pairs, opened, provenance=provenance, output=folder)
         ids = {"images": image_ids if files.image_ids else None, "captions": caption_ids}

@@ -19,7 +19,7 @@ import numpy as np
 
 from aoq.pipeline.cli import vector_options
 from aoq.pipeline.cli.options import PATH, cluster_options
-from aoq.pipeline.cli.output import echo, echo_next
+from aoq.pipeline.cli.output import counted, echo, echo_next
 from aoq.pipeline.console import show_progress
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.extras import is_hub_name
@@ -120,7 +120,7 @@ def _mine_files(files: Mapping[str, str], build: Path, engine: Engine, options: 
     labelled = [file for file in (*options["labels"], options["identity"]) if file is not None]
     if not labelled and (copies_of_others := _count_copies(problem.images)):
         remedy = "--labels FILE pairs them" if problem.one_set else "--identity FILE says which are the same photograph"
-        logger.warning("%d rows of IMAGES are exact copies of earlier rows; %s", copies_of_others, remedy)
+        logger.warning("IMAGES has %s equal to an earlier one; %s", counted(copies_of_others, "row"), remedy)
     shape = {
         **{key: options[key] for key in JOB_OPTIONS},
         "labels": [file_sha256(file) for file in labelled],

@@ -37,15 +37,20 @@ if TYPE_CHECKING:
 @own_view
 @click.option(
     "--only",
-    default="",
-    type=click.Choice(["", "left", *RULES]),
+    type=click.Choice(["left", *RULES]),
     metavar="RULE",
     help="Show only negatives that this rule of the view flags, such as same_text; `left`: those that none flags.",
 )
 @row_options("texts", "image_ids", "caption_ids")
 @takes_tables("table", json=True)
 def inspect_command(
-    table: NamedTable, image: str | None, caption: str | None, top: int, view: Path | None, only: str, as_json: bool
+    table: NamedTable,
+    image: str | None,
+    caption: str | None,
+    top: int,
+    view: Path | None,
+    only: str | None,
+    as_json: bool,
 ) -> None:
     """Show an anchor's hardest negatives.
 
@@ -72,7 +77,7 @@ def inspect_command(
     else:
         row = _find_row("caption", str(caption), known.named, len(read.t2i))
     store = None if corrects_hubs(read.manifest) else table.embeddings()
-    inspection = inspect_anchor(read, known, direction, row, top, store, screened, only, known.named)
+    inspection = inspect_anchor(read, known, direction, row, top, store, screened, only or "", known.named)
     if as_json:
         echo_json([asdict(inspection)])
     else:
@@ -179,7 +184,12 @@ def stats_command(table: NamedTable, view: Path | None, as_json: bool) -> None:
     if screened is not None:
         show_counts(screened)
     elif not any(one.exceeds_false_negatives for one in described.values()):
-        echo_next(command_line("aoq", "screen", table.name, "VIEW", "--mutual-rank", "5"))
+        margins = [
+            statistics.recommended_margin(one.kept_by_margin)[1] for one in described.values() if one.kept_by_margin
+        ]
+        margin = min((one for one in margins if one is not None), default=None)
+        rule = ("--mutual-rank", "5") if margin is None else ("--relative-margin", f"{margin:g}")
+        echo_next(command_line("aoq", "screen", table.name, "VIEW", *rule))
 
 
 def _mean_positive(table: NegativeTable, direction: Direction) -> np.ndarray | None:

@@ -100,9 +100,15 @@ def require_true_pairs(options: Mapping[str, Any], **others: object) -> None:
     """Require exactly one option that gives the true pairs; `others` are a command's own, as typed."""
     pairs, unpaired = options["pairs"], options["unpaired"] or None
     ways = {"--pairs FILE": pairs, "--per-image K": options["per_image"], **others, "--unpaired": unpaired}
-    if sum(value is not None for value in ways.values()) != 1:
-        *first, last = ways
-        raise click.UsageError(f"give the true pairs: {', '.join(first)} or {last}")
+    given = [way for way, value in ways.items() if value is not None]
+    if len(given) != 1:
+        *first, last = given or ways
+        wanted = (
+            f"give one of {', '.join(first)} and {last}"
+            if given
+            else f"give the true pairs: {', '.join(first)} or {last}"
+        )
+        raise click.UsageError(wanted)
     if pairs is None and options["min_grade"] is not None:
         raise click.UsageError("--min-grade needs --pairs FILE with grades; give it, or leave --min-grade out")
 

@@ -172,7 +172,7 @@ class Experiment(Runs):
         if (self.mining is None) != (self.teacher is not None):
             yield "give either [mining], to make a table, or `teacher`, to take its table"
         if self.teacher is None and self.teacher_encoder is None and not self.model.makes_embeddings:
-            yield f"[model] {self.model.name} compares fragments, and a search needs embeddings; name a `teacher`"
+            yield f"[model] {self.model.name} has no single vector per image to mine with; name a `teacher` that has"
         if self.mining and self.mining.hubness and self.screen and self.screen.relative_margin is not None:
             yield "[screen] relative_margin needs positive scores; with [mining] hubness use absolute_margin"
         if self.refresh is not None and self.refresh.rounds and not self.uses_table:

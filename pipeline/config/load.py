@@ -77,10 +77,9 @@ def read_named(what: str, name: str, folders: tuple[Path, ...]) -> tuple[Path, d
     if path is None and name.endswith(".toml"):
         raise ValueError(f"there is no {what} file {Path(name).absolute()}.")
     if path is None:
-        known = names_in(folders)
-        if question := did_you_mean(name, known):
-            raise ValueError(f"unknown {what} {name!r}; {question} `aoq list` shows all.")
-        raise ValueError(f"unknown {what} {name!r}; known are {known}, or give the path of a .toml file.")
+        own = sorted(f"./{file}" for file in Path().glob("*.toml") if file.stem == name)
+        question = f"did you mean {own[0]}?" if own else did_you_mean(name, names_in(folders))
+        raise ValueError(f"unknown {what} {name!r}; {question}{' ' * bool(question)}`aoq list` shows all.")
     return path, read_toml(path)
 
 

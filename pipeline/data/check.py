@@ -49,7 +49,8 @@ def examine_folder(folder: Path, chosen: Sequence[str] | None = None) -> Examine
     """
     splits = find_splits(folder) if chosen is None else chosen
     if not splits:
-        message = "holds no split; one needs files such as train_ims.npy and train_caps.txt"
+        lacks = "holds no split" if folder.is_dir() else "is not a folder"
+        message = f"{lacks}; a split has files such as train_ims.npy and train_caps.txt"
         return Examined([], [[Flaw(str(folder), message)]])
     examined = {split: _Examination(folder, split) for split in splits}
     for split, other in examined.items():

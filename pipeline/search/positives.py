@@ -54,7 +54,9 @@ def unique_pairs(positives: Integer[np.ndarray, "*shape"], images: int, captions
     """Make unique pairs (image, caption), sorted by caption, then by image."""
     if positives.ndim == 1:
         if len(positives) != captions:
-            raise ValueError(f"{len(positives)} captions are paired with images, but there are {captions} captions.")
+            raise ValueError(
+                f"images are given for {len(positives)} captions, but there are {captions}; give one each."
+            )
         if len(outside := np.flatnonzero((positives < -1) | (positives >= images))):
             raise ValueError(
                 f"caption {outside[0]} is paired with image {positives[outside[0]]}, but images are numbered 0 to "

@@ -141,7 +141,7 @@ class Problem:
             )
         pairs = unique_pairs(self.positives, len(self.images), len(self.captions))
         if self.one_set and (alone := int((pairs[:, 0] == pairs[:, 1]).sum())):
-            logger.info("left out %d of the pairs, of a row with itself", alone)
+            logger.info("ignored %d pairs of a row with itself", alone)
         object.__setattr__(self, "positives", both_ways(pairs) if self.one_set else pairs)
         if min(self.h_captions, self.h_images) < 0 or not self.directions:
             raise ValueError(

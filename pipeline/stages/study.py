@@ -80,7 +80,8 @@ def _cells(study: Study, data_root: Path, artifact_root: Path) -> Iterator[Cell]
                     chosen = override_text({**change, "seed": seed})
                     chain = plan(name, override=chosen, data_root=data_root, artifact_root=artifact_root)
                 except (ValueError, OSError) as error:
-                    refused = f"study {study.name!r}: model {model!r} ({member}) cannot run arm {arm!r}: {error}"
+                    why = str(error).rstrip(".")
+                    refused = f"study {study.name!r}: model {model!r} ({member}) cannot run arm {arm!r}: {why}"
                     remedy = f"change [arms.{arm}], or name there the `models` that can run it."
                     raise ValueError(f"{refused}; {remedy}") from None
                 yield Cell(f"{name}@{chosen}", chain, "evaluation", model, arm, seed)

@@ -79,7 +79,7 @@ def test_images_that_equal_others_are_counted(run, files, caplog):
     images[[5, 9]] = images[3]
     np.save("images.npy", images)
     run("--per-image", EACH)
-    assert "2 rows of IMAGES are exact copies of earlier rows; --identity FILE says which are the same" in caplog.text
+    assert "IMAGES has 2 rows equal to an earlier one; --identity FILE says which are the same" in caplog.text
 
 
 def test_vectors_at_an_address_are_copied_and_give_the_same_table(run, files, monkeypatch):

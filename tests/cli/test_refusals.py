@@ -74,6 +74,7 @@ mine $D item.npy out --per-image 2 :: IMAGES alone are one set; --per-image and 
 mine item.npy out --unpaired --h-images 3 :: one set has one list per item; set its length with --h-c
 mine $D item.npy out $TWIN --sides a b :: --sides names two sides, and IMAGES alone are one set
 mine $D item.npy out :: give the true pairs
+mine images.npy captions.npy . --per-image 2 :: . exists already
 mine $D $E query.npy document.npy --pairs pairs.qrels :: OUTPUT is missing after document.npy
 mine $D $E query.npy document.npy item.npy out --unpaired :: item.npy is one too many
 mine $D $E query.npy document.npy out --unpaired --min-grade 2 :: --min-grade needs --pairs FILE with grades
@@ -150,7 +151,7 @@ mine $PAIRED out --search faiss:IVF4,Flat|nprobe=99999999999 :: parameters are N
 mine $D $E captions.npy images.npy out --per-image 2 :: are IMAGES and CAPTIONS swapped?
 mine $D $E images.npy captions.npy out --labels labels.txt :: give --labels for each side: once for one set, twice
 mine $D $E images.npy captions.npy out --labels labels.txt --labels labels.txt :: 30 labels, but there are 15 images
-mine $PAIRED out --labels labels.txt --labels labels.txt :: give the true pairs: --pairs
+mine $PAIRED out --labels labels.txt --labels labels.txt :: give one of --per-image K and --labels FILE
 mine $PAIRED out --identity short.npy :: short.npy holds float32 of shape
 mine 1e19.npy captions.npy out --metric dot --per-image 2 :: the largest norm of the images is
 mine 3e37.npy captions.npy out --metric dot --per-image 2 :: divide all images by a common factor
@@ -178,7 +179,7 @@ run $TINY --round contrl :: not 'contrl'; did you mean 'control'?
 run $TINY --workers 0 :: '--workers': 0 is not in the range
 screen table out :: error: no rule is given; give at least one of --range-min,
 screen unpaired out --match-prior 0.1 :: but the table has 0 and
-screen table out --near-text 0.5 :: the rule near_text needs the captions' texts (--texts)
+screen table out --near-text 0.5 :: the rule near_text needs the captions' texts (--texts, in Python texts=)
 screen table out --near-text 0.5 --texts short.txt :: 2 texts are given for 30 rows
 screen table out --caption-similarity 0.5 --captions short.npy :: 2 vectors of captions are given
 screen table out --range-min 6 :: the rules drop all 210 negatives, so every list would be empty; loosen them, or
@@ -187,7 +188,7 @@ mine images.npy captions.npy out --labels one.txt --labels two.txt :: add items 
 screen table out --positives none.csv :: none.csv does not exist
 screen table out --positives named.csv :: it needs rows, whole numbers from 0 and not ids, in the columns caption_id
 screen table out --judgements far.csv :: far.csv: pair 0 names caption '300', but there are captions 0 to 29
-screen table out --alike-owners 0.5 :: the rule alike_owners needs the images' vectors (--image-vectors)
+screen table out --alike-owners 0.5 :: the rule alike_owners needs the images' vectors (--image-vectors, in Python images=)
 screen table out $CLEAN none.parquet :: none.parquet does not exist; an
 screen table out $CLEAN short.parquet :: belongs to other captions: it has 2 rows
 screen table out $CLEAN high.parquet :: some probabilities are not between 0 and 1

@@ -37,7 +37,7 @@ def test_it_makes_what_luigi_makes_and_says_how_to_go_on(root):
     assert json.loads((student / "MANIFEST.json").read_text())["metrics"]["rsum"] > 0
     again = ended("luigi", "--module", "tasks", "SecondRound", "--experiment", TINY, "--artifact-root", root)
     assert again.returncode == 0
-    assert "is there" in again.stderr
+    assert "second_round of tiny exists" in again.stderr
     assert made(root) == before | {student}
     evaluated = ended("aoq", "evaluate", TINY, "--threads", 1, "--artifact-root", root, "--workers", 2)
     assert evaluated.returncode == 0, evaluated.stderr

@@ -129,7 +129,7 @@ MISTAKES = [
     ("co_teaching={warmup_epochs=1, epochs=2}", r"take out \['first_round', 'mining', 'second_round'\]"),
     ("dataset.noise.seed=1", "dataset.noise: give `ratio`"),
     ("screen.suspected='drop'", "screen: .*no rule is set"),
-    ("screen={range_min=5, range_max=5}", "must be above hardness = 9.0"),
+    ("screen={range_min=5, range_max=5}", "leaves nothing"),
     ("screen.doubtful_pair=0.5", "belong together"),
     ("screen={mutual_rank=5, judged_match=0.5}", "are for `judgements`"),
     ("screen={judgements='x.csv', judged_grades=[5, 1]}", "the lowest grade and a higher one"),

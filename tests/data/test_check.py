@@ -98,7 +98,7 @@ def test_a_sound_folder_has_no_flaw(write_split, content):
 
 def test_a_folder_without_a_split_or_with_missing_files(tmp_path, write_split):
     assert "no split" in the_one(tmp_path).message
-    assert "no split" in the_one(tmp_path / "elsewhere").message
+    assert "is not a folder" in the_one(tmp_path / "elsewhere").message
     (write_split() / "train_ims.npy").unlink()
     assert (the_one(tmp_path).file, the_one(tmp_path).severity) == ("train_ims.npy", "error")
     (write_split("dev") / "dev_caps.txt").unlink()

@@ -75,7 +75,7 @@ def test_a_search_that_cannot_be_is_refused(problem, tmp_path, search, message):
     [
         ({"captions": np.ones((800, 13), np.float32)}, "the two sides have 12 and 13 dimensions"),
         ({"images": np.ones((0, 12), np.float32)}, "there are no images"),
-        ({"positives": np.zeros(7, np.int32)}, "7 captions are paired with images, but there are 800 captions"),
+        ({"positives": np.zeros(7, np.int32)}, "images are given for 7 captions, but there are 800"),
         ({"captions": np.ones((0, 12), np.float32)}, "there are no captions"),
         (
             {"h_images": 400},

@@ -40,7 +40,7 @@ def test_in_one_set_pairs_count_both_ways_and_no_row_is_listed_for_itself(caplog
     vectors = np.eye(4, dtype=np.float32)
     caplog.set_level("INFO")
     problem = Problem(vectors, vectors, np.array([[0, 2], [2, 0], [3, 3]]), 1, 0, one_set=True)
-    assert "left out 1 of the pairs, of a row with itself" in caplog.text
+    assert "ignored 1 pairs of a row with itself" in caplog.text
     assert problem.positives.tolist() == [[2, 0], [0, 2]]
     assert own(problem, "i2t") == [[0, 2], [1], [0, 2], [3]]
     side = problem["i2t"].rows(slice(2, 4))

@@ -42,7 +42,8 @@ class Judgements:
 def read_matches(path: Path, images: int, captions: int) -> Pairs:
     """Read pairs that people judged to match, as in CxC and ECCV Caption, by image, each once.
 
-    They are rows of the data, in the columns caption_id and image_id, or in json {caption: [image, ...]}.
+    They are rows of the data, in the columns caption_id and image_id, or in json {caption: [image, ...]}. Files with a
+    column of judgements are refused: not all of their pairs match.
     """
     if path.suffix == ".json":
         with reading(path, "pairs known to match", f"{_ROWS_REMEDY}, or json {{caption: [image, ...]}}"):
@@ -50,7 +51,7 @@ def read_matches(path: Path, images: int, captions: int) -> Pairs:
             rows = [(int(caption), image) for caption, listed in images_of.items() for image in listed]
             table = pa.table([[pair[side] for pair in rows] for side in range(2)], schema=_ROWS)
     else:
-        table = _read(path, "pairs known to match", (".parquet", ".csv", ".json"), _ROWS)
+        table = _read(path, "pairs known to match", (".parquet", ".csv", ".json"), _ROWS, judged=False)
     return np.unique(np.stack(_find_side_rows(str(path), table, images, captions), axis=1).astype(np.int32), axis=0)
 
 
@@ -97,13 +98,18 @@ def read_judgements(
     return Judgements(pairs, means.astype(np.float32))
 
 
-def _read(path: Path, what: str, suffixes: Collection[str], columns: pa.Schema, remedy: str = "") -> pa.Table:
+def _read(
+    path: Path, what: str, suffixes: Collection[str], columns: pa.Schema, remedy: str = "", *, judged: bool = True
+) -> pa.Table:
     """Read columns; all but the two with rows may have empty values."""
     if path.suffix not in suffixes:
         raise ValueError(f"{path} should hold {what}, in one of {', '.join(suffixes)}.")
     with reading(path, what, _ROWS_REMEDY + remedy):
-        _, read = open_columns(path)
-        return read(columns, columns.names[2:])
+        names, read = open_columns(path)
+        table = read(columns, columns.names[2:])
+    if not judged and (values := sorted({"probability", "grade", "similarity"} & names.keys())):
+        raise ValueError(f"{path} has a column {values[0]!r}, so not all of its pairs match; give it as judgements.")
+    return table
 
 
 def _find_side_rows(name: str, table: pa.Table, images: int, captions: int) -> list[Int64[np.ndarray, " rows"]]:

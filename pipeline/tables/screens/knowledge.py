@@ -93,9 +93,9 @@ def read_known(table: TableContents, screen: ScreenSection, given: Mapping[str, 
 
 
 INPUT_OPTIONS = {
-    "texts": "the captions' texts (--texts)",
-    "images": "the images' vectors (--image-vectors)",
-    "captions": "the captions' vectors (--caption-vectors)",
+    "texts": "the captions' texts (--texts, in Python texts=)",
+    "images": "the images' vectors (--image-vectors, in Python images=)",
+    "captions": "the captions' vectors (--caption-vectors, in Python captions=)",
     "matches": "a file of pairs known to match",
     "judgements": "a judge's file of pairs and probabilities",
     "pair_probabilities": "the probabilities that the captions' pairs are right (--pair-probabilities)",

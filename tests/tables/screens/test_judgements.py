@@ -15,13 +15,14 @@ HEAD = "caption_id,image_id,probability\n"
 def test_all_kinds_give_the_same_pairs_and_empty_values_are_not_judged(tmp_path):
     for suffix in TABLE_SUFFIXES:
         write_pairs(tmp_path / f"j{suffix}", TABLE)
-    for source in (TABLE, *sorted(tmp_path.iterdir())):
+        write_pairs(tmp_path / f"m{suffix}", TABLE.select(["caption_id", "image_id", "why"]))
+    for source in (TABLE, *sorted(tmp_path.glob("j.*"))):
         read = read_judgements(source, images=4, captions=6)
         assert read.pairs.tolist() == [[0, 5], [1, 2], [3, 5]]
         assert read.probabilities.tolist() == [0.25, 1, 0]
-    (tmp_path / "j.json").write_text('{"5": [0, 3], "2": [1], "1": [1]}')
+    (tmp_path / "m.json").write_text('{"5": [0, 3], "2": [1], "1": [1]}')
     for suffix in (".parquet", ".csv", ".json"):
-        matches = read_matches(tmp_path / f"j{suffix}", images=4, captions=6)
+        matches = read_matches(tmp_path / f"m{suffix}", images=4, captions=6)
         assert matches.tolist() == [[0, 5], [1, 1], [1, 2], [3, 5]]
 
 
@@ -43,6 +44,7 @@ def test_grades_become_probabilities_and_lie_in_their_range(tmp_path):
         (read_judgements, "j.jsonl", '{"caption_id": 5, "probability": NaN}', "line 1: the number NaN is not finite"),
         (read_judgements, "j.parquet", "no parquet", "is damaged or not"),
         (read_judgements, "j.parquet", None, r"j\.parquet does not exist"),
+        (read_matches, "m.csv", f"{HEAD}5,0,0\n", "has a column 'probability', so not all of its pairs match"),
         (read_matches, "m.txt", "0 5", "one of .parquet, .csv, .json"),
         (read_matches, "m.csv", "image,caption\n0,5\n", "caption_id"),
         (read_matches, "m.json", '{"a": [1]}', "is damaged or not pairs known to match"),
