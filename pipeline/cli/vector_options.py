@@ -51,7 +51,7 @@ mining_options = together(
         type=PATH,
         multiple=True,
         help="Labels instead of pairs: rows with equal labels match. A .npy file, or text with a line per row, for "
-        "IMAGES, and another for CAPTIONS.",
+        "IMAGES, and --labels again for CAPTIONS.",
     ),
     click.option(
         "--identity",
