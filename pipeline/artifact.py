@@ -186,7 +186,7 @@ class Artifact:
 
     def link(self, alias: Path) -> None:
         """Point the readable `alias` at this artefact, replacing any earlier link."""
-        target = os.path.relpath(self.path.resolve(), alias.parent.resolve())  # folders above may be links
+        target = os.path.relpath(self.root.resolve() / self.stage / self.key, alias.parent.resolve())
         if alias.is_symlink() and os.readlink(alias) == target:
             if (left := files.scratch_folder(alias)).exists():  # left by a run that was killed after making the link
                 files.reclaim(left)

@@ -24,6 +24,7 @@ from aoq.pipeline.artifact import differences
 from aoq.pipeline.build import code_versions
 from aoq.pipeline.engine import Engine
 from aoq.pipeline.extras import import_extra
+from aoq.pipeline.files import known_sha256
 from aoq.pipeline.reading import open_array
 from aoq.pipeline.search.problem import Problem
 from aoq.pipeline.search.units import Folder, Progress, Runner, Steps, Store, Unit, run_in_process
@@ -73,8 +74,16 @@ def ship_problem(problem: Problem, store: Folder, *, fetched: Mapping[Path, str]
 
 
 def _open_problem(files: Mapping[Path, str], options: Mapping[str, Any]) -> Problem:
-    vectors = [open_array(fetch(address, path.parent) if address else path, "c") for path, address in files.items()]
+    paths = [_fetched(path, address) if address else path for path, address in files.items()]
+    vectors = [open_array(path, "c") for path in paths]
     return Problem(vectors[0], vectors[-1], **options)
+
+
+def _fetched(path: Path, address: str) -> Path:
+    """Return a copy, which is named by its hash; fetch it if this node has none."""
+    if path.exists() and known_sha256(path) == path.stem:
+        return path
+    return fetch(address, path.parent)
 
 
 def _other_vectors(opened: Callable[[], Problem], sha256: str) -> list[str]:

@@ -233,12 +233,20 @@ def _hub_parts(source: str) -> dict[str, FilePart]:
     return _columns(source, rows.features.arrow_schema.remove_metadata(), len(rows), read)
 
 
+def _of_kind(part: FilePart, kind: str | pa.DataType | None) -> FilePart:
+    """Give a column of empty values alone, whose file has no type for it, that of the other files."""
+    if kind is None or part.kind != pa.null():
+        return part
+    return replace(part, kind=kind, blocks=lambda: (one.cast(kind) for one in part.blocks()))
+
+
 def _joined_parts(paths: Sequence[Path]) -> dict[str, FilePart]:
     """Read files that have the same parts one after another."""
-    first, *others = opened = [VECTOR_READERS[path.suffix](path) for path in paths]
-    empty = {name for parts in opened for name, part in parts.items() if part.kind == pa.null()}  # in one file at least
-    first = {name: part for name, part in first.items() if name not in empty or not others}
-    shapes = [{name: (one.kind, one.shape[1:]) for name, one in parts.items() if name not in empty} for parts in opened]
+    opened = [VECTOR_READERS[path.suffix](path) for path in paths]
+    kinds = {name: part.kind for parts in opened for name, part in parts.items() if part.kind != pa.null()}
+    opened = [{name: _of_kind(part, kinds.get(name)) for name, part in parts.items()} for parts in opened]
+    first, *others = opened
+    shapes = [{name: (part.kind, part.shape[1:]) for name, part in parts.items()} for parts in opened]
     if wrong := next((path for path, shape in zip(paths, shapes, strict=True) if shape != shapes[0]), None):
         raise ValueError(f"{wrong} and {paths[0]} have other columns, types or dimensions; save them again.")
 

@@ -38,8 +38,9 @@ def gc_command(
     directory or in the cache.
     """
     root, runs = artifact_root, runs_root(artifact_root)
-    # Links of a root that [paths] has named since, or no longer names, are in the other folder.
-    run_folders = [path for folder in {runs, root / "runs"} for path in folder.glob("*")]
+    # [paths] may have named the root since, or no longer name it: its links are in any of these.
+    places = {runs, root / "runs", configured_path("runs_root")}
+    run_folders = [path for place in places for path in place.glob("*")]
     names = {path.name for path in run_folders}
     if absent := [name for name in dropped if name not in names]:
         raise ValueError(f"there is no run {absent[0]!r} in {runs}; its runs are {sorted(names)}.")
@@ -51,7 +52,7 @@ def gc_command(
     if unfinished:
         scratch = scratch_in(Path.cwd(), configured_path("cache_root"), *run_folders)
         interrupted = [*sorted(root.glob("*/.*.work")), *scratch]
-    for run in (run for run in run_folders if delete and run.name in dropped):
+    for run in (run for run in run_folders if delete and run.name in dropped and run.parent in (runs, root / "runs")):
         for link in filter(Path.is_symlink, run.glob("*")):
             link.unlink()
         with suppress(OSError):  # another file is there
@@ -114,7 +115,8 @@ def _needed(root: Path, data_root: Path, runs: Iterable[Path]) -> set[Path]:
             chain = plan(name, data_root=data_root, artifact_root=root)
             needed |= {artifact.path for artifact in all_stages(chain).values()}
     links = (link for run in runs for link in run.glob("*") if link.is_symlink())
-    linked = [root.joinpath(*link.resolve().parts[-2:]) for link in links]  # the root itself may be a link
+    # The root, or a stage's folder in it, may be a link.
+    linked = [root.joinpath(*path.parts[-2:]) for link in links for path in (Path(os.readlink(link)), link.resolve())]
     while linked:
         if ((path := linked.pop()) / MANIFEST_FILE).exists():
             needed.add(path)

@@ -87,7 +87,9 @@ def cluster_options(where: str) -> Decorator:
 
 def with_override(experiment: str, override: str) -> tuple[str, str]:
     """Split an experiment like "demo@seed=1" into name and override; without @, return the option's override."""
-    name, _, change = experiment.partition("@")
+    from aoq.pipeline.config.load import split_member  # loads pydantic, which help does not need
+
+    name, change = split_member(experiment)
     if not change or Path(experiment).exists():
         return experiment, override
     if override:

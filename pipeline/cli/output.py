@@ -102,9 +102,7 @@ def show_rows(
     table = Table(title=styled(title) if title else None, title_justify="left", box=None, header_style="bold")
     table.pad_edge, table.padding, table.show_header = False, (0, 2, 0, 0), any(headers)
     for header in compress(headers, shown):
-        table.add_column(
-            styled(header), justify="right" if header in right else "left", overflow="fold", no_wrap=header in right
-        )
+        table.add_column(styled(header), justify="right" if header in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else styled(cell) for cell in compress(row, shown)))
     if console.measure(table, options=console.options.update(width=WIDE)).maximum > console.width:

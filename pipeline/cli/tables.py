@@ -184,11 +184,11 @@ def stats_command(table: NamedTable, view: Path | None, as_json: bool) -> None:
     if screened is not None:
         show_counts(screened)
     elif not any(one.exceeds_false_negatives for one in described.values()):
-        margins = [
-            statistics.recommended_margin(one.kept_by_margin)[1] for one in described.values() if one.kept_by_margin
-        ]
-        margin = min((one for one in margins if one is not None), default=None)
-        rule = ("--mutual-rank", "5") if margin is None else ("--relative-margin", f"{margin:g}")
+        kept = [one.kept_by_margin for one in described.values() if one.kept_by_margin]
+        advised = [(name, margin) for name, margin, _ in map(statistics.recommended_margin, kept) if margin is not None]
+        rule = ["--mutual-rank", "5"]
+        for name, margin in advised[:1]:
+            rule = ["--relative-margin", f"{margin:g}", *["--margin-positive", "mean"] * (name == "mean")]
         echo_next(command_line("aoq", "screen", table.name, "VIEW", *rule))
 
 

@@ -85,8 +85,9 @@ def read_named(what: str, name: str, folders: tuple[Path, ...]) -> tuple[Path, d
 
 def split_member(name: str) -> tuple[str, str]:
     """Split NAME@OVERRIDE; without an `@`, the override is empty. The folders of a .toml file may have an `@`."""
-    match = re.fullmatch(r"(.*?\.toml|[^@]*)(?:@(.*))?", name, re.DOTALL)
-    return (match[1], match[2] or "") if match else (name, "")
+    match = re.fullmatch(r"([^'\"=]*?\.toml|[^@]*)(?:@(.*))?", name, re.DOTALL)
+    assert match is not None  # the second alternative fits any text
+    return match[1], match[2] or ""
 
 
 def parse_override(override: str) -> dict[str, Any]:

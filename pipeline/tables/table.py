@@ -100,13 +100,8 @@ class NegativeTable(TableContents):
         if isinstance(given["positives"], np.ndarray):
             given["positives"] = _host_pairs(given["positives"], *sizes)
         view = judge(self, screen, read_known(self, screen, given, texts=texts, images=images, captions=captions))
-        counts = view.manifest["directions"].values()
-        is_empty = any(one["listed"] for one in counts) and not any(one["left"] for one in counts)
-        if is_empty and not allow_empty and screen.suspected == "drop":
-            raise ValueError(
-                f"the rules drop all {sum(one['listed'] for one in counts):,} negatives, so every list would be empty; "
-                "loosen them, or give --allow-empty (in Python allow_empty=True)."
-            )
+        if not allow_empty and screen.suspected == "drop":
+            view.require_some("loosen them, or give --allow-empty (in Python allow_empty=True)")
         return ScreenedTable(self, view, screen.suspected)
 
     def save(self, folder: Path | str, *, overwrite: bool = False, **provenance: Any) -> None:

@@ -213,8 +213,6 @@ def _spare(
             f"the screen leaves {len(without)} anchors of {direction} no negative to draw, the first is {without[0]}; "
             "widen range_*, *_score or max_uses, or raise h_*."
         )
-    if len(bare) == len(left):
-        raise ValueError(f"the screen drops all negatives of {direction}; loosen its rules, or keep suspects.")
     if len(bare):
         least = np.where(allowed[bare], suspicion[bare], np.inf)
         left[bare] = least == least.min(axis=1, keepdims=True)

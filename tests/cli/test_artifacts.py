@@ -89,6 +89,8 @@ def test_gc_follows_links_beside_a_root_that_is_a_link_or_was_configured(gc, roo
     chain = chain_of(root=tmp_path / "artifacts")
     chain["hard_negatives"].link(tmp_path / "runs" / "tiny" / "hard_negatives")
     assert (tmp_path / "runs" / "tiny" / "hard_negatives" / "table").is_dir()
+    (root / "hard_negatives").rename(tmp_path / "tables")
+    (root / "hard_negatives").symlink_to(tmp_path / "tables")
     assert "nothing to free" in run("gc").stdout
 
 

@@ -188,7 +188,7 @@ mine images.npy captions.npy out --labels one.txt --labels two.txt :: add items 
 screen table out --positives none.csv :: none.csv does not exist
 screen table out --positives named.csv :: it needs rows, whole numbers from 0 and not ids, in the columns caption_id
 screen table out --judgements far.csv :: far.csv: pair 0 names caption '300', but there are captions 0 to 29
-screen table out --alike-owners 0.5 :: the rule alike_owners needs the images' vectors (--image-vectors, in Python images=)
+screen table out --alike-owners 0.5 :: the rule alike_owners needs the images' vectors (--image-vectors, in
 screen table out $CLEAN none.parquet :: none.parquet does not exist; an
 screen table out $CLEAN short.parquet :: belongs to other captions: it has 2 rows
 screen table out $CLEAN high.parquet :: some probabilities are not between 0 and 1

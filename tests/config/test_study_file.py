@@ -46,6 +46,12 @@ def planned(tmp_path):
     return of
 
 
+def test_files_and_folders_may_have_an_at_sign_and_so_may_overrides():
+    assert split_member("a@b/x.toml@seed=1") == ("a@b/x.toml", "seed=1")
+    assert split_member("a@b/x.toml") == ("a@b/x.toml", "")
+    assert split_member('demo@teacher="x.toml@seed=1"') == ("demo", 'teacher="x.toml@seed=1"')
+
+
 @pytest.mark.parametrize("name", names_in(STUDIES))
 def test_shipped_studies_are_of_known_experiments(name):
     study = load_study(name)

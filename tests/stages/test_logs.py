@@ -52,6 +52,11 @@ def test_a_screens_doubts_go_before_the_teachers(make):
     assert "the teacher scores" not in i2t
 
 
+def test_a_screen_that_drops_every_negative_is_refused(make):
+    with pytest.raises(ValueError, match=r"every list would be empty; loosen those of \[screen\]"):
+        make("own", "mining", "screen", more="screen = {relative_margin = 5.0}")
+
+
 @pytest.mark.parametrize("stage", ["first_round", "second_round"])
 def test_a_training_at_chance_warns_once(make, caplog, stage):
     chain = make("own", "mining", more="seed = 9")  # which no other test makes

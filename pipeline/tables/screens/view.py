@@ -79,6 +79,12 @@ class View:
     def __getitem__(self, direction: Direction) -> Judged:
         return self.i2t if direction == "i2t" else self.t2i
 
+    def require_some(self, remedy: str) -> None:
+        """Refuse a view that leaves no negative."""
+        counts = self.manifest["directions"].values()
+        if (listed := sum(one["listed"] for one in counts)) and not any(one["left"] for one in counts):
+            raise ValueError(f"the rules drop all {listed:,} negatives, so every list would be empty; {remedy}.")
+
 
 def write_view(view: View, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
