@@ -55,7 +55,7 @@ def save_model(path: Path, weights: Mapping[str, Tensor], description: Mapping[s
 
 
 def load_model(path: Path | str, **towers: str) -> MatchingModel:
-    """Load the model that a weights file describes, in eval mode; `towers` say where its towers lie today."""
+    """Load the model that a weights file describes, in eval mode; `image_tower` and `text_tower` replace moved ones."""
     path = Path(path)
     description, weights = read_weights(path)
     name, options = description["name"], {**description["options"], **towers}
