@@ -87,7 +87,7 @@ def test_a_student_reuses_its_teachers_table_with_a_vocabulary_of_its_own(luigi,
     assert counts(root) == {**once, "dataset": 2, "second_round": 2}
     teacher = luigi("HardNegatives", experiment=student)
     assert teacher.returncode == 0
-    assert "hard_negatives of student is there" in teacher.stderr
+    assert "hard_negatives of student exists" in teacher.stderr
 
 
 POINTS = [
