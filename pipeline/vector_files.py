@@ -234,18 +234,16 @@ def _hub_parts(source: str) -> dict[str, FilePart]:
 
 
 def _of_kind(part: FilePart, kind: str | pa.DataType | None) -> FilePart:
-    """Give a column of empty values alone, whose file has no type for it, that of the other files."""
-    if kind is None or part.kind != pa.null():
-        return part
-    return replace(part, kind=kind, blocks=lambda: (one.cast(kind) for one in part.blocks()))
+    """Give a column without any value, which has no type in its file, the type it has in the others."""
+    is_typed = kind is None or part.kind != pa.null()
+    return part if is_typed else replace(part, kind=kind, blocks=lambda: (one.cast(kind) for one in part.blocks()))
 
 
 def _joined_parts(paths: Sequence[Path]) -> dict[str, FilePart]:
     """Read files that have the same parts one after another."""
     opened = [VECTOR_READERS[path.suffix](path) for path in paths]
     kinds = {name: part.kind for parts in opened for name, part in parts.items() if part.kind != pa.null()}
-    opened = [{name: _of_kind(part, kinds.get(name)) for name, part in parts.items()} for parts in opened]
-    first, *others = opened
+    first, *others = opened = [{name: _of_kind(one, kinds.get(name)) for name, one in each.items()} for each in opened]
     shapes = [{name: (part.kind, part.shape[1:]) for name, part in parts.items()} for parts in opened]
     if wrong := next((path for path, shape in zip(paths, shapes, strict=True) if shape != shapes[0]), None):
         raise ValueError(f"{wrong} and {paths[0]} have other columns, types or dimensions; save them again.")

@@ -169,7 +169,7 @@ def read_manifest(folder: Path, *, dataset: str | None = None) -> dict[str, Any]
     path = folder / MANIFEST
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no {MANIFEST}, so it is not a negative table.")
-    if "screen" in read_json(path, dict[str, Any], remedy=MINE_AGAIN):
+    if "table_sha256" in read_json(path, dict[str, Any], remedy=MINE_AGAIN):
         raise ValueError(f"{folder} is a view made by `aoq screen`; name the table, and this folder as --view.")
     manifest = cast(dict[str, Any], read_json(path, TableManifest, remedy=MINE_AGAIN))
     version = manifest["format_version"]
