@@ -180,3 +180,11 @@ def test_lists_without_scores_and_padding_have_gaps(source, pages_of):
     assert "nan" not in re.sub(r"\w*nan\w+", "", listed.lower())
     assert "would be rank" not in browse.text("/image/7")
     assert '<td class="left">–</td>' in browse.text("/")
+
+
+def test_a_damaged_file_of_marks_is_named_on_a_page(browse):
+    browse.mark(1, 30)
+    browse.marks.judged.path.write_text("image_id;caption_id;probability\n1;30;1\n")
+    answer = browse.get("/image/1")
+    assert answer.status_code == 500
+    assert "is damaged or not marks" in answer.text

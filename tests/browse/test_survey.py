@@ -68,6 +68,7 @@ CAPTIONS = [
     "一只狗在草地上跑",
     "a dog 🐕‍🦺 and a [dog] a.b",
     "כלב רץ",
+    "สุนัขสองตัววิ่งบนหญ้า",
 ]
 
 
@@ -86,6 +87,7 @@ CAPTIONS = [
         (".*", []),
         ("og", []),  # words that start with it
         ("כלב", [6]),
+        ("วิ่ง", [7]),  # in a script without spaces
         ("", []),
     ],
 )

@@ -143,6 +143,9 @@ inspect table --image nowhere.jpg :: neither an id nor a row
 inspect table :: name one anchor
 inspect table --image 0 --texts short.txt :: 2 texts are given
 inspect table --image 0 --only left :: --only needs a view
+inspect table --image 0 --view view --only same_text :: the view does not use this rule
+audit view :: view is a view made by `aoq screen`; name the table
+stats view :: view is a view made by `aoq screen`; name the table
 mine images.npy hf:some/set::clip --per-image 2 :: OUTPUT is missing after hf:some/set::clip
 mine nowhere.npy captions.npy out --per-image 2 :: nowhere.npy does not exist
 mine images.npy captions.npy table --per-image 2 :: table exists already
